@@ -1,0 +1,1 @@
+"""Triton kernels of Plumbline, each with a torch twin in the same file; this package imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""The pocket model: data, tokenizer, training and evaluation, all written here."""
