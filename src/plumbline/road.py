@@ -7,7 +7,7 @@ strings, count. Nothing else computes a finish reason or a usage number.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -80,7 +80,7 @@ class Road:
             ids = await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
         return PreparedTurn(turn, tuple(ids))
 
-    async def answer(self, prepared: PreparedTurn, request_id: str) -> AsyncIterator[ChoiceEvent]:
+    async def answer(self, prepared: PreparedTurn, request_id: str) -> AsyncGenerator[ChoiceEvent, None]:
         """The events of all choices, as they come; those of one choice are in order.
 
         Closing the iterator aborts every choice.
@@ -131,14 +131,14 @@ class Road:
         )
         request = self._request(prepared, request_id, sampling)
         found: tuple[TokenLogprob | None, ...] = ()
-        async with aclosing(_closing(self.engine.generate(request))) as chunks:
+        async with aclosing(self.engine.generate(request)) as chunks:
             async for chunk in chunks:
                 _raise_if_failed(chunk)
                 if chunk.prompt_logprobs is not None:
                     found = chunk.prompt_logprobs
         return found
 
-    async def _choice(self, prepared: PreparedTurn, request_id: str, index: int) -> AsyncIterator[OutputEvent]:
+    async def _choice(self, prepared: PreparedTurn, request_id: str, index: int) -> AsyncGenerator[OutputEvent, None]:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
         assembler = TextAssembler(
@@ -157,7 +157,7 @@ class Road:
             yield Finish("length", Usage(len(prepared.prompt_token_ids), 0))
             return
         request = self._request(prepared, request_id, sampling)
-        async with aclosing(_closing(self.engine.generate(request))) as chunks:
+        async with aclosing(self.engine.generate(request)) as chunks:
             async for chunk in chunks:
                 _raise_if_failed(chunk)
                 cached = max(cached, chunk.num_cached_tokens)
@@ -201,17 +201,6 @@ def _raise_if_failed(chunk: TokenChunk) -> None:
         raise GenerationError(chunk.error or "The engine failed.")
     if chunk.finish_reason == "abort":
         raise AbortedError("The server is shutting down.")
-
-
-async def _closing(chunks: AsyncIterator[TokenChunk]) -> AsyncIterator[TokenChunk]:
-    """Engines return iterators; ours close what is under them when they are closed themselves."""
-    try:
-        async for chunk in chunks:
-            yield chunk
-    finally:
-        close = getattr(chunks, "aclose", None)
-        if close is not None:
-            await close()
 
 
 def _without_oldest(turn: Turn) -> Turn | None:

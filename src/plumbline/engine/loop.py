@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from plumbline.engine.api import (
     EngineClosedError,
@@ -107,7 +107,7 @@ class PlumblineEngine:
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engine.api.Engine.generate`."""
         stream = self._submit(request)
         finished = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from plumbline.engine.api import (
     EngineClosedError,
@@ -58,7 +58,7 @@ class ScriptedEngine:
         for stopped in self._running.values():
             stopped.set()
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Play the script of this request."""
         if self._closed:
             raise EngineClosedError("The engine is shutting down.")

@@ -49,6 +49,7 @@ from plumbline.protocols.common import (
     read_sampling,
     read_stop,
     refuse_given,
+    tag_of,
     thinking_kwargs,
 )
 from plumbline.turn import ChatPrompt, Turn
@@ -87,9 +88,11 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         raise unsupported_value("store", True, "is not supported: this server does not keep chat completions")
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
-    if given(request.response_format) and not isinstance(request.response_format, ResponseFormatText):
-        kind = type(request.response_format).__struct_config__.tag
-        raise unsupported_value("response_format.type", kind, "is not supported by this server yet")
+    response_format = or_default(request.response_format, ResponseFormatText())
+    if not isinstance(response_format, ResponseFormatText):
+        raise unsupported_value(
+            "response_format.type", tag_of(response_format), "is not supported by this server yet"
+        )
     stream_options = or_default(request.stream_options, None)
     if stream_options is not None:
         if request.stream is not True:  # CS-09

@@ -25,7 +25,7 @@ from plumbline._generated.chat import (
     ChatCompletionToolUnion,
     CreateChatCompletionRequest,
 )
-from plumbline.protocols.common import given, or_default
+from plumbline.protocols.common import given, or_default, tag_of
 from plumbline.turn import Message, Tool, ToolCall
 from plumbline.wire.errors import invalid_request, unsupported_parameter, unsupported_value
 
@@ -160,9 +160,8 @@ def _text(content: Any, where: str) -> str:
             case ChatCompletionRequestMessageContentPartRefusal():
                 texts.append(part.refusal)
             case _:
-                kind = type(part).__struct_config__.tag
                 raise unsupported_value(
-                    f"{where}.content[{index}].type", kind, "is not supported: this model reads text only"
+                    f"{where}.content[{index}].type", tag_of(part), "is not supported: this model reads text only"
                 )
     return "".join(texts)
 

@@ -28,6 +28,7 @@ __all__ = [
     "read_sampling",
     "read_stop",
     "refuse_given",
+    "tag_of",
     "thinking_kwargs",
 ]
 
@@ -53,7 +54,7 @@ def given(value: T | None | UnsetType) -> bool:
 
 def or_default(value: T | None | UnsetType, default: T) -> T:
     """The client's value, or the default if it sent none."""
-    return default if value is UNSET or value is None else value  # type: ignore[return-value]
+    return default if value is UNSET or value is None else value
 
 
 def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
@@ -75,7 +76,7 @@ def read_stop(value: str | list[str] | None | UnsetType, param: str = "stop") ->
     """
     if value is UNSET or value is None:
         return ()
-    stops = (value,) if isinstance(value, str) else tuple(value)  # type: ignore[arg-type]
+    stops = (value,) if isinstance(value, str) else tuple(value)
     for index, stop in enumerate(stops):
         if not stop:
             where = param if isinstance(value, str) else f"{param}[{index}]"
@@ -150,6 +151,11 @@ def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
             raise unsupported_value(
                 f"{param}[{index}]", token_id, f"is not a token id of this model, which has {vocab_size}"
             )
+
+
+def tag_of(value: msgspec.Struct) -> str:
+    """The wire name of a tagged Struct's kind, such as `json_schema`."""
+    return str(value.__struct_config__.tag)
 
 
 def new_id(prefix: str) -> str:

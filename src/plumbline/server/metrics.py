@@ -7,7 +7,7 @@ as it happens.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -117,10 +117,10 @@ class Metrics:
         """A stream that had begun with status 200 ended with an error event."""
         self._errors.labels("stream").inc()
 
-    async def observe(self, events: AsyncIterator[ChoiceEvent], arrived: float) -> AsyncIterator[ChoiceEvent]:
+    async def observe(self, events: AsyncGenerator[ChoiceEvent, None], arrived: float) -> AsyncGenerator[ChoiceEvent, None]:
         """Pass events on and time them. `arrived` is of `time.perf_counter`."""
         last: dict[int, float] = {}
-        async with aclosing(events) as source:  # type: ignore[type-var]
+        async with aclosing(events) as source:
             async for index, event in source:
                 now = time.perf_counter()
                 if not last:
