@@ -1,0 +1,198 @@
+"""Attention over the paged cache, for any mix of decodes and prefill chunks in one call.
+
+A sequence in a step:
+
+    |<------------- seq_len -------------->|
+    |<---- context_len ---->|<- query_len ->|
+      keys in the cache       new tokens, whose keys and values are in the cache as well
+
+Token i of the chunk is at position context_len + i and attends to all positions up to its own; with a sliding window
+w, position p attends to (p - w, p]. Cache slots that a sequence does not own may hold anything, NaN included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline_kernels._backend import check, use_triton
+
+__all__ = ["AttentionBatch", "paged_attention"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionBatch:
+    """Who attends to what in one step. The tensors describe this step only: build a new batch for the next one."""
+
+    query_start_loc: Tensor
+    """int32 [num_seqs + 1]: sequence i owns the tokens from entry i up to entry i + 1."""
+    seq_lens: Tensor
+    """int32 [num_seqs]: context_len + query_len."""
+    block_tables: Tensor
+    """int32 [num_seqs, max_blocks]: block ids in order; unused entries are 0."""
+    slot_mapping: Tensor
+    """int64 [num_tokens]: the cache slot of each new token, -1 for padding."""
+    positions: Tensor
+    """int64 [num_tokens]."""
+    max_query_len: int
+    max_seq_len: int
+    """Host integers, known when the step is planned, so that nothing waits for the device."""
+    num_decodes: int = 0
+    """The first `num_decodes` sequences have query_len 1; the rest are prefill chunks."""
+    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """What the CPU path derives from the tensors above, shared by the layers of the step."""
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    sliding_window: int | None = None,
+) -> Tensor:
+    """Attend with `q` [T, H, hd] to the cached keys and values [num_blocks, block_size, KV, hd]; returns [T, H, hd].
+
+    Query head h reads the key head h // (H // KV). Rows that belong to no sequence come back as zeros.
+    """
+    check(q.dim() == 3, "paged_attention: q must be [T, H, hd]")
+    check(k_cache.shape == v_cache.shape, "paged_attention: k_cache and v_cache must be alike")
+    check(q.shape[2] == k_cache.shape[3], "paged_attention: q and the cache differ in head_dim")
+    check(q.shape[1] % k_cache.shape[2] == 0, "paged_attention: query heads must be a multiple of key heads")
+    check(q.dtype == k_cache.dtype == v_cache.dtype, "paged_attention: q and the caches must share a dtype")
+    check(sliding_window is None or sliding_window > 0, "paged_attention: sliding_window must be positive")
+    if use_triton(q):
+        raise NotImplementedError
+    return paged_attention_torch(q, k_cache, v_cache, batch, scale, sliding_window)
+
+
+class _Decodes(NamedTuple):
+    """The gather of all decodes at once, padded to the longest."""
+
+    count: int
+    slots: Tensor  # int64 [count * length]; padding repeats the sequence's last own slot
+    mask: Tensor | None  # additive [count, 1, 1, length], None when nothing is padded
+
+
+class _Chunk(NamedTuple):
+    """One prefill chunk."""
+
+    start: int
+    stop: int
+    slots: Tensor  # int64 [keys]
+    mask: Tensor | None  # additive [query_len, keys]; None for the plain causal square
+
+
+def paged_attention_torch(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    sliding_window: int | None = None,
+) -> Tensor:
+    """The twin: one gather and one SDPA call for all decodes, one of each per prefill chunk."""
+    num_tokens, num_heads, head_dim = q.shape
+    _, block_size, num_kv_heads, _ = k_cache.shape
+    key = (sliding_window, block_size, q.dtype)
+    plan = batch.plans.get(key)
+    if plan is None:
+        plan = batch.plans[key] = _plan(batch, block_size, sliding_window, q.dtype)
+    decodes, chunks = plan
+    k_flat, v_flat = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
+
+    attended = None
+    if decodes is not None:
+        # The query heads of one key head act as one query of several rows: no key is copied per query head.
+        shape = (decodes.count, -1, num_kv_heads, head_dim)
+        k = k_flat.index_select(0, decodes.slots).view(shape).transpose(1, 2)
+        v = v_flat.index_select(0, decodes.slots).view(shape).transpose(1, 2)
+        rows = q if decodes.count == num_tokens else q[: decodes.count]
+        rows = rows.view(decodes.count, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        attended = F.scaled_dot_product_attention(rows, k, v, decodes.mask, scale=scale)
+        attended = attended.reshape(decodes.count, num_heads, head_dim)
+        if decodes.count == num_tokens:
+            return attended
+
+    out = q.new_zeros(num_tokens, num_heads, head_dim)
+    if decodes is not None and attended is not None:
+        out[: decodes.count] = attended
+    for start, stop, slots, mask in chunks:
+        out[start:stop] = F.scaled_dot_product_attention(
+            q[start:stop].transpose(0, 1).unsqueeze(0),
+            k_flat.index_select(0, slots).transpose(0, 1).unsqueeze(0),
+            v_flat.index_select(0, slots).transpose(0, 1).unsqueeze(0),
+            mask,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=num_heads != num_kv_heads,
+        )[0].transpose(0, 1)
+    return out
+
+
+def _plan(
+    batch: AttentionBatch, block_size: int, window: int | None, dtype: torch.dtype
+) -> tuple[_Decodes | None, list[_Chunk]]:
+    num_seqs = batch.seq_lens.shape[0]
+    num_decodes = num_seqs if batch.max_query_len == 1 else batch.num_decodes
+    decodes = _plan_decodes(batch, num_decodes, block_size, window, dtype) if num_decodes else None
+    if num_decodes == num_seqs:
+        return decodes, []
+    starts = batch.query_start_loc[num_decodes:].tolist()
+    seq_lens = batch.seq_lens[num_decodes:].tolist()
+    chunks = [
+        _plan_chunk(table, start, stop, seq_len, block_size, window, dtype)
+        for table, start, stop, seq_len in zip(
+            batch.block_tables[num_decodes:].long(), starts[:-1], starts[1:], seq_lens, strict=True
+        )
+        if stop > start
+    ]
+    return decodes, chunks
+
+
+def _plan_decodes(
+    batch: AttentionBatch, count: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> _Decodes:
+    seq_lens = batch.seq_lens[:count].long().unsqueeze(1)
+    tables = batch.block_tables[:count].long()
+    length = batch.max_seq_len if count == batch.seq_lens.shape[0] else int(seq_lens.max())
+    offsets = torch.arange(length if window is None else min(length, window)).unsqueeze(0)
+    first = None if window is None or window >= length else (seq_lens - window).clamp_(min=0)
+    # Padding reads the sequence's own last slot: what it holds is finite, and the mask gives it no weight.
+    positions = torch.minimum(offsets if first is None else offsets + first, (seq_lens - 1).clamp_(min=0))
+    slots = tables.gather(1, positions // block_size).mul_(block_size).add_(positions % block_size)
+    mask = None
+    if count > 1:
+        keys = seq_lens if first is None else seq_lens - first
+        hidden = offsets >= keys.clamp(min=1)
+        if bool(hidden.any()):
+            mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+    return _Decodes(count, slots.flatten(), mask)
+
+
+def _plan_chunk(
+    table: Tensor,
+    start: int,
+    stop: int,
+    seq_len: int,
+    block_size: int,
+    window: int | None,
+    dtype: torch.dtype,
+) -> _Chunk:
+    context_len = seq_len - (stop - start)
+    first = 0 if window is None else max(0, context_len - window + 1)
+    keys = torch.arange(first, seq_len)
+    slots = table[keys // block_size] * block_size + keys % block_size
+    if context_len == 0 and (window is None or window >= seq_len):
+        return _Chunk(start, stop, slots, None)
+    distance = torch.arange(context_len, seq_len).unsqueeze(1) - keys
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return _Chunk(
+        start, stop, slots, torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+    )
