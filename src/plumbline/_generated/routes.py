@@ -5,11 +5,12 @@ The application provides `api`, an instance of `Service`. Bodies are read as byt
 `plumbline.wire.decode`, because Litestar's own decoding accepts strings for numbers.
 """
 
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 from litestar import Request, delete, get, post
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Dependency
+from litestar.params import RawBody, SkipValidation
 from litestar.response import Response, Stream
 
 from plumbline.wire.call import Call
@@ -31,35 +32,35 @@ from .types import (
 
 __all__ = ["ROUTE_HANDLERS"]
 
-Api = Annotated[Service, Dependency(skip_validation=True)]
+Api = NamedDependency[SkipValidation[Service]]
 Incoming = Request[Any, Any, Any]
 Answer = Response[bytes] | Stream
 
 
 @post("/v1/chat/completions", name="createChatCompletion", status_code=200)
-async def create_chat_completion(body: bytes, api: Api, request: Incoming) -> Answer:
+async def create_chat_completion(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
         await api.create_chat_completion(decode(CreateChatCompletionRequest, body), Call.of(request))
     )
 
 
 @post("/v1/completions", name="createCompletion", status_code=200)
-async def create_completion(body: bytes, api: Api, request: Incoming) -> Answer:
+async def create_completion(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(await api.create_completion(decode(CreateCompletionRequest, body), Call.of(request)))
 
 
 @post("/v1/responses", name="createResponse", status_code=200)
-async def create_response(body: bytes, api: Api, request: Incoming) -> Answer:
+async def create_response(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(await api.create_response(decode(CreateResponse, body), Call.of(request)))
 
 
 @post("/v1/responses/input_tokens", name="countResponseInputTokens", status_code=200)
-async def count_response_input_tokens(body: bytes, api: Api, request: Incoming) -> Answer:
+async def count_response_input_tokens(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(await api.count_response_input_tokens(decode(TokenCountsBody, body), Call.of(request)))
 
 
 @post("/v1/responses/compact", name="compactResponse", status_code=200)
-async def compact_response(body: bytes, api: Api, request: Incoming) -> Answer:
+async def compact_response(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
         await api.compact_response(decode(CompactResponseMethodPublicBody, body), Call.of(request))
     )
@@ -132,12 +133,12 @@ async def get_version(api: Api, request: Incoming) -> Answer:
 
 
 @post("/tokenize", name="tokenize", status_code=200)
-async def tokenize(body: bytes, api: Api, request: Incoming) -> Answer:
+async def tokenize(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(await api.tokenize(decode(TokenizeRequest, body), Call.of(request)))
 
 
 @post("/detokenize", name="detokenize", status_code=200)
-async def detokenize(body: bytes, api: Api, request: Incoming) -> Answer:
+async def detokenize(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(await api.detokenize(decode(DetokenizeRequest, body), Call.of(request)))
 
 
