@@ -37,10 +37,8 @@ def outputs() -> dict[Path, str]:
         "operations": operations.write_table(found),
         "service": operations.write_service(found, whole),
         "routes": operations.write_routes(found),
-        "types": _reexports(
-            '"""Every type of the contract, whichever family it belongs to."""', sorted(types.families)
-        ),
-        "__init__": _init(bundle.digest(whole)),
+        "types": _reexports(types.public()),
+        "__init__": _init(types.public(), bundle.digest(whole)),
     }
     files = {SERVER / f"{name}.py": header + text for name, text in modules.items()}
     formatted = {path: _format(path, text) for path, text in files.items()}
@@ -56,23 +54,22 @@ def outputs() -> dict[Path, str]:
     }
 
 
-def _reexports(docstring: str, modules: list[str]) -> str:
-    lines = [docstring, ""]
-    lines += [f"from .{name} import *" for name in modules]
-    lines += [f"from .{name} import __all__ as _{name}" for name in modules]
-    lines.append(f"\n__all__ = [{', '.join(f'*_{name}' for name in modules)}]")
+def _reexports(public: dict[str, list[str]]) -> str:
+    lines = ['"""Every type of the contract, whichever family it belongs to."""\n']
+    lines += [f"from .{family} import {', '.join(names)}" for family, names in sorted(public.items())]
+    lines.append(f"\n__all__ = {sorted(name for names in public.values() for name in names)!r}")
     return "\n".join(lines)
 
 
-def _init(digest: str) -> str:
+def _init(public: dict[str, list[str]], digest: str) -> str:
+    names = sorted(name for family in public.values() for name in family)
     return "\n".join(
         [
             '"""What the contract says, in Python. The routes are in `.routes`, which needs litestar."""\n',
             "from .operations import OPERATIONS, Operation",
-            "from .types import *",
-            "from .types import __all__ as _types\n",
-            f"CONTRACT_DIGEST = {digest!r}",
-            '__all__ = ["CONTRACT_DIGEST", "OPERATIONS", "Operation", *_types]',
+            f"from .types import {', '.join(names)}\n",
+            f"CONTRACT_DIGEST = {digest!r}\n",
+            f"__all__ = {['CONTRACT_DIGEST', 'OPERATIONS', 'Operation', *names]!r}",
         ]
     )
 

@@ -1,7 +1,8 @@
 """Read the contract as one document.
 
-`plumbline.yaml` holds info, paths and the small components; every file in `schemas/` is a map from schema name to
-schema. The bundle is an ordinary OpenAPI 3.1 document: no references between files, nothing left out.
+`plumbline.yaml` holds info, paths and the small components; every file in `schemas/` is a map from schema
+name to schema. The bundle is an ordinary OpenAPI 3.1 document: no references between files, nothing left
+out.
 """
 
 from __future__ import annotations

@@ -30,12 +30,13 @@ class Operation:
 
 
 def operations(whole: Json) -> list[Operation]:
-    found = []
-    for path, item in whole["paths"].items():
-        for method in METHODS:
-            if method in item:
-                found.append(_operation(whole, path, method, item))
-    return found
+    """Return every operation of a bundled contract, in the order of its paths."""
+    return [
+        _operation(whole, path, method, item)
+        for path, item in whole["paths"].items()
+        for method in METHODS
+        if method in item
+    ]
 
 
 def _operation(whole: Json, path: str, method: str, item: Json) -> Operation:
@@ -129,10 +130,11 @@ def write_routes(found: list[Operation]) -> str:
         '"""One Litestar handler per operation: read the request, call the service, send its reply.\n',
         "The application provides `api`, an instance of `Service`. Bodies are read as bytes and decoded by",
         '`plumbline.wire.decode`, because Litestar\'s own decoding accepts strings for numbers.\n"""\n',
-        "from typing import Annotated, Any, get_args\n",
+        "from typing import Any, get_args\n",
         f"from litestar import Request, {', '.join(methods)}",
         "from litestar.handlers import HTTPRouteHandler",
-        "from litestar.params import Dependency",
+        "from litestar.di import NamedDependency",
+        "from litestar.params import RawBody, SkipValidation",
         "from litestar.response import Response, Stream\n",
         "from plumbline.wire.call import Call",
         "from plumbline.wire.decode import decode",
@@ -141,18 +143,17 @@ def write_routes(found: list[Operation]) -> str:
         "from .service import Service",
         f"from .types import {', '.join(requests)}\n",
         '__all__ = ["ROUTE_HANDLERS"]\n',
-        "Api = Annotated[Service, Dependency(skip_validation=True)]",
+        "Api = NamedDependency[SkipValidation[Service]]",
         "Incoming = Request[Any, Any, Any]",
         "Answer = Response[bytes] | Stream\n",
     ]
     for op in found:
-        args = ["body: bytes"] if op.request else []
+        args = ["body: RawBody"] if op.request else []
         args += ["api: Api", "request: Incoming"]
         passed = [f"decode({op.request}, body)"] if op.request else []
         passed.append("Call.of(request)")
         query = any(p["in"] == "query" for p in op.parameters)
-        for p in op.parameters:
-            passed.append(f"{_name(p)}={_reader(p)}")
+        passed += [f"{_name(p)}={_reader(p)}" for p in op.parameters]
         lines.append(f"@{op.method}({_litestar_path(op)!r}, name={op.id!r}, status_code=200)")
         lines.append(f"async def {op.function}({', '.join(args)}) -> Answer:")
         if query:

@@ -2,15 +2,16 @@
 
 msgspec asks more of a union than JSON Schema does; the answers of this module, rule by rule:
 
-* several Structs in a union need one tag field: a property that is a closed string in every member becomes the tag;
+* several Structs in a union need one tag field: a property that is a closed string in every member is the
+tag;
 * a member whose tag has several values becomes one subclass per value, all of them under a common base;
 * a union may hold one array type: several are merged, and a `__post_init__` refuses mixtures;
 * a tagged Struct that stands alone would accept a missing tag: in requests it is written `Sole[...]`;
 * `$` in a Python pattern also matches before a final newline: it becomes `\\Z`;
-* aliases are evaluated when the module is imported, Structs later: Structs come first, aliases in order of need.
+* aliases are evaluated on import, Structs later: Structs come first, aliases follow in order of need.
 
-Requests leave absent fields `UNSET`, so that a handler can tell absent from null. Answers default what has only one
-right value: constants, and null where null is required.
+Requests leave absent fields `UNSET`, so that a handler can tell absent from null. Answers default what has
+only one right value: constants, and null where null is required.
 """
 
 from __future__ import annotations
@@ -147,6 +148,10 @@ class Types:
                 body,
             ]
         )
+
+    def public(self) -> dict[str, list[str]]:
+        """Return the names that each module offers."""
+        return {f: sorted(n for name in self.families[f] for n in self._public(name)) for f in self.families}
 
     def _public(self, name: str) -> list[str]:
         return [name, *(_subclass(name, value) for value in self._many_tags(name)), *self._any_name(name)]

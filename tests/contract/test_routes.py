@@ -104,10 +104,10 @@ def test_an_operation_without_a_handler_is_a_404_that_names_it(bare: Any, operat
     body = MINIMAL[operation.id] if operation.request else None
     answer = bare.request(operation.method, path, json=body)
 
-    assert 404 == answer.status_code
+    assert answer.status_code == 404
     error = answer.json()["error"]
     assert {"message", "type", "param", "code"} == set(error)
-    assert "unsupported_operation" == error["code"]
+    assert error["code"] == "unsupported_operation"
     assert operation.id in error["message"]
 
 
@@ -117,23 +117,23 @@ def test_a_model_id_may_hold_slashes_raw_or_encoded(client: Any, path: str) -> N
     expected = path.replace("%2F", "/").replace("%20", " ").replace("%C3%A9", "é")
     answer = client.get(f"/v1/models/{path}")
 
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     assert {"id": expected, "object": "model", "created": 0, "owned_by": "us"} == answer.json()
 
 
 def test_a_stream_is_sent_as_events_that_nobody_buffers(client: Any) -> None:
     answer = client.post("/v1/chat/completions", json=MINIMAL["createChatCompletion"])
 
-    assert "text/event-stream" == answer.headers["content-type"].split(";")[0]
-    assert "no-cache" == answer.headers["cache-control"]
-    assert "no" == answer.headers["x-accel-buffering"]
-    assert b'data: {"model":"m"}\n\ndata: [DONE]\n\n' == answer.content
+    assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.content == b'data: {"model":"m"}\n\ndata: [DONE]\n\n'
 
 
 def test_query_parameters_have_their_defaults(client: Any) -> None:
     answer = client.get("/v1/responses/resp_1/input_items")
 
-    assert ["resp_1", 20, "desc", None, []] == answer.json()
+    assert answer.json() == ["resp_1", 20, "desc", None, []]
 
 
 def test_query_parameters_are_read_in_either_spelling(client: Any) -> None:
@@ -143,7 +143,7 @@ def test_query_parameters_are_read_in_either_spelling(client: Any) -> None:
 
     assert ["resp_1", 5, "asc", "msg_1", [value, value]] == answer.json()
     replay = client.get("/v1/responses/resp_1?stream=true&starting_after=3&include_obfuscation=false&other=1")
-    assert ["resp_1", True, 3, False] == replay.json()
+    assert replay.json() == ["resp_1", True, 3, False]
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_query_parameters_are_read_in_either_spelling(client: Any) -> None:
 def test_a_bad_query_parameter_is_named(client: Any, query: str, param: str, code: str | None) -> None:
     answer = client.get(f"/v1/responses/resp_1/input_items?{query}")
 
-    assert 400 == answer.status_code
+    assert answer.status_code == 400
     assert (param, code) == (answer.json()["error"]["param"], answer.json()["error"]["code"])
 
 
 def test_a_boolean_query_parameter_is_true_or_false(client: Any) -> None:
     answer = client.get("/v1/responses/resp_1?stream=yes")
 
-    assert (400, "stream") == (answer.status_code, answer.json()["error"]["param"])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
 
 
 @pytest.mark.parametrize(
@@ -183,18 +183,18 @@ def test_the_frameworks_own_failures_wear_the_envelope(
     answer = client.request(method, path)
 
     assert status == answer.status_code
-    assert "invalid_request_error" == answer.json()["error"]["type"]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
 def test_a_body_above_the_limit_is_a_413(client: Any) -> None:
     answer = client.post("/v1/completions", content=b'{"prompt":"' + b"x" * (1 << 21) + b'"}')
 
-    assert 413 == answer.status_code
+    assert answer.status_code == 413
     assert "error" in answer.json()
 
 
 def test_raw_replies_keep_their_media_type(client: Any) -> None:
     answer = client.get("/metrics")
 
-    assert b"up 1\n" == answer.content
+    assert answer.content == b"up 1\n"
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -36,8 +36,8 @@ class Call:
     async def disconnected(self) -> None:
         """Return when the client has gone; race it against a non-streaming answer (HTTP-11).
 
-        No ASGI server cancels a handler that has not begun to answer, so the handler has to look. The body has been
-        read by then: the next message is the disconnect.
+        No ASGI server cancels a handler that has not begun to answer, so the handler has to look. The body
+        has been read by then: the next message is the disconnect.
         """
         while (await self._receive())["type"] != "http.disconnect":
             pass

@@ -1,7 +1,8 @@
 """The one error family of the API, and the service's own words for each way of being wrong.
 
-Raise an `ApiError` anywhere below a route; the server turns it into `envelope(error)` with its status (ERR-01). The
-constructors keep text, code, status and `param` together, because clients match on all four (ERR-04).
+Raise an `ApiError` anywhere below a route; the server turns it into `envelope(error)` with its status
+(ERR-01). The constructors keep text, code, status and `param` together, because clients match on all four
+(ERR-04).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ApiError(Exception):
         self,
         status: int,
         message: str,
-        type: str = INVALID_REQUEST,
+        type: str = INVALID_REQUEST,  # noqa: A002 - the word of the envelope
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -89,7 +90,8 @@ def invalid_request(message: str, param: str | None = None, code: str | None = N
 def unparsable_body(reason: str) -> ApiError:
     """HTTP-07: malformed JSON is a 400 with the envelope."""
     return invalid_request(
-        f"We could not parse the JSON body of your request. The body must be one JSON object in UTF-8 ({reason})."
+        "We could not parse the JSON body of your request. "
+        f"The body must be one JSON object in UTF-8 ({reason})."
     )
 
 
@@ -119,7 +121,8 @@ def invalid_value(param: str, got: Any, supported: Iterable[str] = ()) -> ApiErr
 
 def integer_above_max_value(param: str, bound: float, got: float, kind: str = "integer") -> ApiError:
     return invalid_request(
-        f"Invalid '{param}': {kind} above maximum value. Expected a value <= {_shown(bound)}, but got {_shown(got)} instead.",
+        f"Invalid '{param}': {kind} above maximum value. "
+        f"Expected a value <= {_shown(bound)}, but got {_shown(got)} instead.",
         param,
         f"{kind}_above_max_value",
     )
@@ -127,7 +130,8 @@ def integer_above_max_value(param: str, bound: float, got: float, kind: str = "i
 
 def integer_below_min_value(param: str, bound: float, got: float, kind: str = "integer") -> ApiError:
     return invalid_request(
-        f"Invalid '{param}': {kind} below minimum value. Expected a value >= {_shown(bound)}, but got {_shown(got)} instead.",
+        f"Invalid '{param}': {kind} below minimum value. "
+        f"Expected a value >= {_shown(bound)}, but got {_shown(got)} instead.",
         param,
         f"{kind}_below_min_value",
     )
@@ -144,7 +148,8 @@ def unsupported_value(param: str, got: Any, why: str = "is not supported by this
 def context_length_exceeded(limit: int, asked: int, param: str = "messages") -> ApiError:
     """ERR-09: prompt and limit beyond the context window."""
     return invalid_request(
-        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in {asked} tokens. "
+        f"This model's maximum context length is {limit} tokens. "
+        f"However, your {param} resulted in {asked} tokens. "
         f"Please reduce the length of the {param}.",
         param,
         "context_length_exceeded",

@@ -1,8 +1,8 @@
 """What an operation answers with, and how that becomes an HTTP response.
 
 A service returns one of three replies and stays free of the framework; `respond` is the only place that knows
-Litestar's response classes. Prime a stream before wrapping it in an `EventReply`: once its response has begun, a
-failure can no longer be a status (HTTP-12).
+Litestar's response classes. Prime a stream before wrapping it in an `EventReply`: once its response has
+begun, a failure can no longer be a status (HTTP-12).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ __all__ = ["DONE", "comment", "frame"]
 def frame(data: bytes, event: str | None = None) -> bytes:
     """Frame one JSON document, which by JSON's rules holds no raw line end.
 
-    Responses name their events (SSE-04); chat and completions do not (SSE-05). No `id:`, no `retry:` (SSE-03).
+    Responses name their events (SSE-04); chat and completions do not (SSE-05);
+    there is no `id:` and no `retry:` (SSE-03).
     """
     if event is None:
         return b"data: " + data + b"\n\n"
