@@ -51,7 +51,9 @@ def digest(official: Json, sha256: str) -> Json:
     found = {}
     for path, item in official["paths"].items():
         for method, op in item.items():
-            name = RENAMED.get(op.get("operationId", ""), op.get("operationId")) if isinstance(op, dict) else ""
+            name = (
+                RENAMED.get(op.get("operationId", ""), op.get("operationId")) if isinstance(op, dict) else ""
+            )
             if name in ours and "?" not in path:
                 found[name] = {"path": path, "method": method, **_facts(op)}
     schemas = official["components"]["schemas"]
@@ -245,8 +247,9 @@ class Comparison:
         if len(mine) == 1 and len(theirs) == 1:
             self._fields(where, mine[0], theirs[0])
             return
-        my_kinds, their_kinds = self._by_label(self.ours["components"]["schemas"], mine), self._by_label(
-            self.official["schemas"], theirs
+        my_kinds, their_kinds = (
+            self._by_label(self.ours["components"]["schemas"], mine),
+            self._by_label(self.official["schemas"], theirs),
         )
         if theirs or mine:
             self._names(f"{where}: kind", set(my_kinds), set(their_kinds))

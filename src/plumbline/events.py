@@ -28,15 +28,15 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class Logprob(msgspec.Struct, frozen=True):
-    """One token of the answer. `bytes` of consecutive tokens concatenate to the bytes of the text (LP-03)."""
+    """One token of the answer. `raw` of consecutive tokens concatenates to the bytes of the text (LP-03)."""
 
     token: str
     """The token's bytes as text; U+FFFD stands where they are not valid UTF-8 by themselves."""
     token_id: int
-    bytes: bytes
+    raw: bytes
     logprob: float
     top: tuple[tuple[int, str, bytes, float], ...] = ()
-    """(token id, token, bytes, logprob) of the most likely tokens, best first."""
+    """(token id, token, raw bytes, logprob) of the most likely tokens, best first."""
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -27,7 +27,9 @@ class PromptTooLongError(Exception):
     """Prompt and requested output do not fit the context window (ERR-09)."""
 
     def __init__(self, *, max_model_len: int, prompt_tokens: int, output_tokens: int) -> None:
-        super().__init__(f"{prompt_tokens} prompt tokens and {output_tokens} output tokens exceed {max_model_len}")
+        super().__init__(
+            f"{prompt_tokens} prompt tokens and {output_tokens} output tokens exceed {max_model_len}"
+        )
         self.max_model_len = max_model_len
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -124,7 +126,9 @@ class Road:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def prompt_logprobs(self, prepared: PreparedTurn, request_id: str) -> tuple[TokenLogprob | None, ...]:
+    async def prompt_logprobs(
+        self, prepared: PreparedTurn, request_id: str
+    ) -> tuple[TokenLogprob | None, ...]:
         """The logprobs of the prompt's own tokens (CMP-04), the first of which has none."""
         sampling = msgspec.structs.replace(
             prepared.turn.sampling, prompt_logprobs=prepared.turn.sampling.logprobs or 0, max_tokens=0
@@ -138,7 +142,9 @@ class Road:
                     found = chunk.prompt_logprobs
         return found
 
-    async def _choice(self, prepared: PreparedTurn, request_id: str, index: int) -> AsyncGenerator[OutputEvent, None]:
+    async def _choice(
+        self, prepared: PreparedTurn, request_id: str, index: int
+    ) -> AsyncGenerator[OutputEvent, None]:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
         assembler = TextAssembler(
@@ -219,5 +225,3 @@ def _without_oldest(turn: Turn) -> Turn | None:
         return None
     kept: tuple[Message, ...] = messages[:start] + messages[end:]
     return msgspec.structs.replace(turn, prompt=msgspec.structs.replace(turn.prompt, messages=kept))
-
-

@@ -151,7 +151,9 @@ class PlumblineEngine:
         if self._failed is not None:
             raise EngineClosedError(f"The engine has failed: {self._failed}")
         if len(self._streams) >= self._config.max_num_seqs + self._config.max_num_waiting:
-            raise EngineFullError(f"{len(self._streams)} requests are in flight, which is the limit of this server.")
+            raise EngineFullError(
+                f"{len(self._streams)} requests are in flight, which is the limit of this server."
+            )
         self._check(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
@@ -170,13 +172,17 @@ class PlumblineEngine:
             raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
         room = self._config.max_model_len - len(prompt)
         if room < 0 or (room == 0 and request.sampling.max_tokens != 0):
-            raise RefusedRequestError(f"the prompt has {len(prompt)} tokens; the limit is {self._config.max_model_len}")
+            raise RefusedRequestError(
+                f"the prompt has {len(prompt)} tokens; the limit is {self._config.max_model_len}"
+            )
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
             ids = getattr(request.sampling, name)
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):
                 raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
         if request.sampling.allowed_token_ids is not None and not request.sampling.allowed_token_ids:
-            raise RefusedRequestError("allowed_token_ids must name at least one token", param="allowed_token_ids")
+            raise RefusedRequestError(
+                "allowed_token_ids must name at least one token", param="allowed_token_ids"
+            )
 
     def _run(self) -> None:
         """The engine thread."""

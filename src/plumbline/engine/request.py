@@ -64,7 +64,9 @@ class RequestState:
         self.max_len = self.num_prompt_tokens + wanted
         self.min_len = self.num_prompt_tokens + sampling.min_tokens
         self.stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else eos_token_ids)
-        self.prompt_logprobs: list[TokenLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
+        self.prompt_logprobs: list[TokenLogprob | None] | None = (
+            None if sampling.prompt_logprobs is None else [None]
+        )
         self.started = False
         self.finish_reason: FinishReason | None = None
 

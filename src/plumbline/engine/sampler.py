@@ -193,11 +193,15 @@ def logprob_rows(logprobs: Tensor, chosen: Tensor, tops: list[int]) -> list[Toke
         top_ids = top_values = [[] for _ in ids]
     return [
         TokenLogprob(token, value, tuple(zip(row_ids[:count], row_values[:count], strict=True)))
-        for token, value, count, row_ids, row_values in zip(ids, values, tops, top_ids, top_values, strict=True)
+        for token, value, count, row_ids, row_values in zip(
+            ids, values, tops, top_ids, top_values, strict=True
+        )
     ]
 
 
 def _penalised(sampling: SamplingParams) -> bool:
     return (
-        sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
+        sampling.repetition_penalty != 1.0
+        or sampling.frequency_penalty != 0.0
+        or sampling.presence_penalty != 0.0
     )

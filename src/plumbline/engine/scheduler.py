@@ -47,7 +47,9 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.pool = BlockPool(config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching)
+        self.pool = BlockPool(
+            config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching
+        )
         self.running: list[RequestState] = []
         self.waiting: list[RequestState] = []
         self.num_preemptions = 0
@@ -216,5 +218,3 @@ class Scheduler:
 
 def _key(state: RequestState) -> tuple[int, int]:
     return state.key
-
-

@@ -112,7 +112,8 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     continue_final = or_default(request.continue_final_message, False)
     if continue_final and request.add_generation_prompt is True:
         raise invalid_request(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true.", "continue_final_message"
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+            "continue_final_message",
         )
     prompt = ChatPrompt(
         messages=read_messages(request.messages),
@@ -198,11 +199,13 @@ class ChatWriter:
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(refusal=event.text))]
             case ToolCallStart():
                 choice.calls.append((event.id, event.name, []))
-                call = ChatCompletionMessageToolCallChunk(  # CS-10: id, type and name once, in the first delta
-                    index=len(choice.calls) - 1,
-                    id=event.id,
-                    type="function",
-                    function=ChatCompletionFunctionCallDelta(name=event.name, arguments=""),
+                call = (
+                    ChatCompletionMessageToolCallChunk(  # CS-10: id, type and name once, in the first delta
+                        index=len(choice.calls) - 1,
+                        id=event.id,
+                        type="function",
+                        function=ChatCompletionFunctionCallDelta(name=event.name, arguments=""),
+                    )
                 )
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallDelta():

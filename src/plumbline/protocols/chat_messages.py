@@ -135,7 +135,9 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, where: str) 
         content = or_default(message.refusal, "")
     if content is None and not calls:
         raise invalid_request(
-            f"'{where}' must have 'content' or 'tool_calls'.", f"{where}.content", "missing_required_parameter"
+            f"'{where}' must have 'content' or 'tool_calls'.",
+            f"{where}.content",
+            "missing_required_parameter",
         )
     # Two names are in use for the same field: vLLM's `reasoning`, everybody else's `reasoning_content`.
     reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
@@ -161,7 +163,9 @@ def _text(content: Any, where: str) -> str:
                 texts.append(part.refusal)
             case _:
                 raise unsupported_value(
-                    f"{where}.content[{index}].type", tag_of(part), "is not supported: this model reads text only"
+                    f"{where}.content[{index}].type",
+                    tag_of(part),
+                    "is not supported: this model reads text only",
                 )
     return "".join(texts)
 

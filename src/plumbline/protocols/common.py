@@ -47,12 +47,12 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids in requests are checked against it."""
 
 
-def given(value: T | None | UnsetType) -> bool:
+def given(value: T | UnsetType | None) -> bool:
     """The client sent this field. An explicit null equals omission (HTTP-10)."""
     return value is not UNSET and value is not None
 
 
-def or_default(value: T | None | UnsetType, default: T) -> T:
+def or_default(value: T | UnsetType | None, default: T) -> T:
     """The client's value, or the default if it sent none."""
     return default if value is UNSET or value is None else value
 
@@ -68,7 +68,7 @@ def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
             raise unsupported_parameter(name, reason)
 
 
-def read_stop(value: str | list[str] | None | UnsetType, param: str = "stop") -> tuple[str, ...]:
+def read_stop(value: str | list[str] | UnsetType | None, param: str = "stop") -> tuple[str, ...]:
     """Stop strings as a tuple. The empty string would stop at once, so it is refused.
 
     Raises:
@@ -173,7 +173,7 @@ def chat_logprob(entry: Logprob) -> ChatCompletionTokenLogprob:
     return ChatCompletionTokenLogprob(
         token=entry.token,
         logprob=_finite(entry.logprob),
-        bytes=list(entry.bytes),
+        bytes=list(entry.raw),
         top_logprobs=[
             ChatCompletionTopLogprob(token=token, logprob=_finite(value), bytes=list(raw))
             for _, token, raw, value in entry.top
@@ -207,5 +207,3 @@ def completion_usage(usage: Usage) -> CompletionUsage:
         prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
         completion_tokens_details=CompletionTokensDetails(reasoning_tokens=usage.reasoning_tokens),
     )
-
-

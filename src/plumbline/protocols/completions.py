@@ -84,7 +84,9 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     best_of = or_default(request.best_of, 0) or num_choices
     if best_of < num_choices:
         raise invalid_request(
-            f"'best_of' ({best_of}) must be greater than or equal to 'n' ({num_choices}).", "best_of", "invalid_value"
+            f"'best_of' ({best_of}) must be greater than or equal to 'n' ({num_choices}).",
+            "best_of",
+            "invalid_value",
         )
     if best_of > num_choices and stream:
         raise invalid_request("'best_of' cannot be greater than 'n' when 'stream' is enabled.", "best_of")
@@ -158,7 +160,9 @@ class _Choice:
     text: list[str] = field(default_factory=list)
     offset: int = 0
     logprobs: CompletionLogprobs | None = None
-    tokens: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    tokens: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
     score: float = 0.0
     num_scored: int = 0
     finish: Finish | None = None
@@ -267,7 +271,7 @@ class CompletionWriter:
         for entry in entries:
             top = {token: value for _, token, _, value in reversed(entry.top)}
             top.setdefault(entry.token, entry.logprob)
-            _append(choice, written, choice.tokens.decode(entry.bytes), entry.logprob, top)
+            _append(choice, written, choice.tokens.decode(entry.raw), entry.logprob, top)
         _extend(choice.logprobs, written)
         return written
 
@@ -335,7 +339,11 @@ def _echo_logprobs(choice: _Choice, prompt: PromptText) -> CompletionLogprobs | 
 
 
 def _append(
-    choice: _Choice, logprobs: CompletionLogprobs, text: str, logprob: float | None, top: dict[str, float] | None
+    choice: _Choice,
+    logprobs: CompletionLogprobs,
+    text: str,
+    logprob: float | None,
+    top: dict[str, float] | None,
 ) -> None:
     logprobs.tokens.append(text)
     logprobs.token_logprobs.append(logprob)

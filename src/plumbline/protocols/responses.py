@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from plumbline._generated.common import ResponseFormatText
 from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
 from plumbline._generated.tools import (
@@ -54,7 +56,9 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     if request.background is True:
         raise unsupported_value("background", True, "is not supported by this server yet")
     if request.store is True:
-        raise unsupported_value("store", True, "is not supported by this server yet; leave it out or send false")
+        raise unsupported_value(
+            "store", True, "is not supported by this server yet; leave it out or send false"
+        )
     options = or_default(request.stream_options, None)
     if options is not None:
         if request.stream is not True:  # CS-09
@@ -95,12 +99,13 @@ def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPromp
     if previous is not None:
         # ST-05: nothing is stored yet, so no id can be known.
         raise previous_response_not_found(previous)
-    if request.input is None or not given(request.input):
+    items = request.input
+    if items is None or items is UNSET:
         raise missing_required_parameter("input")
     reasoning = or_default(request.reasoning, Reasoning())
     kwargs = or_default(request.chat_template_kwargs, {}) if isinstance(request, CreateResponse) else {}
     return ChatPrompt(
-        messages=read_input(or_default(request.input, ""), or_default(request.instructions, None)),
+        messages=read_input(items, or_default(request.instructions, None)),
         tools=_read_tools(request),
         template_kwargs=thinking_kwargs(or_default(reasoning.effort, None), kwargs),
     )
@@ -113,7 +118,9 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
         match tool:
             case FunctionToolParam():
                 if tool.strict is True:
-                    raise unsupported_value(f"tools[{index}].strict", True, "is not supported by this server yet")
+                    raise unsupported_value(
+                        f"tools[{index}].strict", True, "is not supported by this server yet"
+                    )
                 found.append(
                     Tool(
                         name=tool.name,
@@ -123,7 +130,9 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
                     )
                 )
             case CustomToolParam():
-                raise unsupported_value(f"tools[{index}].type", "custom", "is not supported by this server yet")
+                raise unsupported_value(
+                    f"tools[{index}].type", "custom", "is not supported by this server yet"
+                )
             case _:
                 pass
     names = {tool.name for tool in found}
@@ -135,7 +144,9 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
             pass
         case "required":
             if not found:  # TOOL-08
-                raise invalid_request("'tool_choice' is 'required' but there are no function 'tools'.", "tool_choice")
+                raise invalid_request(
+                    "'tool_choice' is 'required' but there are no function 'tools'.", "tool_choice"
+                )
             raise unsupported_value("tool_choice", choice, "is not supported by this server yet")
         case ToolChoiceFunction() | ToolChoiceCustom():
             if choice.name not in names:  # TOOL-08
@@ -144,7 +155,9 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
                 )
             raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server yet")
         case ToolChoiceAllowed():
-            raise unsupported_value("tool_choice.type", "allowed_tools", "is not supported by this server yet")
+            raise unsupported_value(
+                "tool_choice.type", "allowed_tools", "is not supported by this server yet"
+            )
         case _:
             raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")
     if found and request.parallel_tool_calls is False:

@@ -100,7 +100,9 @@ def _text(content: Any, where: str, field: str = "content") -> str:
                 texts.append(part.refusal)
             case _:
                 raise unsupported_value(
-                    f"{where}.{field}[{index}].type", tag_of(part), "is not supported: this model reads text only"
+                    f"{where}.{field}[{index}].type",
+                    tag_of(part),
+                    "is not supported: this model reads text only",
                 )
     return "".join(texts)
 

@@ -190,7 +190,9 @@ class ResponsesWriter:
             response.incomplete_details = ResponseIncompleteDetails(
                 reason="max_output_tokens" if finish.reason == "length" else "content_filter"
             )
-            terminal: ResponseStreamEvent = ResponseIncompleteEvent(sequence_number=0, response=self._snapshot())
+            terminal: ResponseStreamEvent = ResponseIncompleteEvent(
+                sequence_number=0, response=self._snapshot()
+            )
         else:
             events += self._close("completed")
             response.status = "completed"

@@ -117,7 +117,9 @@ class Metrics:
         """A stream that had begun with status 200 ended with an error event."""
         self._errors.labels("stream").inc()
 
-    async def observe(self, events: AsyncGenerator[ChoiceEvent, None], arrived: float) -> AsyncGenerator[ChoiceEvent, None]:
+    async def observe(
+        self, events: AsyncGenerator[ChoiceEvent, None], arrived: float
+    ) -> AsyncGenerator[ChoiceEvent, None]:
         """Pass events on and time them. `arrived` is of `time.perf_counter`."""
         last: dict[int, float] = {}
         async with aclosing(events) as source:
@@ -150,8 +152,18 @@ class _EngineCollector(Collector):
         stats = self._engine.stats()
         info = self._engine.info
         gauges: list[tuple[str, str, str, float]] = [
-            ("num_requests_running", "num_requests_running", "Requests in the running batch", stats.num_running),
-            ("num_requests_waiting", "num_requests_waiting", "Requests that wait for a place", stats.num_waiting),
+            (
+                "num_requests_running",
+                "num_requests_running",
+                "Requests in the running batch",
+                stats.num_running,
+            ),
+            (
+                "num_requests_waiting",
+                "num_requests_waiting",
+                "Requests that wait for a place",
+                stats.num_waiting,
+            ),
             ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Held KV blocks, 0 to 1", stats.kv_cache_usage),
         ]
         counters: list[tuple[str, str, str, float]] = [

@@ -35,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`plumbline` or `transformers`."""
     device: str = "auto"
     dtype: str = "auto"
+    generation_config: str = "auto"
+    """Sampling defaults: `auto` takes the model's generation_config.json, `none` OpenAI's values."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024
@@ -55,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
         if self.engine not in ("plumbline", "transformers"):
             raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
+        if self.generation_config not in ("auto", "none"):
+            raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
         if not self.api_keys and not _is_loopback(self.host):
             raise SettingsError(
                 f"--host {self.host} is reachable from other machines and there is no API key. "
@@ -64,7 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("an API key must not be empty")
 
 
-def read_api_keys(given: list[str], file: str | None, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def read_api_keys(
+    given: list[str], file: str | None, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
     """Collect keys from the command line, a file (one a line, `#` comments) and `PLUMBLINE_API_KEY` (comma-separated).
 
     Raises:

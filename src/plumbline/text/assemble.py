@@ -19,7 +19,7 @@ __all__ = ["TextAssembler"]
 class TextAssembler:
     """Assembles the text of one choice. It has no I/O; the road feeds it.
 
-    A token's logprob entry is released with the text that contains its last byte, so concatenating the `bytes` of the
+    A token's logprob entry is released with the text that contains its last byte, so concatenating the `raw` of the
     entries sent so far always gives a prefix of the text sent so far (LP-03, LP-07). If a stop string ends the answer
     inside a token, the entry of that token is shortened to the bytes that were sent.
     """
@@ -52,7 +52,9 @@ class TextAssembler:
         """The stop string that ended the answer."""
         return self._stop.matched
 
-    def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None) -> TextDelta | None:
+    def push(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None
+    ) -> TextDelta | None:
         """Take new tokens; returns what can be sent. After a stop match further tokens are not taken."""
         text = ""
         for index, token_id in enumerate(token_ids):
@@ -84,7 +86,7 @@ class TextAssembler:
             Logprob(
                 token=raw.decode("utf-8", "replace"),
                 token_id=entry.token_id,
-                bytes=raw,
+                raw=raw,
                 logprob=entry.logprob,
                 top=tuple(
                     (token_id, tokenizer.token_text(token_id), tokenizer.table[token_id], value)
@@ -98,15 +100,15 @@ class TextAssembler:
             return TextDelta(text) if text else None
         self._owed += len(text.encode())
         released: list[Logprob] = []
-        while self._entries and len(self._entries[0].bytes) <= self._owed:
+        while self._entries and len(self._entries[0].raw) <= self._owed:
             entry = self._entries.popleft()
-            self._owed -= len(entry.bytes)
+            self._owed -= len(entry.raw)
             released.append(entry)
         if final:
-            if self._entries and 0 < self._owed and self._stop.matched is not None:
-                raw = self._entries[0].bytes[: self._owed]
+            if self._entries and self._owed > 0 and self._stop.matched is not None:
+                raw = self._entries[0].raw[: self._owed]
                 released.append(
-                    msgspec.structs.replace(self._entries[0], bytes=raw, token=raw.decode("utf-8", "replace"))
+                    msgspec.structs.replace(self._entries[0], raw=raw, token=raw.decode("utf-8", "replace"))
                 )
             elif self._stop.matched is None:
                 released.extend(self._entries)  # Bytes that never became valid text end as U+FFFD.

@@ -106,7 +106,9 @@ def _tool(tool: Tool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
-    function["parameters"] = dict(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    function["parameters"] = (
+        dict(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    )
     return {"type": "function", "function": function}
 
 

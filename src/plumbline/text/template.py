@@ -91,7 +91,9 @@ class ChatTemplate:
         try:
             rendered = self._template.render(variables)
         except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
-            raise TemplateError(f"The model's chat template could not render these messages: {error}") from error
+            raise TemplateError(
+                f"The model's chat template could not render these messages: {error}"
+            ) from error
         if continue_final_message:
             rendered = _cut_after_final_message(rendered, messages)
         return rendered

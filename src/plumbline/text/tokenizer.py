@@ -117,6 +117,10 @@ class TextTokenizer:
         hidden = self.special_ids if skip_special_tokens else frozenset()
         return b"".join(self.table[i] for i in token_ids if i not in hidden).decode("utf-8", "replace")
 
+    def pad_table(self, vocab_size: int) -> None:
+        """Models may have more rows than their tokenizer has tokens; such an id has no text."""
+        self.table += [b""] * (vocab_size - len(self.table))
+
     def token_text(self, token_id: int) -> str:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
