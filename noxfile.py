@@ -17,12 +17,14 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = True
 
 CONSTRAINTS = "constraints.txt"
+DEV = ".nox/dev"
+"""The sessions of daily work share one environment: torch is large, and all of them need the same."""
 ROOT = Path(__file__).parent
 
 
 def install(session: nox.Session, extras: str) -> None:
     """Install this project editable with the pins of constraints.txt, once per environment."""
-    stamp = Path(session.create_tmp()).parent / f".plumbline-{extras or 'base'}"
+    stamp = Path(session.virtualenv.location) / f".plumbline-{extras or 'base'}"
     wanted = (ROOT / CONSTRAINTS).read_text("utf-8") + (ROOT / "pyproject.toml").read_text("utf-8")
     if stamp.is_file() and stamp.read_text("utf-8") == wanted:
         return
@@ -53,14 +55,14 @@ def serve(session: nox.Session) -> None:
     session.run("plumbline", "serve", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def tests(session: nox.Session) -> None:
     """Run the fast suite."""
     install(session, "serve,dev")
     run_python(session, "-m", "pytest")
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def lint(session: nox.Session) -> None:
     """Check formatting, lint and who may import whom; `-- --fix` mends what can be mended."""
     install(session, "serve,dev")
@@ -70,21 +72,21 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def types(session: nox.Session) -> None:
     """Type-check our packages, strictly."""
     install(session, "serve,dev")
     session.run("mypy", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def generate(session: nox.Session) -> None:
     """Write the generated code from the contract; `-- --check` fails if it is not fresh."""
     install(session, "serve,dev")
     session.run("python", "openapi/generate", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def contract(session: nox.Session) -> None:
     """Prove the contract: valid, fresh, reviewed against the official document, every example and rule id."""
     install(session, "serve,dev")
@@ -99,21 +101,21 @@ def conformance(session: nox.Session) -> None:
     session.run("python", "-m", "plumbline_conformance.own", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def bench(session: nox.Session) -> None:
     """Measure overheads and speed, with transformers serve on the same folder beside ours; writes benchmarks/results."""
     install(session, "serve,dev,peers")
     session.run("python", "benchmarks/run.py", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def pocket(session: nox.Session) -> None:
     """Train the pocket model from nothing and evaluate it (hours on two cores; resumes from its checkpoint)."""
     install(session, "serve,dev")
     run_python(session, "-m", "plumbline.pocket")
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def docs(session: nox.Session) -> None:
     """Run every example of the README against a server and compare with what it promises."""
     install(session, "serve,dev")

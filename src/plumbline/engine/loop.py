@@ -103,6 +103,7 @@ class PlumblineEngine:
         if thread is not None:
             self._inbox.put(None)
             await asyncio.to_thread(thread.join)
+            gc.unfreeze()
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()
