@@ -4,8 +4,8 @@
     python -m generate.upstream                   print what differences.yaml does not explain
 
 `upstream.json` holds names, types and constraints, and no prose. The two documents are walked side by side
-from their operations, so that an object that one names and the other writes in place is still the same object.
-A difference is a line such as `Response.created_at: type +integer -number`, named after our schema.
+from their operations, so that an object that one names and the other writes in place is still the same
+object. A difference is a line such as `Response.created_at: type +integer -number`, named after our schema.
 """
 
 from __future__ import annotations
