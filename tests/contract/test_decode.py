@@ -217,6 +217,13 @@ def test_a_prompt_is_of_one_kind(prompt: list[Any]) -> None:
     assert (error.param, error.code) == ("prompt", "invalid_type")
 
 
+@pytest.mark.parametrize("kind", ["", "\0", "image_url"])
+def test_a_part_that_stands_alone_has_a_kind_too(kind: str) -> None:
+    body = {"model": "m", "messages": [{"role": "system", "content": [{"type": kind, "text": "x"}]}]}
+
+    assert refused(CreateChatCompletionRequest, body).param.startswith("messages[0].content[0]")
+
+
 def test_an_integer_may_be_written_with_a_zero_fraction() -> None:
     body = b'{"model":"m","prompt":[1.0,2],"n":2.0,"temperature":1,"logit_bias":{"5":-1e2}}'
     request = decode(CreateCompletionRequest, body)
