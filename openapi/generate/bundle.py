@@ -45,12 +45,25 @@ def document() -> Json:
             if name in schemas:
                 raise ContractError(f"{name} is in {family}.yaml and in another file")
             schemas[name] = schema
+    for name, found in examples().items():
+        if name not in schemas:
+            raise ContractError(f"there are examples of {name}, but no file has it")
+        schemas[name] = {**schemas[name], "examples": found}
     whole["components"]["schemas"] = dict(sorted(schemas.items()))
     for name in references(whole):
         if name not in schemas:
             raise ContractError(f"{name} is referred to, but no file has it")
     # A round trip unshares the YAML anchors, so that the dumped YAML repeats rather than aliases.
     return json.loads(json.dumps(whole))  # type: ignore[no-any-return]
+
+
+def examples() -> dict[str, list[Any]]:
+    """Return our own examples, by schema; `schemas/` stays readable without them."""
+    return {
+        name: found
+        for path in sorted((OPENAPI / "examples").glob("*.yaml"))
+        for name, found in load(path).items()
+    }
 
 
 def rules() -> list[Json]:

@@ -1,11 +1,11 @@
 """Keep the facts of the official document, and list where the contract differs from them.
 
     python -m generate.upstream OFFICIAL.yaml     rewrite upstream.json from the official document
-    python -m generate.upstream                   print every difference that differences.yaml does not explain
+    python -m generate.upstream                   print what differences.yaml does not explain
 
-`upstream.json` holds names, types and constraints, and no prose. The two documents are walked side by side from
-their operations, so that an object that one names and the other writes in place is still the same object. A
-difference is a line such as `Response.created_at: type +integer -number`, named after our schema.
+`upstream.json` holds names, types and constraints, and no prose. The two documents are walked side by side
+from their operations, so that an object that one names and the other writes in place is still the same
+object. A difference is a line such as `Response.created_at: type +integer -number`, named after our schema.
 """
 
 from __future__ import annotations
@@ -328,11 +328,23 @@ def differences() -> list[str]:
     return Comparison(json.loads(UPSTREAM.read_text("utf-8")), document()).run()
 
 
+def _dumped(facts: Json) -> str:
+    """Write one schema to a line, so that a new official document makes a readable change."""
+    lines = []
+    for key, value in facts.items():
+        if key in ("operations", "schemas"):
+            entries = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v, default=str)}" for k, v in value.items())
+            lines.append(f" {json.dumps(key)}: {{\n{entries}\n }}")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def main(argv: list[str]) -> int:
     if argv:
         raw = Path(argv[0]).read_bytes()
         facts = digest(load(Path(argv[0])), hashlib.sha256(raw).hexdigest())
-        UPSTREAM.write_text(json.dumps(facts, indent=0, default=str) + "\n", "utf-8")
+        UPSTREAM.write_text(_dumped(facts), "utf-8")
     missing, stale = unexplained(differences(), load(DIFFERENCES) or [] if DIFFERENCES.exists() else [])
     for line in missing:
         print(f"not explained: {line}")

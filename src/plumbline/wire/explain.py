@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from msgspec import inspect
 
@@ -27,6 +27,7 @@ from .errors import (
     missing_required_parameter,
     unknown_parameter,
 )
+from .shapes import NO_OTHER
 
 __all__ = ["explain"]
 
@@ -274,7 +275,7 @@ def _typed(kind: inspect.Type, step: str | int, value: Any) -> list[inspect.Type
         case inspect.DictType():
             return [kind.value_type]
         case inspect.StructType() if kind.tag_field == step:
-            return [inspect.LiteralType((kind.tag,))] if isinstance(kind.tag, str) and kind.tag else []
+            return [] if kind.tag == NO_OTHER else [inspect.LiteralType((cast(str, kind.tag),))]
         case inspect.StructType() if not kind.tag_field or _tag(value, kind.tag_field) == kind.tag:
             return [field.type for field in kind.fields if field.encode_name == step]
         case _:

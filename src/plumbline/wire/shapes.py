@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-__all__ = ["Sole", "one_kind_of_array"]
+__all__ = ["NO_OTHER", "Sole", "one_kind_of_array"]
 
 T = TypeVar("T")
+
+NO_OTHER = "\0"
+"""A tag that is nobody's."""
 
 if TYPE_CHECKING:
     Sole: TypeAlias = T
 else:
 
-    class _NoOther(Struct, tag_field="type", tag=""):
-        """Nobody sends this."""
+    class _NoOther(Struct, tag_field="type", tag=NO_OTHER):
+        """Nobody sends this; who does is refused."""
+
+        def __post_init__(self) -> None:
+            raise ValueError("no such kind")
 
     class Sole:
         """`Sole[X]` is X. msgspec lets a missing tag pass unless X is in a union, so here it is in one."""
