@@ -58,7 +58,9 @@ class Driver:
         """Queue a request; sampling defaults to greedy."""
         extra = {key: sampling.pop(key) for key in ("cache_salt", "priority") if key in sampling}
         params = SamplingParams(**{"temperature": 0.0, **sampling})
-        self.core.add(GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra))
+        self.core.add(
+            GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra)
+        )
 
     def step(self) -> None:
         """One step."""

@@ -190,7 +190,9 @@ def test_bias_bans_and_allowed_ids(engine: Build) -> None:
     driver.add(
         "banned", range(2, 12), max_tokens=30, temperature=1.5, logit_bias=dict.fromkeys(range(48), -100.0)
     )
-    driver.add("allowed", range(2, 12), max_tokens=30, temperature=2.0, allowed_token_ids=frozenset({5, 6, 7}))
+    driver.add(
+        "allowed", range(2, 12), max_tokens=30, temperature=2.0, allowed_token_ids=frozenset({5, 6, 7})
+    )
     driver.run()
 
     assert driver.tokens["forced"] == [40] * 5

@@ -119,7 +119,9 @@ def test_an_abort_from_outside_ends_the_stream(model: Transformer) -> None:
 def test_a_full_engine_refuses_one_more(model: Transformer) -> None:
     async def work() -> None:
         async with running(model, max_num_seqs=1, max_num_waiting=1, max_num_batched_tokens=64) as engine:
-            tasks = [asyncio.ensure_future(collect(engine, request(str(i), max_tokens=100))) for i in range(2)]
+            tasks = [
+                asyncio.ensure_future(collect(engine, request(str(i), max_tokens=100))) for i in range(2)
+            ]
             await until(lambda: len(engine._streams) == 2)
             with pytest.raises(EngineFullError):
                 await collect(engine, request("one more"))
