@@ -73,7 +73,7 @@ def paged_attention(
 class _Decodes(NamedTuple):
     """The gather of all decodes at once, padded to the longest."""
 
-    count: int
+    num_seqs: int
     slots: Tensor  # int64 [count * length]; padding repeats the sequence's last own slot
     mask: Tensor | None  # additive [count, 1, 1, length], None when nothing is padded
 
@@ -108,19 +108,19 @@ def paged_attention_torch(
     attended = None
     if decodes is not None:
         # The query heads of one key head act as one query of several rows: no key is copied per query head.
-        shape = (decodes.count, -1, num_kv_heads, head_dim)
+        shape = (decodes.num_seqs, -1, num_kv_heads, head_dim)
         k = k_flat.index_select(0, decodes.slots).view(shape).transpose(1, 2)
         v = v_flat.index_select(0, decodes.slots).view(shape).transpose(1, 2)
-        rows = q if decodes.count == num_tokens else q[: decodes.count]
-        rows = rows.view(decodes.count, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        rows = q if decodes.num_seqs == num_tokens else q[: decodes.num_seqs]
+        rows = rows.view(decodes.num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
         attended = F.scaled_dot_product_attention(rows, k, v, decodes.mask, scale=scale)
-        attended = attended.reshape(decodes.count, num_heads, head_dim)
-        if decodes.count == num_tokens:
+        attended = attended.reshape(decodes.num_seqs, num_heads, head_dim)
+        if decodes.num_seqs == num_tokens:
             return attended
 
     out = q.new_zeros(num_tokens, num_heads, head_dim)
     if decodes is not None and attended is not None:
-        out[: decodes.count] = attended
+        out[: decodes.num_seqs] = attended
     for start, stop, slots, mask in chunks:
         out[start:stop] = F.scaled_dot_product_attention(
             q[start:stop].transpose(0, 1).unsqueeze(0),
