@@ -100,10 +100,8 @@ def test_a_request_decodes_exactly_if_the_contract_allows_it(data: st.DataObject
         decode(kind, body)
     else:
         error = refused(kind, body)
-        assert error.message
-        if error.code != "missing_required_parameter" and error.param is not None:
-            touched = written(path)
-            assert error.param.startswith(touched) or touched.startswith(error.param)
+        # A changed tag may put the blame on its neighbours; a document beyond parsing has no path.
+        assert error.param is None or error.param.startswith(written(path[:-1]))
 
 
 @laws
