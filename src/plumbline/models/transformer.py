@@ -1,0 +1,129 @@
+"""The transformer: Llama, Qwen2, Qwen3 and Mistral in one file, told apart by flags of the config.
+
+Plain classes around tensors; no autograd, no module tree. A step costs five linear layers' worth of weights per layer
+and as few other operations as possible: projections are merged (q, k, v into one; gate and up into one), the residual
+add is fused with the norm, the rotation with the cache write.
+
+On batch invariance: every operation here treats rows alone, so in exact arithmetic a row's result does not depend on
+the batch. In floating point it can, in the last bits: BLAS picks another summation order for another number of rows
+(one row is a matrix-vector product), and attention pads to the longest sequence. In fp32 the differences stay around
+1e-6 of the logits' scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline.models.config import ModelConfig
+from plumbline.models.linear import Linear
+from plumbline.models.rope import rope_table
+from plumbline_kernels.attention import AttentionBatch, paged_attention
+from plumbline_kernels.norm import add_rms_norm, rms_norm
+from plumbline_kernels.rope_kv import plan_rope, rope_kv_write
+from plumbline_kernels.swiglu import silu_mul
+
+__all__ = ["KVCache", "Layer", "Transformer"]
+
+KVCache = tuple[Tensor, Tensor]
+
+
+@dataclass(slots=True)
+class Layer:
+    """The weights of one layer."""
+
+    input_norm: Tensor
+    qkv: Linear
+    o: Linear
+    post_attention_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    sliding_window: int | None
+
+
+class Transformer:
+    """A decoder-only language model over a paged KV cache."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        embedding: Tensor,
+        layers: list[Layer],
+        norm: Tensor,
+        lm_head: Tensor | None,
+    ) -> None:
+        """Take the weights as they are; `lm_head` is None where it is the embedding."""
+        self.config = config
+        self.embedding = embedding
+        self.layers = layers
+        self.norm = norm
+        self.lm_head = Linear(embedding if lm_head is None else lm_head)
+        self.cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
+        self.scale = config.head_dim**-0.5
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of weights, activations and (by default) the cache."""
+        return self.embedding.dtype
+
+    def allocate_kv(
+        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
+    ) -> list[KVCache]:
+        """Make one (keys, values) pair per layer, each [num_blocks, block_size, KV, head_dim]."""
+        config = self.config
+        shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+
+        def zeros() -> Tensor:
+            return torch.zeros(shape, dtype=dtype or self.dtype, device=self.device)
+
+        return [(zeros(), zeros()) for _ in self.layers]
+
+    def forward(self, token_ids: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
+        """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""
+        config, cos_sin, scale = self.config, self.cos_sin, self.scale
+        heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
+        width = heads * config.head_dim
+        positions, slots = batch.positions, batch.slot_mapping
+        plan = plan_rope(cos_sin, positions, slots) if token_ids.device.type == "cpu" else None
+
+        residual = F.embedding(token_ids, self.embedding)
+        x: Tensor | None = None
+        for layer, (k_cache, v_cache) in zip(self.layers, kv_caches, strict=True):
+            if x is None:
+                x = rms_norm(residual, layer.input_norm, eps)
+            else:
+                x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
+            q = rope_kv_write(
+                layer.qkv(x),
+                cos_sin,
+                positions,
+                slots,
+                k_cache,
+                v_cache,
+                heads,
+                kv_heads,
+                layer.q_norm,
+                layer.k_norm,
+                eps,
+                plan=plan,
+            )
+            x = paged_attention(q, k_cache, v_cache, batch, scale, layer.sliding_window)
+            x, residual = add_rms_norm(layer.o(x.view(-1, width)), residual, layer.post_attention_norm, eps)
+            x = layer.down(silu_mul(layer.gate_up(x)))
+        if x is None:
+            return rms_norm(residual, self.norm, eps)
+        return add_rms_norm(x, residual, self.norm, eps)[0]
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Map hidden states [R, D] to fp32 logits [R, V]."""
+        return self.lm_head(hidden).float()
