@@ -1,4 +1,4 @@
-"""The `plumbline` command. Each subcommand imports what it needs, so that the judge runs where torch is not installed."""
+"""The `plumbline` command. Each subcommand imports what it needs, so the judge runs where torch is not installed."""
 
 from __future__ import annotations
 
