@@ -219,7 +219,7 @@ def test_a_prompt_is_of_one_kind(prompt: list[Any]) -> None:
 def test_a_part_that_stands_alone_has_a_kind_too(kind: str) -> None:
     body = {"model": "m", "messages": [{"role": "system", "content": [{"type": kind, "text": "x"}]}]}
 
-    assert refused(CreateChatCompletionRequest, body).param.startswith("messages[0].content[0]")
+    assert str(refused(CreateChatCompletionRequest, body).param).startswith("messages[0].content[0]")
 
 
 def test_an_integer_may_be_written_with_a_zero_fraction() -> None:
