@@ -34,7 +34,11 @@ def randn() -> object:
 @dtypes
 @pytest.mark.parametrize("width", [48, 64])
 def test_rms_norm(dtype, width, randn):
-    x, residual, weight = randn(5, width, dtype=dtype), randn(5, width, dtype=dtype), randn(width, dtype=dtype)
+    x, residual, weight = (
+        randn(5, width, dtype=dtype),
+        randn(5, width, dtype=dtype),
+        randn(width, dtype=dtype),
+    )
     torch.testing.assert_close(
         norm.rms_norm(x, weight, 1e-5), norm.rms_norm_torch(x, weight, 1e-5), **TOLERANCE[dtype]
     )

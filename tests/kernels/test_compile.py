@@ -15,7 +15,9 @@ from plumbline_kernels._backend import CompileCase
 triton = pytest.importorskip("triton")
 
 SHARED_LIMIT = 227 * 1024
-CASES = [case for module in (norm, rope_kv, attention, swiglu, logits, sampling) for case in module.compile_cases()]
+CASES = [
+    case for module in (norm, rope_kv, attention, swiglu, logits, sampling) for case in module.compile_cases()
+]
 
 
 def compile_for_h200(case: CompileCase) -> Any:
@@ -39,7 +41,9 @@ def resources(cubin: bytes, folder: Path) -> dict[str, int]:
     path = folder / "kernel.cubin"
     path.write_bytes(cubin)
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    dump = subprocess.run([tool, "--dump-resource-usage", path], capture_output=True, text=True, check=True).stdout
+    dump = subprocess.run(
+        [tool, "--dump-resource-usage", path], capture_output=True, text=True, check=True
+    ).stdout
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", dump)}
     assert found.keys() == {"REG", "STACK"}, dump
     return found
@@ -59,6 +63,8 @@ def test_compiles_without_spills_and_within_shared_memory(case: CompileCase, tmp
 def test_a_spill_is_noticed(tmp_path: Path) -> None:
     """The gate closes: the prefill kernel with the tiles of a decode's warps needs more registers than there are."""
     (case,) = (case for case in CASES if case.name == "paged_attention hd=128 segments=0")
-    starved = CompileCase(case.name, case.kernel, case.signature, case.constants, case.options | {"num_warps": 2})
+    starved = CompileCase(
+        case.name, case.kernel, case.signature, case.constants, case.options | {"num_warps": 2}
+    )
 
     assert resources(compile_for_h200(starved).asm["cubin"], tmp_path)["STACK"] > 0
