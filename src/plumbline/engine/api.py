@@ -7,7 +7,7 @@ The port carries values, not objects with behaviour, so that a process or a netw
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -154,10 +154,10 @@ class Engine(Protocol):
         """The engine's fixed facts."""
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence.
 
-        Closing the iterator (or cancelling the task that reads it) aborts the request and frees what it held.
+        Closing the generator (or cancelling the task that reads it) aborts the request and frees what it held.
 
         Raises on the first iteration:
             RefusedRequestError: the request asks for what this engine cannot do.

@@ -1,0 +1,177 @@
+"""What the server and the engine cost by themselves, without a model. CPU time of one process, no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.engine.api import EngineInfo, GenerateRequest, SamplingParams, TokenChunk
+from plumbline.engine.config import EngineConfig
+from plumbline.engine.core import EngineCore
+from plumbline.engine.runner import NullRunner
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.protocols.common import Defaults
+from plumbline.server.app import create_app
+from plumbline.server.loading import ServedModel
+from plumbline.server.settings import Settings, pocket_model
+from plumbline.text.render import Renderer
+from plumbline.text.template import ChatTemplate
+from plumbline.text.tokenizer import TextTokenizer
+
+EVENTS = 1000
+
+
+def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
+    """The whole server over an engine that plays `num_tokens` tokens at once."""
+    folder: Path = pocket_model()
+    tokenizer = TextTokenizer.from_folder(folder)
+    token = tokenizer.encode_text("a")[0]
+    info = EngineInfo(
+        name="scripted",
+        model="scripted",
+        vocab_size=tokenizer.vocab_size,
+        max_model_len=100_000,
+        eos_token_ids=frozenset(),
+    )
+
+    def script(_: GenerateRequest) -> Iterable[TokenChunk]:
+        return [TokenChunk(token_ids=(token,)) for _ in range(num_tokens)]
+
+    engine = ScriptedEngine(info, script)
+    model = ServedModel(
+        engine=engine,
+        renderer=Renderer(tokenizer, ChatTemplate.from_folder(folder)),
+        names=("scripted",),
+        defaults=Defaults(vocab_size=tokenizer.vocab_size),
+        created=0,
+        fingerprint="fp_0",
+    )
+    return create_app(model, Settings()), engine
+
+
+async def call(app: Any, path: str, body: dict[str, Any]) -> int:
+    """One request straight into the ASGI application; returns the number of body messages."""
+    payload = json.dumps(body).encode()
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(payload)).encode()),
+        ],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    done = asyncio.Event()
+    sent = 0
+    read = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal read
+        if not read:
+            read = True
+            return {"type": "http.request", "body": payload, "more_body": False}
+        await done.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal sent
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+        elif not message.get("more_body", False):
+            done.set()
+        sent += 1
+
+    await app(scope, receive, send)
+    return sent
+
+
+CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}
+BODIES = {
+    "chat": ("/v1/chat/completions", CHAT),
+    "completions": ("/v1/completions", {"model": "scripted", "prompt": "hello", "max_tokens": EVENTS}),
+    "responses": ("/v1/responses", {"model": "scripted", "input": "hello"}),
+}
+
+
+@pytest.mark.parametrize("surface", BODIES)
+def test_server_per_streamed_event(benchmark: Any, surface: str) -> None:
+    """Seconds per call divided by 1000 events; `extra_info` has microseconds per event."""
+    app, _ = scripted_app(EVENTS)
+    path, body = BODIES[surface]
+    loop = asyncio.new_event_loop()
+
+    def stream() -> int:
+        return loop.run_until_complete(call(app, path, {**body, "stream": True}))
+
+    assert benchmark(stream) > EVENTS
+    benchmark.extra_info["us_per_event"] = benchmark.stats.stats.median / EVENTS * 1e6
+    loop.close()
+
+
+@pytest.mark.parametrize("surface", BODIES)
+def test_server_per_request(benchmark: Any, surface: str) -> None:
+    """A request that is answered with one token, not streamed."""
+    app, _ = scripted_app(1)
+    path, body = BODIES[surface]
+    loop = asyncio.new_event_loop()
+    benchmark(lambda: loop.run_until_complete(call(app, path, body)))
+    benchmark.extra_info["us_per_request"] = benchmark.stats.stats.median * 1e6
+    loop.close()
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_engine_per_token(benchmark: Any, batch: int) -> None:
+    """Scheduler, slots, settling: 200 steps with a runner that draws random tokens. Goal: 20 us or less at batch 8."""
+    steps = 200
+    prompt = list(range(10, 74))
+
+    def setup() -> tuple[tuple[EngineCore], dict[str, Any]]:
+        config = EngineConfig(max_model_len=4096, num_blocks=4096, max_num_seqs=64)
+        core = EngineCore(config, NullRunner(1024), frozenset())
+        for index in range(batch):
+            core.add(
+                GenerateRequest(
+                    request_id=str(index),
+                    prompt_token_ids=prompt,
+                    sampling=SamplingParams(max_tokens=steps + 10),
+                )
+            )
+        core.step()
+        return (core,), {}
+
+    def run(core: EngineCore) -> None:
+        for _ in range(steps):
+            core.step()
+
+    benchmark.pedantic(run, setup=setup, rounds=15)
+    benchmark.extra_info["us_per_token"] = benchmark.stats.stats.median / steps / batch * 1e6
+
+
+def test_detokenise_per_token(benchmark: Any) -> None:
+    """The byte table and the stop checker, as the road uses them."""
+    from plumbline.text.assemble import TextAssembler
+
+    tokenizer = TextTokenizer.from_folder(pocket_model())
+    ids = tokenizer.encode_text("The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50)
+
+    def run(stop: tuple[str, ...] = ()) -> None:
+        assembler = TextAssembler(tokenizer, stop=stop)
+        push: Callable[[tuple[int, ...]], object] = assembler.push
+        for token_id in ids:
+            push((token_id,))
+
+    benchmark(run)
+    benchmark.extra_info["us_per_token"] = benchmark.stats.stats.median / len(ids) * 1e6

@@ -1,0 +1,105 @@
+"""Read the contract as one document.
+
+`plumbline.yaml` holds info, paths and the small components; every file in `schemas/` is a map from schema
+name to schema. The bundle is an ordinary OpenAPI 3.1 document: no references between files, nothing left
+out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Json = dict[str, Any]
+
+OPENAPI = Path(__file__).resolve().parent.parent
+ROOT = OPENAPI.parent
+SCHEMA_REF = "#/components/schemas/"
+
+
+class ContractError(Exception):
+    """The contract contradicts itself; the message says where."""
+
+
+def load(path: Path) -> Any:
+    return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def families() -> dict[str, Json]:
+    """Return the schemas by file: `{"chat": {"ChatCompletionTool": {...}}, ...}`."""
+    return {path.stem: load(path) for path in sorted((OPENAPI / "schemas").glob("*.yaml"))}
+
+
+def document() -> Json:
+    """Return the whole contract as one OpenAPI document."""
+    whole: Json = load(OPENAPI / "plumbline.yaml")
+    whole = {key: value for key, value in whole.items() if key not in ("x-errors", "x-json-headers")}
+    schemas: Json = {}
+    for family, members in families().items():
+        for name, schema in members.items():
+            if name in schemas:
+                raise ContractError(f"{name} is in {family}.yaml and in another file")
+            schemas[name] = schema
+    for name, found in examples().items():
+        if name not in schemas:
+            raise ContractError(f"there are examples of {name}, but no file has it")
+        schemas[name] = {**schemas[name], "examples": found}
+    whole["components"]["schemas"] = dict(sorted(schemas.items()))
+    for name in references(whole):
+        if name not in schemas:
+            raise ContractError(f"{name} is referred to, but no file has it")
+    # A round trip unshares the YAML anchors, so that the dumped YAML repeats rather than aliases.
+    return json.loads(json.dumps(whole))  # type: ignore[no-any-return]
+
+
+def examples() -> dict[str, list[Any]]:
+    """Return our own examples, by schema; `schemas/` stays readable without them."""
+    return {
+        name: found
+        for path in sorted((OPENAPI / "examples").glob("*.yaml"))
+        for name, found in load(path).items()
+    }
+
+
+def rules() -> list[Json]:
+    """Return every semantic rule, in the order of the files and of the rules in them."""
+    return [
+        {"id": name, **rule}
+        for path in sorted((OPENAPI / "rules").glob("*.yaml"))
+        for name, rule in load(path).items()
+    ]
+
+
+def references(node: Any) -> Iterator[str]:
+    """Yield the name of every schema that the node refers to."""
+    if isinstance(node, dict):
+        ref = node.get("$ref")
+        if isinstance(ref, str) and ref.startswith(SCHEMA_REF):
+            yield ref.removeprefix(SCHEMA_REF)
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def reachable(schemas: Json, roots: set[str]) -> set[str]:
+    """Return the names of the schemas that the roots need, the roots included."""
+    seen: set[str] = set()
+    todo = list(roots)
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo.extend(references(schemas[name]))
+    return seen
+
+
+def digest(whole: Json) -> str:
+    """Return a short name for exactly this contract."""
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

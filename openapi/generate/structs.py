@@ -1,0 +1,325 @@
+"""Write one msgspec Struct per object schema and one alias per other schema.
+
+msgspec asks more of a union than JSON Schema does; the answers of this module, rule by rule:
+
+* several Structs in a union need one tag field: a property that is a closed string in every member is the
+tag;
+* a member whose tag has several values becomes one subclass per value, all of them under a common base;
+* a union may hold one array type: several are merged, and a `__post_init__` refuses mixtures;
+* a tagged Struct that stands alone would accept a missing tag: in requests it is written `Sole[...]`;
+* `$` in a Python pattern also matches before a final newline: it becomes `\\Z`;
+* aliases are evaluated on import, Structs later: Structs come first, aliases follow in order of need.
+
+Requests leave absent fields `UNSET`, so that a handler can tell absent from null. Answers default what has
+only one right value: constants, and null where null is required.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from typing import Any
+
+from .bundle import SCHEMA_REF, ContractError, Json, reachable, references
+
+SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+CONSTRAINTS = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMinimum": "gt",
+    "exclusiveMaximum": "lt",
+    "minLength": "min_length",
+    "maxLength": "max_length",
+    "minItems": "min_length",
+    "maxItems": "max_length",
+    "minProperties": "min_length",
+    "maxProperties": "max_length",
+    "pattern": "pattern",
+}
+HOMES = {
+    "Annotated": "typing",
+    "Any": "typing",
+    "Literal": "typing",
+    "TypeAlias": "typing",
+    "Meta": "msgspec",
+    "Struct": "msgspec",
+    "UNSET": "msgspec",
+    "UnsetType": "msgspec",
+    "field": "msgspec",
+    "Sole": "plumbline.wire.shapes",
+    "one_kind_of_array": "plumbline.wire.shapes",
+}
+
+
+class Types:
+    """The schemas of a contract, seen as Python types."""
+
+    def __init__(self, families: dict[str, Json], request_roots: set[str]) -> None:
+        self.families = families
+        self.schemas: Json = {name: s for members in families.values() for name, s in members.items()}
+        self.home = {name: family for family, members in families.items() for name in members}
+        self.requested = reachable(self.schemas, request_roots)
+        self.tags: dict[str, str] = {}
+        for schema in self.schemas.values():
+            self._find_tags(schema)
+
+    def modules(self) -> dict[str, str]:
+        """Return the text of every module, by family; families must not need each other in a circle."""
+        self._check_layers()
+        return {family: self._module(family) for family in self.families}
+
+    # Tags
+
+    def _find_tags(self, node: Any) -> None:
+        if isinstance(node, list):
+            for value in node:
+                self._find_tags(value)
+        if not isinstance(node, dict):
+            return
+        for value in node.values():
+            self._find_tags(value)
+        members = [m for m in self._members(node) if self._is_struct(m)] if "anyOf" in node else []
+        if len(members) < 2:
+            return
+        common = set.intersection(*(set(self._closed_strings(m)) for m in members))
+        if not common:
+            raise ContractError(f"no property tells {members} apart")
+        tag = min(common, key=lambda name: list(self.schemas[members[0]]["properties"]).index(name))
+        values = [v for m in members for v in self._closed_strings(m)[tag]]
+        if len(values) != len(set(values)):
+            raise ContractError(f"the values of {tag!r} do not tell {members} apart: {values}")
+        for member in members:
+            if self.tags.setdefault(member, tag) != tag:
+                raise ContractError(f"{member} is told apart by {tag!r} here and {self.tags[member]!r} there")
+
+    def _members(self, node: Json) -> list[str]:
+        """Return the names of the object members of a union, looking through unions of unions."""
+        names: list[str] = []
+        for member in node["anyOf"]:
+            name = _ref(member)
+            if name and "anyOf" in self.schemas[name]:
+                names += self._members(self.schemas[name])
+            elif name:
+                names.append(name)
+        return list(dict.fromkeys(names))
+
+    def _is_struct(self, name: str) -> bool:
+        return "properties" in self.schemas[name]
+
+    def _closed_strings(self, name: str) -> dict[str, list[str]]:
+        found = {}
+        for key, schema in self.schemas[name]["properties"].items():
+            branches = schema.get("anyOf", [schema])
+            values = [v for b in branches for v in _literals(b)]
+            if values and all(isinstance(v, str) for v in values):
+                found[key] = values
+        return found
+
+    def _tag_values(self, name: str) -> list[str]:
+        return self._closed_strings(name)[self.tags[name]] if name in self.tags else []
+
+    # Modules
+
+    def _check_layers(self) -> None:
+        needs = {f: self._needed(f) for f in self.families}
+        done: set[str] = set()
+        while len(done) < len(needs):
+            ready = {f for f in needs if f not in done and needs[f] <= done}
+            if not ready:
+                raise ContractError(f"these files need each other in a circle: {sorted(set(needs) - done)}")
+            done |= ready
+
+    def _needed(self, family: str) -> set[str]:
+        return {self.home[name] for name in references(self.families[family])} - {family}
+
+    def _module(self, family: str) -> str:
+        members: Json = self.families[family]
+        structs = [self._struct(name) for name in members if self._is_struct(name)]
+        aliases = [self._alias(name) for name in self._in_order(members)]
+        body = "\n\n".join(structs) + "\n\n" + "\n".join(aliases)
+        public = sorted(n for name in members for n in self._public(name))
+        imports = _imports(body) + self._own_imports(family, body, public)
+        return "\n".join(
+            [
+                f'"""Generated from `openapi/schemas/{family}.yaml`."""\n',
+                "from __future__ import annotations\n",
+                *imports,
+                f"\n__all__ = {public!r}\n\n",
+                body,
+            ]
+        )
+
+    def public(self) -> dict[str, list[str]]:
+        """Return the names that each module offers."""
+        return {f: sorted(n for name in self.families[f] for n in self._public(name)) for f in self.families}
+
+    def _public(self, name: str) -> list[str]:
+        return [name, *(_subclass(name, value) for value in self._many_tags(name)), *self._any_name(name)]
+
+    def _any_name(self, name: str) -> list[str]:
+        return [f"Any{name}"] if self._many_tags(name) else []
+
+    def _many_tags(self, name: str) -> list[str]:
+        values = self._tag_values(name)
+        return values if len(values) > 1 else []
+
+    def _own_imports(self, family: str, body: str, own: list[str]) -> list[str]:
+        used = set(re.findall(r"\b[A-Z]\w+", body)) - set(own)
+        lines = []
+        for other in sorted(self.families):
+            names = sorted(used & {n for name in self.families[other] for n in self._public(name)})
+            if names and other != family:
+                lines.append(f"from .{other} import {', '.join(names)}")
+        return lines
+
+    def _in_order(self, members: Json) -> list[str]:
+        """Return the aliases so that each comes after those it is made of."""
+        order: list[str] = []
+
+        def visit(name: str) -> None:
+            if name in order or name not in members or self._is_struct(name):
+                return
+            for needed in references(members[name]):
+                visit(needed)
+            order.append(name)
+
+        for name in members:
+            visit(name)
+        return order
+
+    # Structs
+
+    def _struct(self, name: str) -> str:
+        schema = self.schemas[name]
+        request = name in self.requested
+        options = ["Struct", "kw_only=True"]
+        tags = self._tag_values(name)
+        if tags:
+            options.append(f"tag_field={self.tags[name]!r}")
+            if len(tags) == 1:
+                options.append(f"tag={tags[0]!r}")
+        if schema.get("additionalProperties") is False:
+            options.append("forbid_unknown_fields=True")
+        lines = [f"class {name}({', '.join(options)}):", f"    {_docstring(schema)}"]
+        required = set(schema.get("required", ()))
+        checks = []
+        for key, value in schema["properties"].items():
+            if name in self.tags and key == self.tags[name]:
+                continue
+            lines.append(f"    {self._field(key, value, key in required, request)}")
+            if sum(m.get("type") == "array" for m in value.get("anyOf", ())) > 1:
+                checks.append(key)
+        if checks:
+            lines.append("\n    def __post_init__(self) -> None:")
+            lines += [f"        one_kind_of_array({key!r}, self.{key})" for key in checks]
+        for value in self._many_tags(name):
+            doc = f'"""{name} of type `{value}`."""'
+            lines.append(f"\n\nclass {_subclass(name, value)}({name}, tag={value!r}):\n    {doc}")
+        if self._many_tags(name):
+            union = " | ".join(_subclass(name, value) for value in self._many_tags(name))
+            lines.append(f"\n\nAny{name}: TypeAlias = {union}")
+        return "\n".join(lines) + "\n"
+
+    def _field(self, key: str, schema: Json, required: bool, request: bool) -> str:
+        kind = self.expression(schema, request)
+        attribute = key + "_" if keyword.iskeyword(key) or not key.isidentifier() else key
+        default = ""
+        if not required:
+            kind = kind if kind == "Any" else f"{kind} | UnsetType"
+            default = "UNSET"
+        elif not request:
+            if "const" in schema:
+                default = repr(schema["const"])
+            elif kind.endswith("| None"):
+                default = "None"
+        if attribute != key:
+            option = f", default={default}" if default else ""
+            default = f"field(name={key!r}{option})"
+        return f"{attribute}: {kind}" + (f" = {default}" if default else "")
+
+    # Type expressions
+
+    def _alias(self, name: str) -> str:
+        schema = self.schemas[name]
+        text = f"{name}: TypeAlias = {self.expression(schema, name in self.requested)}"
+        return f"{text}\n{_docstring(schema)}\n" if "description" in schema else text
+
+    def expression(self, schema: Json, request: bool) -> str:
+        """Return the Python type of a schema; `request` is whether a client sends it."""
+        name = _ref(schema)
+        if name:
+            named = f"Any{name}" if self._many_tags(name) else name
+            return f"Sole[{named}]" if request and name in self.tags and named == name else named
+        if "anyOf" in schema:
+            return self._union(schema["anyOf"], request)
+        literals = _literals(schema)
+        if literals:
+            closed = all(isinstance(v, str | int) and not isinstance(v, bool) for v in literals)
+            return f"Literal[{', '.join(map(repr, literals))}]" if closed else "bool"
+        kinds = schema.get("type")
+        if isinstance(kinds, list):
+            bare = {k: v for k, v in schema.items() if k != "type"}
+            return self._union([{**bare, "type": kind} for kind in kinds], request)
+        if kinds == "array":
+            return _annotated(f"list[{self.expression(schema['items'], request)}]", schema)
+        if kinds == "object":
+            return _annotated(self._map(schema, request), schema)
+        return _annotated(SCALARS[kinds], schema) if kinds else "Any"
+
+    def _map(self, schema: Json, request: bool) -> str:
+        key = _annotated("str", schema.get("propertyNames", {}))
+        values = schema.get("additionalProperties", True)
+        return f"dict[{key}, {self.expression(values, request) if isinstance(values, dict) else 'Any'}]"
+
+    def _union(self, members: list[Json], request: bool) -> str:
+        arrays = [m for m in members if m.get("type") == "array"]
+        if len(arrays) > 1:
+            items = {"anyOf": [m["items"] for m in arrays]}
+            least = min(m.get("minItems", 0) for m in arrays)
+            merged = {"type": "array", "items": items, **({"minItems": least} if least else {})}
+            members = [m for m in members if m not in arrays]
+            members.insert(1, merged)
+        structs = sum(1 for m in members if _ref(m) and self._is_struct(str(_ref(m))))
+        # Among other tagged members the tag is asked for anyway.
+        parts = [self.expression(m, request and structs < 2) for m in members]
+        parts = list(dict.fromkeys(parts))
+        parts.sort(key=lambda part: part == "None")
+        return " | ".join(parts)
+
+
+def _ref(schema: Json) -> str | None:
+    ref = schema.get("$ref")
+    return ref.removeprefix(SCHEMA_REF) if isinstance(ref, str) else None
+
+
+def _literals(schema: Json) -> list[Any]:
+    return [schema["const"]] if "const" in schema else list(schema.get("enum", ()))
+
+
+def _annotated(kind: str, schema: Json) -> str:
+    limits = []
+    for key, word in CONSTRAINTS.items():
+        if key in schema and kind != "None":
+            value = schema[key]
+            if key == "pattern":
+                value = re.sub(r"\$$", r"\\Z", value)
+            limits.append(f"{word}={value!r}")
+    return f"Annotated[{kind}, Meta({', '.join(limits)})]" if limits else kind
+
+
+def _subclass(name: str, value: str) -> str:
+    return name + "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", value))
+
+
+def _docstring(schema: Json) -> str:
+    text = " ".join(schema.get("description", "").split()) or "To be described."
+    return f'"""{text}"""'
+
+
+def _imports(body: str) -> list[str]:
+    lines = []
+    for module in ("typing", "msgspec", "plumbline.wire.shapes"):
+        names = [n for n, home in HOMES.items() if home == module and re.search(rf"\b{n}\b", body)]
+        if names:
+            lines.append(f"from {module} import {', '.join(names)}")
+    return lines

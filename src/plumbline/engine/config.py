@@ -1,0 +1,51 @@
+"""The engine's settings, checked once when the engine is built."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["EngineConfig"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an engine may hold and do per step. Lengths are in tokens, sizes in blocks.
+
+    Raises:
+        ValueError: a value is out of range or two of them contradict each other; the text names the field.
+    """
+
+    max_model_len: int
+    """Prompt and output of one request together."""
+    block_size: int = 16
+    num_blocks: int = 1024
+    max_num_seqs: int = 256
+    """Requests in one step."""
+    max_num_batched_tokens: int = 1024
+    """The token budget of one step, shared by decodes and prefill chunks."""
+    max_num_waiting: int = 1024
+    """Requests that may wait; one more is refused (the server answers 429)."""
+    enable_prefix_caching: bool = True
+    expected_output_len: int = 256
+    """What admission assumes of a request's remaining output until finished requests have taught it better."""
+
+    def __post_init__(self) -> None:
+        for field in ("max_model_len", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.max_num_waiting < 0:
+            raise ValueError(f"max_num_waiting must not be negative, got {self.max_num_waiting}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running request needs one token of the budget"
+            )
+        if self.num_blocks < self.blocks_per_sequence:
+            raise ValueError(
+                f"num_blocks ({self.num_blocks}) cannot hold one request of max_model_len ({self.max_model_len}) "
+                f"tokens: it takes {self.blocks_per_sequence} blocks of {self.block_size}"
+            )
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        """Blocks that a request of the full length holds."""
+        return -(-self.max_model_len // self.block_size)

@@ -1,0 +1,249 @@
+"""Our own engine behind the port: a thread that runs steps, and the asyncio side that feeds it.
+
+The two sides meet in two places only: an inbox that takes requests and aborts at any time, and one
+`call_soon_threadsafe` per step that hands over all chunks of that step. The event loop never waits for a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator
+
+from plumbline.engine.api import (
+    EngineClosedError,
+    EngineFullError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    RefusedRequestError,
+    TokenChunk,
+)
+from plumbline.engine.config import EngineConfig
+from plumbline.engine.core import EngineCore, Output
+from plumbline.engine.runner import Runner
+
+__all__ = ["FEATURES", "PlumblineEngine"]
+
+_log = logging.getLogger("plumbline.engine")
+
+FEATURES = frozenset(
+    {
+        "allowed_token_ids",
+        "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
+        "logprobs",
+        "min_p",
+        "min_tokens",
+        "presence_penalty",
+        "prompt_logprobs",
+        "repetition_penalty",
+        "stop_token_ids",
+        "top_k",
+    }
+)
+
+_FATAL_FAILURES = 3
+"""This many failed steps in a row, and the engine gives itself up for dead; `/health` then says so."""
+
+
+class PlumblineEngine:
+    """The engine thread and its port. Create it, `await start()`, then `generate` from that event loop."""
+
+    def __init__(
+        self, config: EngineConfig, runner: Runner, *, model: str, eos_token_ids: frozenset[int]
+    ) -> None:
+        self._config = config
+        self._core = EngineCore(config, runner, eos_token_ids)
+        self._info = EngineInfo(
+            name="plumbline",
+            model=model,
+            vocab_size=runner.vocab_size,
+            max_model_len=config.max_model_len,
+            eos_token_ids=eos_token_ids,
+            features=FEATURES,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+        )
+        self._inbox: queue.SimpleQueue[GenerateRequest | str | None] = queue.SimpleQueue()
+        self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._failed: str | None = None
+        self._busy_since: float | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's fixed facts."""
+        return self._info
+
+    async def start(self) -> None:
+        """Start the engine thread. The model is loaded already; a first request warms it up."""
+        self._loop = asyncio.get_running_loop()
+        # Objects made while loading live as long as the process: keep the collector from walking them again and again.
+        gc.collect()
+        gc.freeze()
+        # The engine thread and the event loop share the interpreter. With the default of 5 ms a busy event loop could
+        # hold the engine back for many steps' worth of time.
+        sys.setswitchinterval(min(sys.getswitchinterval(), 0.0005))
+        self._thread = threading.Thread(target=self._run, name="plumbline-engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread after its current step; requests in flight get an abort. Idempotent."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._inbox.put(None)
+            await asyncio.to_thread(thread.join)
+            gc.unfreeze()
+        for stream in self._streams.values():
+            stream.put_nowait(TokenChunk(finish_reason="abort"))
+        self._streams.clear()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Continue a sequence; see `plumbline.engine.api.Engine.generate`."""
+        stream = self._submit(request)
+        finished = False
+        try:
+            while not finished:
+                chunk = await stream.get()
+                finished = chunk.finish_reason is not None
+                yield chunk
+        finally:
+            self._streams.pop(request.request_id, None)
+            if not finished:
+                self._inbox.put(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; its stream gets a last chunk with reason `abort`."""
+        self._inbox.put(request_id)
+
+    def stats(self) -> EngineStats:
+        """A snapshot. The numbers are read without a lock: each is right, but they may be one step apart."""
+        core = self._core
+        scheduler = core.scheduler
+        busy_since = self._busy_since
+        thread = self._thread
+        return EngineStats(
+            alive=self._failed is None and thread is not None and thread.is_alive(),
+            seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting) + self._inbox.qsize(),
+            kv_cache_usage=scheduler.pool.num_held / scheduler.pool.num_blocks,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache_queries=scheduler.prefix_queries,
+            prefix_cache_hits=scheduler.prefix_hits,
+            prompt_tokens=core.prompt_tokens,
+            generation_tokens=core.generation_tokens,
+            num_steps=core.num_steps,
+        )
+
+    def _submit(self, request: GenerateRequest) -> asyncio.Queue[TokenChunk]:
+        if self._closed or self._thread is None:
+            raise EngineClosedError("The engine is shutting down.")
+        if self._failed is not None:
+            raise EngineClosedError(f"The engine has failed: {self._failed}")
+        if len(self._streams) >= self._config.max_num_seqs + self._config.max_num_waiting:
+            raise EngineFullError(
+                f"{len(self._streams)} requests are in flight, which is the limit of this server."
+            )
+        self._check(request)
+        stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
+        self._streams[request.request_id] = stream
+        self._inbox.put(request)
+        return stream
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Refuse here what would otherwise fail in the middle of everybody's step."""
+        prompt = request.prompt_token_ids
+        vocab_size = self._info.vocab_size
+        if request.request_id in self._streams:
+            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        if not prompt:
+            raise RefusedRequestError("the prompt has no tokens")
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
+        room = self._config.max_model_len - len(prompt)
+        if room < 0 or (room == 0 and request.sampling.max_tokens != 0):
+            raise RefusedRequestError(
+                f"the prompt has {len(prompt)} tokens; the limit is {self._config.max_model_len}"
+            )
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            ids = getattr(request.sampling, name)
+            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+                raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
+        if request.sampling.allowed_token_ids is not None and not request.sampling.allowed_token_ids:
+            raise RefusedRequestError(
+                "allowed_token_ids must name at least one token", param="allowed_token_ids"
+            )
+
+    def _run(self) -> None:
+        """The engine thread."""
+        core = self._core
+        failures = 0
+        while True:
+            outputs: list[Output] = []
+            stopping = not self._drain(outputs)
+            try:
+                if core.has_work and not stopping:
+                    outputs += core.step()
+                    failures = 0
+            except Exception as error:
+                # One bad step must not take the server down: fail its requests, keep the books, go on.
+                _log.exception("a step failed")
+                failures += 1
+                outputs += core.fail_all("The engine failed while it computed this request.")
+                if failures >= _FATAL_FAILURES:
+                    self._failed = f"{failures} steps failed in a row, the last with {type(error).__name__}"
+                    stopping = True
+            if outputs:
+                self._hand_over(outputs)
+            if stopping:
+                self._hand_over(core.fail_all("The engine was stopped."))
+                return
+            self._busy_since = time.monotonic() if core.has_work else None
+
+    def _drain(self, outputs: list[Output]) -> bool:
+        """Take everything from the inbox, waiting for something if there is nothing to do. False means stop."""
+        core = self._core
+        if not core.has_work:
+            core.scheduler.check_integrity()
+        wait = not core.has_work
+        while True:
+            try:
+                message = self._inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            match message:
+                case GenerateRequest():
+                    core.add(message)
+                    if self._busy_since is None:
+                        self._busy_since = time.monotonic()
+                case str():
+                    outputs += core.abort(message)
+                case None:
+                    return False
+
+    def _hand_over(self, outputs: list[Output]) -> None:
+        loop = self._loop
+        if loop is not None and outputs:
+            try:
+                loop.call_soon_threadsafe(self._deliver, outputs)
+            except RuntimeError:  # The event loop is closed; nobody is left to read.
+                _log.debug("dropped %d chunks: the event loop is closed", len(outputs))
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        """On the event loop: give each chunk to its stream. A stream that was closed has no entry any more."""
+        for request_id, chunk in outputs:
+            stream = self._streams.get(request_id)
+            if stream is not None:
+                stream.put_nowait(chunk)

@@ -1,0 +1,96 @@
+"""One request while the engine works on it.
+
+    |<------------------ seq (token_ids) ------------------>|
+    |<--- prompt (num_prompt_tokens) --->|<---- output ---->|
+    |<- num_computed_tokens ->|<- query (this step) ->|
+    |<-      context        ->|
+
+`num_computed_tokens` is how many tokens have their KV in the cache. A step computes the next few; when it reaches the
+end of `token_ids` it also draws a new token. Prefill, chunked prefill, decode and the recomputation after a preemption
+are all this one thing.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from plumbline.engine.api import FinishReason, GenerateRequest, TokenLogprob
+
+__all__ = ["RequestState"]
+
+
+class RequestState:
+    """The mutable state of a request. The engine thread alone touches it."""
+
+    __slots__ = (
+        "arrival",
+        "block_hashes",
+        "block_ids",
+        "finish_reason",
+        "max_len",
+        "min_len",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "prompt_logprobs",
+        "request",
+        "sampling",
+        "seed",
+        "slot",
+        "started",
+        "stop_ids",
+        "token_ids",
+    )
+
+    def __init__(
+        self, request: GenerateRequest, *, arrival: int, eos_token_ids: frozenset[int], max_model_len: int
+    ) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.sampling = sampling
+        self.arrival = arrival
+        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.block_ids: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.slot = -1
+        # Without a seed of the client's, a fresh one: the draw is then still keyed by (seed, position), so a
+        # preempted request continues as if nothing had happened.
+        self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & ((1 << 63) - 1)
+        room = max_model_len - self.num_prompt_tokens
+        wanted = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        self.max_len = self.num_prompt_tokens + wanted
+        self.min_len = self.num_prompt_tokens + sampling.min_tokens
+        self.stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else eos_token_ids)
+        self.prompt_logprobs: list[TokenLogprob | None] | None = (
+            None if sampling.prompt_logprobs is None else [None]
+        )
+        self.started = False
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The order in which requests are served: priority, then arrival."""
+        return (self.request.priority, self.arrival)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Take a drawn token; returns the finish reason if it is the last."""
+        self.token_ids.append(token_id)
+        length = len(self.token_ids)
+        if token_id in self.stop_ids and length > self.min_len:
+            self.finish_reason = "stop"
+        elif length >= self.max_len:
+            self.finish_reason = "length"
+        return self.finish_reason

@@ -1,0 +1,118 @@
+"""An engine that plays written scripts of tokens: for tests, for benchmarks, and for the judge's own fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+
+from plumbline.engine.api import (
+    EngineClosedError,
+    EngineFullError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    TokenChunk,
+)
+
+__all__ = ["Script", "ScriptedEngine"]
+
+Script = Callable[[GenerateRequest], Iterable[TokenChunk]]
+"""The chunks to play for a request; the last one carries a finish reason, or `stop` is added."""
+
+
+class ScriptedEngine:
+    """Plays `script(request)`, honouring `max_tokens` and aborts.
+
+    Args:
+        info: what the engine says of itself.
+        script: the chunks for each request.
+        delay: seconds between chunks; with 0 the event loop still gets a turn before each chunk.
+        max_inflight: requests at a time; one more is refused as a full engine would.
+    """
+
+    def __init__(
+        self, info: EngineInfo, script: Script, *, delay: float = 0.0, max_inflight: int = 1_000_000
+    ) -> None:
+        self._info = info
+        self._script = script
+        self._delay = delay
+        self._max_inflight = max_inflight
+        self._running: dict[str, asyncio.Event] = {}
+        self._closed = False
+        self._tokens = [0, 0]
+        self.aborted: list[str] = []
+        """Ids of the requests that were ended before their script was, in order."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """As given."""
+        return self._info
+
+    async def start(self) -> None:
+        """Ready at once."""
+        self._closed = False
+
+    async def stop(self) -> None:
+        """Abort what still plays."""
+        self._closed = True
+        for stopped in self._running.values():
+            stopped.set()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Play the script of this request."""
+        if self._closed:
+            raise EngineClosedError("The engine is shutting down.")
+        if len(self._running) >= self._max_inflight:
+            raise EngineFullError(f"{len(self._running)} requests are in flight, which is the limit.")
+        stopped = self._running[request.request_id] = asyncio.Event()
+        finished = False
+        left = request.sampling.max_tokens
+        self._tokens[0] += len(request.prompt_token_ids)
+        try:
+            for chunk in self._script(request):
+                await asyncio.sleep(self._delay)
+                if stopped.is_set():
+                    finished = True
+                    yield TokenChunk(finish_reason="abort")
+                    return
+                if left is not None and len(chunk.token_ids) >= left:
+                    reason = chunk.finish_reason if len(chunk.token_ids) == left else None
+                    chunk = TokenChunk(
+                        token_ids=chunk.token_ids[:left],
+                        logprobs=None if chunk.logprobs is None else chunk.logprobs[:left],
+                        finish_reason=reason or "length",
+                    )
+                if left is not None:
+                    left -= len(chunk.token_ids)
+                self._tokens[1] += len(chunk.token_ids)
+                finished = chunk.finish_reason is not None
+                yield chunk
+                if finished:
+                    return
+            finished = True
+            yield TokenChunk(finish_reason="stop")
+        finally:
+            del self._running[request.request_id]
+            if not finished:
+                self.aborted.append(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        """End a request at its next chunk."""
+        if request_id in self._running:
+            self._running[request_id].set()
+
+    def stats(self) -> EngineStats:
+        """Counts of requests and tokens; there is no cache."""
+        return EngineStats(
+            alive=not self._closed,
+            seconds_since_step=0.0,
+            num_running=len(self._running),
+            num_waiting=0,
+            kv_cache_usage=0.0,
+            num_preemptions=0,
+            prefix_cache_queries=0,
+            prefix_cache_hits=0,
+            prompt_tokens=self._tokens[0],
+            generation_tokens=self._tokens[1],
+            num_steps=0,
+        )

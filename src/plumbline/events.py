@@ -1,0 +1,102 @@
+"""The neutral form of an answer: the events that a dialect parses out of text and a writer turns into wire events.
+
+One choice of one answer is a sequence of deltas closed by exactly one `Finish`. Tool calls do not nest or interleave:
+`ToolCallStart`, its deltas, `ToolCallEnd`. The non-streaming answer is the fold of the same sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "ChoiceEvent",
+    "Finish",
+    "Logprob",
+    "OutputEvent",
+    "ReasoningDelta",
+    "RefusalDelta",
+    "TextDelta",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallStart",
+    "Usage",
+]
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Logprob(msgspec.Struct, frozen=True):
+    """One token of the answer. `raw` of consecutive tokens concatenates to the bytes of the text (LP-03)."""
+
+    token: str
+    """The token's bytes as text; U+FFFD stands where they are not valid UTF-8 by themselves."""
+    token_id: int
+    raw: bytes
+    logprob: float
+    top: tuple[tuple[int, str, bytes, float], ...] = ()
+    """(token id, token, raw bytes, logprob) of the most likely tokens, best first."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one choice (of its prompt, once)."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """More of the answer's text: complete characters only, never taken back."""
+
+    text: str
+    logprobs: tuple[Logprob, ...] = ()
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    """More of the model's thinking."""
+
+    text: str
+    logprobs: tuple[Logprob, ...] = ()
+
+
+class RefusalDelta(msgspec.Struct, frozen=True):
+    """More of a refusal."""
+
+    text: str
+
+
+class ToolCallStart(msgspec.Struct, frozen=True):
+    """A call begins; its name and id are known and final."""
+
+    name: str
+    id: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """More of the call's arguments (JSON text)."""
+
+    arguments: str
+
+
+class ToolCallEnd(msgspec.Struct, frozen=True):
+    """The call is complete; `complete` is False if the token limit cut it."""
+
+    complete: bool = True
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The choice has ended."""
+
+    reason: FinishReason
+    usage: Usage
+    stop_match: int | str | None = None
+    """The stop token id or stop string that ended it, if one did."""
+
+
+OutputEvent = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
+
+ChoiceEvent = tuple[int, OutputEvent]
+"""The index of a choice and an event of it."""

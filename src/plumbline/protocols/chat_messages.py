@@ -1,0 +1,202 @@
+"""The messages and tools of a chat request, read into the neutral form and checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from plumbline._generated.chat import (
+    ChatCompletionAllowedToolsChoice,
+    ChatCompletionMessageToolCall,
+    ChatCompletionNamedToolChoice,
+    ChatCompletionNamedToolChoiceCustom,
+    ChatCompletionRequestAssistantMessage,
+    ChatCompletionRequestDeveloperMessage,
+    ChatCompletionRequestFunctionMessage,
+    ChatCompletionRequestMessage,
+    ChatCompletionRequestMessageContentPartRefusal,
+    ChatCompletionRequestMessageContentPartText,
+    ChatCompletionRequestSystemMessage,
+    ChatCompletionRequestToolMessage,
+    ChatCompletionRequestUserMessage,
+    ChatCompletionTool,
+    ChatCompletionToolUnion,
+    CreateChatCompletionRequest,
+)
+from plumbline.protocols.common import given, or_default, tag_of
+from plumbline.turn import Message, Tool, ToolCall
+from plumbline.wire.errors import invalid_request, unsupported_parameter, unsupported_value
+
+__all__ = ["read_messages", "read_tool_list", "read_tools"]
+
+
+def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Message, ...]:
+    """Read a conversation (CHAT-13).
+
+    Raises:
+        ApiError: 400 for parts that are not text, and for tool messages that do not fit the calls (CHAT-14).
+    """
+    found = tuple(_read_message(message, f"messages[{index}]") for index, message in enumerate(messages))
+    _check_pairing(found)
+    return found
+
+
+def read_tools(request: CreateChatCompletionRequest) -> tuple[Tool, ...]:
+    """The tools that the model is shown. With `tool_choice: none` it is shown none, so it calls none (TOOL-03).
+
+    Raises:
+        ApiError: 400 for tools and choices that cannot be honoured.
+    """
+    tools = read_tool_list(or_default(request.tools, []))
+    choice = or_default(request.tool_choice, "auto" if tools else "none")
+    names = {tool.name for tool in tools}
+    match choice:
+        case "none":
+            return ()
+        case "auto":
+            pass
+        case "required":
+            if not tools:  # TOOL-08
+                raise invalid_request("'tool_choice' is 'required' but there are no 'tools'.", "tool_choice")
+            raise unsupported_value("tool_choice", choice, "is not supported by this server yet")
+        case ChatCompletionNamedToolChoice():
+            if choice.function.name not in names:  # TOOL-08
+                raise invalid_request(
+                    f"'tool_choice' names the function '{choice.function.name}', which is not in 'tools'.",
+                    "tool_choice.function.name",
+                )
+            raise unsupported_value("tool_choice.type", "function", "is not supported by this server yet")
+        case ChatCompletionNamedToolChoiceCustom() | ChatCompletionAllowedToolsChoice():
+            kind = "custom" if isinstance(choice, ChatCompletionNamedToolChoiceCustom) else "allowed_tools"
+            raise unsupported_value("tool_choice.type", kind, "is not supported by this server yet")
+    if tools and request.parallel_tool_calls is False:
+        raise unsupported_value("parallel_tool_calls", False, "is not supported by this server yet")
+    return tools
+
+
+def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]:
+    """Function tools in the neutral form.
+
+    Raises:
+        ApiError: 400 for a custom tool, or a strict one.
+    """
+    found: list[Tool] = []
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if not isinstance(tool, ChatCompletionTool):
+            raise unsupported_value(f"{where}.type", "custom", "is not supported by this server yet")
+        function = tool.function
+        if function.strict is True:
+            raise unsupported_value(f"{where}.function.strict", True, "is not supported by this server yet")
+        found.append(
+            Tool(
+                name=function.name,
+                description=or_default(function.description, None),
+                parameters=or_default(function.parameters, None),
+                strict=or_default(function.strict, None),
+            )
+        )
+    return tuple(found)
+
+
+def _read_message(message: ChatCompletionRequestMessage, where: str) -> Message:
+    match message:
+        case ChatCompletionRequestSystemMessage():
+            return Message(role="system", content=_text(message.content, where), name=_name(message))
+        case ChatCompletionRequestDeveloperMessage():
+            return Message(role="developer", content=_text(message.content, where), name=_name(message))
+        case ChatCompletionRequestUserMessage():
+            return Message(role="user", content=_text(message.content, where), name=_name(message))
+        case ChatCompletionRequestToolMessage():
+            return Message(
+                role="tool", content=_text(message.content, where), tool_call_id=message.tool_call_id
+            )
+        case ChatCompletionRequestAssistantMessage():
+            return _read_assistant(message, where)
+        case ChatCompletionRequestFunctionMessage():  # TOOL-16
+            raise unsupported_value(f"{where}.role", "function", "is not supported; use 'tool'")
+
+
+def _read_assistant(message: ChatCompletionRequestAssistantMessage, where: str) -> Message:
+    for name in ("audio", "function_call"):
+        if given(getattr(message, name)):
+            raise unsupported_parameter(f"{where}.{name}")
+    calls: list[ToolCall] = []
+    for index, call in enumerate(or_default(message.tool_calls, [])):
+        if not isinstance(call, ChatCompletionMessageToolCall):
+            raise unsupported_value(
+                f"{where}.tool_calls[{index}].type", "custom", "is not supported by this server yet"
+            )
+        calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+    content = None if not given(message.content) else _text(message.content, where)
+    if content is None and given(message.refusal):
+        content = or_default(message.refusal, "")
+    if content is None and not calls:
+        raise invalid_request(
+            f"'{where}' must have 'content' or 'tool_calls'.",
+            f"{where}.content",
+            "missing_required_parameter",
+        )
+    # Two names are in use for the same field: vLLM's `reasoning`, everybody else's `reasoning_content`.
+    reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
+    return Message(
+        role="assistant",
+        content=content,
+        reasoning=reasoning or None,
+        tool_calls=tuple(calls),
+        name=_name(message),
+    )
+
+
+def _text(content: Any, where: str) -> str:
+    """A string, or the text of parts. Parts of other kinds are refused (CHAT-18)."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        match part:
+            case ChatCompletionRequestMessageContentPartText():
+                texts.append(part.text)
+            case ChatCompletionRequestMessageContentPartRefusal():
+                texts.append(part.refusal)
+            case _:
+                raise unsupported_value(
+                    f"{where}.content[{index}].type",
+                    tag_of(part),
+                    "is not supported: this model reads text only",
+                )
+    return "".join(texts)
+
+
+def _name(message: Any) -> str | None:
+    name = message.name
+    return None if name is UNSET else str(name)
+
+
+def _check_pairing(messages: Sequence[Message]) -> None:
+    """CHAT-14: every tool message answers a call of the assistant message before it, and every call is answered."""
+    open_calls: list[str] = []
+    for index, message in enumerate(messages):
+        if message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                raise invalid_request(
+                    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
+                    f"messages[{index}].role" if not open_calls else f"messages[{index}].tool_call_id",
+                )
+            open_calls.remove(message.tool_call_id)
+            continue
+        if open_calls:
+            raise _unanswered(open_calls, index)
+        open_calls = [call.id for call in message.tool_calls]
+    if open_calls:
+        raise _unanswered(open_calls, len(messages))
+
+
+def _unanswered(calls: Sequence[str], index: int) -> Exception:
+    return invalid_request(
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+        f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(calls)}",
+        f"messages[{index}].role",
+    )

@@ -1,0 +1,467 @@
+"""Responses: the events of an answer written as stream events, and the final object built from the same state.
+
+This writer alone owns `sequence_number`, `output_index`, `content_index` and item ids. The non-streaming answer is the
+`response` of the terminal event, so both modes agree by construction (RS-16).
+
+    created ─ in_progress ─ { item added ─ part added ─ delta… ─ text done ─ part done ─ item done }… ─ terminal
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from plumbline._generated.common import ResponseFormatText
+from plumbline._generated.content import (
+    LogProb,
+    OutputTextContent,
+    ReasoningTextContent,
+    RefusalContent,
+    ResponseLogProb,
+    ResponseTopLogProb,
+    TopLogProb,
+)
+from plumbline._generated.errors import Error
+from plumbline._generated.events import (
+    ResponseCompletedEvent,
+    ResponseContentPartAddedEvent,
+    ResponseContentPartDoneEvent,
+    ResponseCreatedEvent,
+    ResponseErrorEvent,
+    ResponseFailedEvent,
+    ResponseFunctionCallArgumentsDeltaEvent,
+    ResponseFunctionCallArgumentsDoneEvent,
+    ResponseIncompleteEvent,
+    ResponseInProgressEvent,
+    ResponseOutputItemAddedEvent,
+    ResponseOutputItemDoneEvent,
+    ResponseReasoningTextDeltaEvent,
+    ResponseReasoningTextDoneEvent,
+    ResponseRefusalDeltaEvent,
+    ResponseRefusalDoneEvent,
+    ResponseStreamEvent,
+    ResponseTextDeltaEvent,
+    ResponseTextDoneEvent,
+)
+from plumbline._generated.items import FunctionToolCallResource, OutputItem, OutputMessage, ReasoningItem
+from plumbline._generated.responses import (
+    CreateResponse,
+    InputTokensDetails,
+    OutputTokensDetails,
+    Reasoning,
+    Response,
+    ResponseError,
+    ResponseIncompleteDetails,
+    ResponseReasoning,
+    ResponseTextParam,
+    ResponseUsage,
+)
+from plumbline._generated.tools import FunctionTool, FunctionToolParam, ResponseTool
+from plumbline.events import (
+    Finish,
+    Logprob,
+    OutputEvent,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from plumbline.protocols.common import chat_logprob, given, new_id, now, or_default
+from plumbline.turn import Turn
+
+__all__ = ["ResponsesWriter"]
+
+E = TypeVar("E", bound=msgspec.Struct)
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class ResponsesWriter:
+    """Writes one answer. Methods return the events that say what happened, in order."""
+
+    def __init__(self, request: CreateResponse, turn: Turn, *, model: str) -> None:
+        self._response = _skeleton(request, turn, model)
+        self._wants_logprobs = turn.sampling.logprobs is not None
+        self._sequence = 0
+        self._open: _OpenItem | None = None
+
+    @property
+    def response(self) -> Response:
+        """The response as it stands."""
+        return self._response
+
+    def start(self) -> list[ResponseStreamEvent]:
+        """RS-01: created, then in_progress, both with the whole shape and no output yet (RS-04)."""
+        return [
+            self._number(ResponseCreatedEvent(sequence_number=0, response=self._snapshot())),
+            self._number(ResponseInProgressEvent(sequence_number=0, response=self._snapshot())),
+        ]
+
+    def event(self, event: OutputEvent) -> list[ResponseStreamEvent]:
+        """Take an event of the answer."""
+        match event:
+            case TextDelta():
+                events, item = self._opened(_TextItem)
+                item.texts.append(event.text)
+                item.logprobs += event.logprobs
+                logprobs = _delta_logprobs(event.logprobs) if self._wants_logprobs else []
+                delta = ResponseTextDeltaEvent(
+                    sequence_number=0,
+                    item_id=item.id,
+                    output_index=self._index,
+                    content_index=0,
+                    delta=event.text,
+                    logprobs=logprobs,
+                )
+                return [*events, self._number(delta)]
+            case RefusalDelta():
+                events, refusal = self._opened(_RefusalItem)
+                refusal.texts.append(event.text)
+                refused = ResponseRefusalDeltaEvent(
+                    sequence_number=0,
+                    item_id=refusal.id,
+                    output_index=self._index,
+                    content_index=0,
+                    delta=event.text,
+                )
+                return [*events, self._number(refused)]
+            case ReasoningDelta():
+                events, reasoning = self._opened(_ReasoningItem)
+                reasoning.texts.append(event.text)
+                thought = ResponseReasoningTextDeltaEvent(
+                    sequence_number=0,
+                    item_id=reasoning.id,
+                    output_index=self._index,
+                    content_index=0,
+                    delta=event.text,
+                )
+                return [*events, self._number(thought)]
+            case ToolCallStart():
+                events = self._close("completed")
+                return [*events, *self._open_item(_CallItem(event))]
+            case ToolCallDelta():
+                call = self._open
+                if call is None:
+                    raise RuntimeError("a call's arguments come before the call")
+                call.texts.append(event.arguments)
+                arguments = ResponseFunctionCallArgumentsDeltaEvent(
+                    sequence_number=0, item_id=call.id, output_index=self._index, delta=event.arguments
+                )
+                return [self._number(arguments)]
+            case ToolCallEnd():
+                return self._close("completed" if event.complete else "incomplete")
+            case Finish():
+                return self._finish(event)
+
+    def fail(self, message: str, code: Literal["server_error"] = "server_error") -> list[ResponseStreamEvent]:
+        """ERR-10, ERR-11: an error event with flat and nested fields, then `response.failed`."""
+        error = ResponseErrorEvent(
+            sequence_number=0,
+            code=code,
+            message=message,
+            param=None,
+            error=Error(message=message, type="server_error", param=None, code=code),
+        )
+        events = [*self._close("incomplete"), self._number(error)]
+        self._response.status = "failed"
+        self._response.error = ResponseError(code=code, message=message)
+        return [*events, self._number(ResponseFailedEvent(sequence_number=0, response=self._snapshot()))]
+
+    @property
+    def _index(self) -> int:
+        """The output index of the open item: the items before it are done."""
+        return len(self._response.output)
+
+    def _finish(self, finish: Finish) -> list[ResponseStreamEvent]:
+        events: list[ResponseStreamEvent] = []
+        if self._open is None and not self._response.output:
+            # An answer without a single character still is a message, an empty one.
+            events, _ = self._opened(_TextItem)
+        response = self._response
+        response.usage = _usage(finish.usage)
+        if finish.reason in ("length", "content_filter"):  # R-05, R-06, RS-15
+            events += self._close("incomplete")
+            response.status = "incomplete"
+            response.incomplete_details = ResponseIncompleteDetails(
+                reason="max_output_tokens" if finish.reason == "length" else "content_filter"
+            )
+            terminal: ResponseStreamEvent = ResponseIncompleteEvent(
+                sequence_number=0, response=self._snapshot()
+            )
+        else:
+            events += self._close("completed")
+            response.status = "completed"
+            response.completed_at = max(now(), response.created_at)  # R-03
+            terminal = ResponseCompletedEvent(sequence_number=0, response=self._snapshot())
+        return [*events, self._number(terminal)]
+
+    def _opened(self, kind: type[_I]) -> tuple[list[ResponseStreamEvent], _I]:
+        """The open item, if it is of this kind; else that one is closed and a new one opened (RS-07)."""
+        item = self._open
+        if isinstance(item, kind):
+            return [], item
+        events = self._close("completed")
+        fresh = kind()
+        return [*events, *self._open_item(fresh)], fresh
+
+    def _open_item(self, item: _OpenItem) -> list[ResponseStreamEvent]:
+        self._open = item
+        added = ResponseOutputItemAddedEvent(sequence_number=0, output_index=self._index, item=item.added())
+        events: list[ResponseStreamEvent] = [self._number(added)]
+        part = item.part(empty=True)
+        if part is not None:  # RS-08; function calls have no parts (RS-10)
+            part_added = ResponseContentPartAddedEvent(
+                sequence_number=0, item_id=item.id, output_index=self._index, content_index=0, part=part
+            )
+            events.append(self._number(part_added))
+        return events
+
+    def _close(self, status: ItemStatus) -> list[ResponseStreamEvent]:
+        """RS-09: what `.done` says is the sum of what the deltas said."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        events: list[ResponseStreamEvent] = [self._number(item.done_event(self._index))]
+        part = item.part(empty=False)
+        if part is not None:
+            part_done = ResponseContentPartDoneEvent(
+                sequence_number=0, item_id=item.id, output_index=self._index, content_index=0, part=part
+            )
+            events.append(self._number(part_done))
+        finished = item.finished(status)
+        done = ResponseOutputItemDoneEvent(sequence_number=0, output_index=self._index, item=finished)
+        events.append(self._number(done))
+        self._response.output.append(finished)
+        return events
+
+    def _snapshot(self) -> Response:
+        """The response at this moment; later changes do not reach an event that is not encoded yet."""
+        snapshot = copy.copy(self._response)
+        snapshot.output = list(self._response.output)
+        return snapshot
+
+    def _number(self, event: E) -> E:
+        """RS-02: 0, 1, 2, … over all events of the stream."""
+        event.sequence_number = self._sequence  # type: ignore[attr-defined]
+        self._sequence += 1
+        return event
+
+
+class _OpenItem:
+    """An item that is being written. Subclasses know their parts and their events."""
+
+    prefix = ""
+
+    def __init__(self) -> None:
+        self.id = new_id(self.prefix)
+        self.texts: list[str] = []
+        self.logprobs: tuple[Logprob, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def added(self) -> OutputItem:
+        raise NotImplementedError
+
+    def part(self, *, empty: bool) -> OutputTextContent | RefusalContent | ReasoningTextContent | None:
+        raise NotImplementedError
+
+    def done_event(self, index: int) -> ResponseStreamEvent:
+        raise NotImplementedError
+
+    def finished(self, status: ItemStatus) -> OutputItem:
+        raise NotImplementedError
+
+
+_I = TypeVar("_I", bound=_OpenItem)
+
+
+class _TextItem(_OpenItem):
+    prefix = "msg_"
+
+    def added(self) -> OutputItem:
+        return OutputMessage(id=self.id, content=[], status="in_progress")
+
+    def part(self, *, empty: bool) -> OutputTextContent:
+        if empty:
+            return OutputTextContent(text="", annotations=[], logprobs=[])
+        return OutputTextContent(text=self.text, annotations=[], logprobs=_logprobs(self.logprobs))
+
+    def done_event(self, index: int) -> ResponseStreamEvent:
+        return ResponseTextDoneEvent(
+            sequence_number=0,
+            item_id=self.id,
+            output_index=index,
+            content_index=0,
+            text=self.text,
+            logprobs=_delta_logprobs(self.logprobs),
+        )
+
+    def finished(self, status: ItemStatus) -> OutputItem:
+        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
+
+
+class _RefusalItem(_OpenItem):
+    prefix = "msg_"
+
+    def added(self) -> OutputItem:
+        return OutputMessage(id=self.id, content=[], status="in_progress")
+
+    def part(self, *, empty: bool) -> RefusalContent:
+        return RefusalContent(refusal="" if empty else self.text)
+
+    def done_event(self, index: int) -> ResponseStreamEvent:
+        return ResponseRefusalDoneEvent(
+            sequence_number=0, item_id=self.id, output_index=index, content_index=0, refusal=self.text
+        )
+
+    def finished(self, status: ItemStatus) -> OutputItem:
+        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
+
+
+class _ReasoningItem(_OpenItem):
+    """RS-12: raw reasoning text, in the events that OpenAI's clients know."""
+
+    prefix = "rs_"
+
+    def added(self) -> OutputItem:
+        return ReasoningItem(id=self.id, summary=[], content=[], status="in_progress")
+
+    def part(self, *, empty: bool) -> ReasoningTextContent:
+        return ReasoningTextContent(text="" if empty else self.text)
+
+    def done_event(self, index: int) -> ResponseStreamEvent:
+        return ResponseReasoningTextDoneEvent(
+            sequence_number=0, item_id=self.id, output_index=index, content_index=0, text=self.text
+        )
+
+    def finished(self, status: ItemStatus) -> OutputItem:
+        return ReasoningItem(id=self.id, summary=[], content=[self.part(empty=False)], status=status)
+
+
+class _CallItem(_OpenItem):
+    prefix = "fc_"
+
+    def __init__(self, start: ToolCallStart) -> None:
+        super().__init__()
+        self._start = start
+
+    def added(self) -> OutputItem:
+        return self._item("", "in_progress")
+
+    def part(self, *, empty: bool) -> None:
+        return None
+
+    def done_event(self, index: int) -> ResponseStreamEvent:
+        return ResponseFunctionCallArgumentsDoneEvent(
+            sequence_number=0,
+            item_id=self.id,
+            output_index=index,
+            name=self._start.name,
+            arguments=self.text,
+        )
+
+    def finished(self, status: ItemStatus) -> OutputItem:
+        return self._item(self.text, status)
+
+    def _item(self, arguments: str, status: ItemStatus) -> FunctionToolCallResource:
+        return FunctionToolCallResource(
+            id=self.id, call_id=self._start.id, name=self._start.name, arguments=arguments, status=status
+        )
+
+
+def _skeleton(request: CreateResponse, turn: Turn, model: str) -> Response:
+    """The response before there is any output: every field present, the request's parameters echoed (R-11)."""
+    text = or_default(request.text, ResponseTextParam())
+    reasoning = or_default(request.reasoning, Reasoning())
+    sampling = turn.sampling
+    echoed: Mapping[str, Any] = {
+        name: getattr(request, name)
+        for name in ("user", "prompt_cache_retention")
+        if given(getattr(request, name))
+    }
+    return Response(
+        id=new_id("resp_"),
+        created_at=now(),
+        status="in_progress",
+        model=model,
+        instructions=or_default(request.instructions, None),
+        output=[],
+        tools=[_echo_tool(tool) for tool in or_default(request.tools, [])],
+        tool_choice=or_default(request.tool_choice, "auto"),
+        truncation=or_default(request.truncation, "disabled"),
+        parallel_tool_calls=or_default(request.parallel_tool_calls, True),
+        text=ResponseTextParam(
+            format=text.format if given(text.format) else ResponseFormatText(), verbosity=text.verbosity
+        ),
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        top_logprobs=or_default(request.top_logprobs, 0),
+        reasoning=ResponseReasoning(
+            effort=or_default(reasoning.effort, None), summary=or_default(reasoning.summary, None)
+        ),
+        max_output_tokens=or_default(request.max_output_tokens, None),
+        max_tool_calls=or_default(request.max_tool_calls, None),
+        # The effective value: nothing is kept yet, whatever the API's default says.
+        store=False,
+        background=False,
+        service_tier="default",
+        metadata=or_default(request.metadata, {}),
+        safety_identifier=or_default(request.safety_identifier, None),
+        prompt_cache_key=or_default(request.prompt_cache_key, None),
+        **echoed,
+    )
+
+
+def _echo_tool(tool: Any) -> ResponseTool:
+    """Function tools are echoed with description, parameters and strict present, null where absent."""
+    if isinstance(tool, FunctionToolParam):
+        return FunctionTool(
+            name=tool.name,
+            description=or_default(tool.description, None),
+            parameters=or_default(tool.parameters, None),
+            strict=or_default(tool.strict, None),
+        )
+    echoed: ResponseTool = tool
+    return echoed
+
+
+def _usage(usage: Usage) -> ResponseUsage:
+    """R-10."""
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens, cache_write_tokens=0),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )
+
+
+def _logprobs(entries: tuple[Logprob, ...]) -> list[LogProb]:
+    found: list[LogProb] = []
+    for entry in map(chat_logprob, entries):
+        top = [TopLogProb(token=t.token, logprob=t.logprob, bytes=t.bytes or []) for t in entry.top_logprobs]
+        found.append(
+            LogProb(token=entry.token, logprob=entry.logprob, bytes=entry.bytes or [], top_logprobs=top)
+        )
+    return found
+
+
+def _delta_logprobs(entries: tuple[Logprob, ...]) -> list[ResponseLogProb]:
+    """The form that delta and done events have: without bytes."""
+    return [
+        ResponseLogProb(
+            token=entry.token,
+            logprob=entry.logprob,
+            top_logprobs=[ResponseTopLogProb(token=t.token, logprob=t.logprob) for t in entry.top_logprobs],
+        )
+        for entry in map(chat_logprob, entries)
+    ]

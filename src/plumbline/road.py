@@ -1,0 +1,227 @@
+"""The one road from a turn to the events of its answer.
+
+Every answer of every API surface, streaming or not, comes down this road: render, generate, detokenise, watch for stop
+strings, count. Nothing else computes a finish reason or a usage number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from plumbline.engine.api import Engine, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
+from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
+from plumbline.text.assemble import TextAssembler
+from plumbline.text.render import Renderer
+from plumbline.text.tokenizer import TextTokenizer
+from plumbline.turn import ChatPrompt, Message, Turn
+
+__all__ = ["AbortedError", "GenerationError", "PreparedTurn", "PromptTooLongError", "Road"]
+
+
+class PromptTooLongError(Exception):
+    """Prompt and requested output do not fit the context window (ERR-09)."""
+
+    def __init__(self, *, max_model_len: int, prompt_tokens: int, output_tokens: int) -> None:
+        super().__init__(
+            f"{prompt_tokens} prompt tokens and {output_tokens} output tokens exceed {max_model_len}"
+        )
+        self.max_model_len = max_model_len
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+
+
+class GenerationError(Exception):
+    """The engine failed while it answered; the text is fit for the client."""
+
+
+class AbortedError(Exception):
+    """The request was ended from outside: the server is shutting down."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTurn:
+    """A turn whose prompt has been rendered and found to fit."""
+
+    turn: Turn
+    prompt_token_ids: tuple[int, ...]
+
+
+class Road:
+    """Joins one engine with one model's text. Has no state of its own between answers."""
+
+    def __init__(self, engine: Engine, renderer: Renderer) -> None:
+        self.engine = engine
+        self.renderer = renderer
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The model's tokenizer."""
+        return self.renderer.tokenizer
+
+    async def prepare(self, turn: Turn) -> PreparedTurn:
+        """Render the prompt in a worker thread and check that it fits.
+
+        Raises:
+            TemplateError: the chat template refused the messages.
+            PromptTooLongError: it does not fit, and the turn does not allow truncation.
+        """
+        limit = self.engine.info.max_model_len
+        ids = await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
+        wanted = turn.sampling.max_tokens
+        needed = 1 if wanted is None else wanted
+        while len(ids) + needed > limit:
+            shorter = _without_oldest(turn) if turn.truncate_prompt else None
+            if shorter is None:
+                raise PromptTooLongError(max_model_len=limit, prompt_tokens=len(ids), output_tokens=needed)
+            turn = shorter
+            ids = await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
+        return PreparedTurn(turn, tuple(ids))
+
+    async def answer(self, prepared: PreparedTurn, request_id: str) -> AsyncGenerator[ChoiceEvent, None]:
+        """The events of all choices, as they come; those of one choice are in order.
+
+        Closing the iterator aborts every choice.
+
+        Raises:
+            GenerationError: the engine failed.
+            AbortedError: the server is shutting down.
+            EngineFullError, EngineClosedError, RefusedRequestError: from the engine, before the first event.
+        """
+        count = prepared.turn.num_choices
+        if count == 1:
+            async with aclosing(self._choice(prepared, request_id, 0)) as events:
+                async for event in events:
+                    yield 0, event
+            return
+        merged: asyncio.Queue[tuple[int, OutputEvent | BaseException | None]] = asyncio.Queue()
+
+        async def run(index: int) -> None:
+            try:
+                async with aclosing(self._choice(prepared, f"{request_id}-{index}", index)) as events:
+                    async for event in events:
+                        merged.put_nowait((index, event))
+            except Exception as error:  # Handed to the reader, who raises it.
+                merged.put_nowait((index, error))
+            else:
+                merged.put_nowait((index, None))
+
+        tasks = [asyncio.create_task(run(index)) for index in range(count)]
+        try:
+            left = count
+            while left:
+                index, item = await merged.get()
+                if item is None:
+                    left -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    yield index, item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def prompt_logprobs(
+        self, prepared: PreparedTurn, request_id: str
+    ) -> tuple[TokenLogprob | None, ...]:
+        """The logprobs of the prompt's own tokens (CMP-04), the first of which has none."""
+        sampling = msgspec.structs.replace(
+            prepared.turn.sampling, prompt_logprobs=prepared.turn.sampling.logprobs or 0, max_tokens=0
+        )
+        request = self._request(prepared, request_id, sampling)
+        found: tuple[TokenLogprob | None, ...] = ()
+        async with aclosing(self.engine.generate(request)) as chunks:
+            async for chunk in chunks:
+                _raise_if_failed(chunk)
+                if chunk.prompt_logprobs is not None:
+                    found = chunk.prompt_logprobs
+        return found
+
+    async def _choice(
+        self, prepared: PreparedTurn, request_id: str, index: int
+    ) -> AsyncGenerator[OutputEvent, None]:
+        turn = prepared.turn
+        sampling = _for_choice(turn.sampling, index)
+        assembler = TextAssembler(
+            self.tokenizer,
+            stop=turn.stop,
+            include_stop=turn.include_stop,
+            skip_special_tokens=turn.skip_special_tokens,
+            # The end of sequence is never text of an answer, whether or not special tokens are shown.
+            hidden_ids=self.engine.info.eos_token_ids,
+            logprobs=sampling.logprobs is not None,
+        )
+        cached = 0
+        reason: FinishReason = "stop"
+        last_token: int | None = None
+        if sampling.max_tokens == 0:
+            yield Finish("length", Usage(len(prepared.prompt_token_ids), 0))
+            return
+        request = self._request(prepared, request_id, sampling)
+        async with aclosing(self.engine.generate(request)) as chunks:
+            async for chunk in chunks:
+                _raise_if_failed(chunk)
+                cached = max(cached, chunk.num_cached_tokens)
+                delta = assembler.push(chunk.token_ids, chunk.logprobs)
+                if delta is not None:
+                    yield delta
+                if assembler.stop_match is not None:
+                    break  # Closing the stream aborts the engine's request and frees its blocks.
+                if chunk.token_ids:
+                    last_token = chunk.token_ids[-1]
+                if chunk.finish_reason is not None:
+                    reason = "length" if chunk.finish_reason == "length" else "stop"
+        rest = assembler.finish()
+        if rest is not None:
+            yield rest
+        match_: int | str | None = assembler.stop_match
+        if match_ is None and reason == "stop" and last_token in sampling.stop_token_ids:
+            match_ = last_token
+        usage = Usage(len(prepared.prompt_token_ids), assembler.num_tokens, cached_tokens=cached)
+        yield Finish("stop" if assembler.stop_match is not None else reason, usage, match_)
+
+    def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
+        return GenerateRequest(
+            request_id=request_id,
+            prompt_token_ids=prepared.prompt_token_ids,
+            sampling=sampling,
+            priority=prepared.turn.priority,
+            cache_salt=prepared.turn.cache_salt,
+        )
+
+
+def _for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
+    """Choices of one request differ: each draws with its own seed, derived from the client's."""
+    if sampling.seed is None or index == 0:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=sampling.seed + 0x9E3779B97F4A7C15 * index)
+
+
+def _raise_if_failed(chunk: TokenChunk) -> None:
+    if chunk.finish_reason == "error":
+        raise GenerationError(chunk.error or "The engine failed.")
+    if chunk.finish_reason == "abort":
+        raise AbortedError("The server is shutting down.")
+
+
+def _without_oldest(turn: Turn) -> Turn | None:
+    """The turn without its oldest message that may go (R-18): never instructions, never the last message.
+
+    A tool result goes together with the call that it answers, because templates refuse one without the other.
+    """
+    if not isinstance(turn.prompt, ChatPrompt):
+        return None
+    messages = turn.prompt.messages
+    start = next((i for i, m in enumerate(messages) if m.role not in ("system", "developer")), len(messages))
+    end = start + 1
+    while end < len(messages) and messages[end].role == "tool":
+        end += 1
+    if end >= len(messages):
+        return None
+    kept: tuple[Message, ...] = messages[:start] + messages[end:]
+    return msgspec.structs.replace(turn, prompt=msgspec.structs.replace(turn.prompt, messages=kept))

@@ -1,0 +1,91 @@
+"""The application: generated routes, one service, one place that turns every failure into the API's envelope."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar, Request
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.response import Response
+
+from plumbline._generated.routes import ROUTE_HANDLERS
+from plumbline.server.auth import KeyRing
+from plumbline.server.front import Front
+from plumbline.server.loading import ServedModel
+from plumbline.server.metrics import Metrics
+from plumbline.server.service import PlumblineService
+from plumbline.server.settings import Settings
+from plumbline.wire.errors import ApiError, envelope, from_status, server_error
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("plumbline.server")
+
+_PHRASES = {
+    400: "The request could not be understood.",
+    404: "There is no such path: {method} {path}.",
+    405: "The method {method} is not allowed for {path}.",
+    413: "The request body is too large.",
+}
+
+
+def create_app(model: ServedModel, settings: Settings) -> Front:
+    """Build the ASGI application. Its lifespan starts and stops the engine."""
+    metrics = Metrics(model.engine, model.names[0])
+    service = PlumblineService(model, settings, metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
+        await model.engine.start()
+        try:
+            yield
+        finally:
+            await model.engine.stop()
+
+    app = Litestar(
+        route_handlers=ROUTE_HANDLERS,
+        dependencies={"api": Provide(lambda: service, sync_to_thread=False, use_cache=True)},
+        exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _other_error},
+        lifespan=[lifespan],
+        openapi_config=None,
+        request_max_body_size=settings.max_body_bytes,
+        logging_config=None,
+    )
+    return Front(
+        app,  # type: ignore[arg-type]
+        keys=KeyRing(settings.api_keys),
+        metrics=metrics,
+        max_body_bytes=settings.max_body_bytes,
+    )
+
+
+def _respond(error: ApiError) -> Response[bytes]:
+    return Response(
+        envelope(error), status_code=error.status, headers=error.headers, media_type="application/json"
+    )
+
+
+def _api_error(_: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
+    return _respond(error)
+
+
+def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """The framework's own refusals: unknown path, wrong method, body too large."""
+    phrase = _PHRASES.get(error.status_code, error.detail if error.status_code < 500 else "")
+    message = phrase.format(method=request.method, path=request.url.path) if phrase else str(server_error())
+    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return _respond(from_status(error.status_code, message, headers))
+
+
+def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """ERR-13: the log has the traceback under the request id; the client gets neither."""
+    _log.error(
+        "request %s failed",
+        request.scope["state"].get("request_id"),
+        exc_info=(type(error), error, error.__traceback__),
+    )
+    return _respond(server_error())

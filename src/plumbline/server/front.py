@@ -1,0 +1,157 @@
+"""The outermost layer: what every request gets, whatever route it takes, or none.
+
+A bare ASGI application around the Litestar one, because a request that matches no route has to carry an
+`x-request-id`, be counted and be checked for its key as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from plumbline.server.auth import KeyRing
+from plumbline.server.metrics import Metrics
+from plumbline.wire.call import new_request_id
+from plumbline.wire.errors import ApiError, envelope, invalid_api_key
+
+__all__ = ["Front"]
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
+"""Needed by probes and scrapers, which have no key. They tell nothing of anybody's requests."""
+
+_DRAIN_LIMIT = 8
+"""How many times the allowed size of a too large body is read before the connection is dropped."""
+
+
+class Front:
+    """Request ids, API keys, sizes, content types and counting."""
+
+    def __init__(self, app: App, *, keys: KeyRing, metrics: Metrics, max_body_bytes: int) -> None:
+        self._app = app
+        self._keys = keys
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection event of an ASGI server."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request_id = new_request_id()
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 499  # What stands if the client leaves before there is a status.
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                elapsed = round((time.perf_counter() - started) * 1000)
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"x-request-id", request_id.encode()),  # HTTP-03
+                    (b"openai-processing-ms", str(elapsed).encode()),  # HTTP-04
+                    (b"openai-version", b"2020-10-01"),
+                ]
+            await send(message)
+
+        self._metrics.opened()
+        try:
+            error = self._refusal(scope)
+            if error is None:
+                await self._app(scope, receive, send_with_headers)
+            else:
+                if error.status == 413:
+                    await _drain(receive, self._max_body_bytes * _DRAIN_LIMIT)
+                await _answer(send_with_headers, error)
+        finally:
+            self._metrics.closed(_label(scope), status)
+
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        """What is wrong with a request before anybody looks at its body."""
+        headers = dict(scope["headers"])
+        path = scope["path"]
+        authorization = headers.get(b"authorization")
+        if path not in _OPEN_PATHS and not self._keys.accepts(
+            None if authorization is None else authorization.decode("latin-1")
+        ):
+            return invalid_api_key()  # HTTP-06
+        if scope["method"] != "POST":
+            return None
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            return ApiError(
+                413,
+                f"The request body has {int(length)} bytes; this server takes {self._max_body_bytes} at most.",
+                code="request_too_large",
+            )
+        media_type = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+        if media_type != b"application/json" and not media_type.endswith(b"+json"):  # HTTP-08
+            return ApiError(
+                415,
+                f"Unsupported content type '{media_type.decode('latin-1')[:100]}'. "
+                "Send the body as JSON with 'Content-Type: application/json'.",
+                code="unsupported_media_type",
+            )
+        return None
+
+
+async def _answer(send: Send, error: ApiError) -> None:
+    body = envelope(error)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _drain(receive: Receive, limit: int) -> None:
+    """Read on for a while: a client that is still sending would otherwise see a reset instead of the answer."""
+    seen = 0
+    while seen < limit:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
+        seen += len(message.get("body", b""))
+
+
+def _label(scope: Scope) -> str:
+    """The path for metrics, without ids, so that clients cannot make up new time series."""
+    path = str(scope["path"])
+    parts = path.split("/")
+    if (
+        len(parts) > 3
+        and parts[1] == "v1"
+        and parts[2] in ("models", "responses")
+        and parts[3]
+        not in (
+            "input_tokens",
+            "compact",
+        )
+    ):
+        rest = parts[4:] if parts[2] == "responses" else []
+        parts = [*parts[:3], "{id}", *[part for part in rest if part in ("cancel", "input_items")][:1]]
+        path = "/".join(parts)
+    return path if path in _KNOWN_PATHS else "other"
+
+
+_KNOWN_PATHS = _OPEN_PATHS | {
+    "/detokenize",
+    "/tokenize",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/v1/models/{id}",
+    "/v1/responses",
+    "/v1/responses/compact",
+    "/v1/responses/input_tokens",
+    "/v1/responses/{id}",
+    "/v1/responses/{id}/cancel",
+    "/v1/responses/{id}/input_items",
+}

@@ -1,0 +1,152 @@
+"""From settings to a running engine and the text side of its model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from plumbline import __version__
+from plumbline.engine.api import Engine
+from plumbline.engine.config import EngineConfig
+from plumbline.engine.loop import PlumblineEngine
+from plumbline.engine.runner import ModelRunner
+from plumbline.models.config import ModelConfig
+from plumbline.models.loader import load_model, resolve_model
+from plumbline.protocols.common import Defaults
+from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.text.render import Renderer
+from plumbline.text.template import ChatTemplate
+from plumbline.text.tokenizer import TextTokenizer
+
+__all__ = ["ServedModel", "load"]
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model ready to be served: its engine, its text side, and how it is called."""
+
+    engine: Engine
+    renderer: Renderer
+    names: tuple[str, ...]
+    """Ids that requests may use; the first is the one in answers (MOD-04)."""
+    defaults: Defaults
+    created: int
+    fingerprint: str
+
+
+def load(settings: Settings) -> ServedModel:
+    """Load the model and build its engine, which still has to be started.
+
+    Raises:
+        FileNotFoundError: the model is neither a folder nor a hub id that can be reached.
+        SettingsError: the settings and the model do not fit.
+        UnsupportedModelError, UnsupportedTokenizerError, WeightsError, TemplateError: the folder cannot be served.
+    """
+    folder = pocket_model() if not settings.model else resolve_model(settings.model)
+    names = settings.served_model_names or (_name(folder, settings),)
+    tokenizer = TextTokenizer.from_folder(folder)
+    template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    engine = _build_engine(folder, settings, names[0])
+    tokenizer.pad_table(engine.info.vocab_size)
+    digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
+    return ServedModel(
+        engine=engine,
+        renderer=Renderer(tokenizer, template),
+        names=names,
+        defaults=_defaults(folder, settings, engine.info.vocab_size),
+        created=int(time.time()),
+        fingerprint=f"fp_{digest.hexdigest()[:10]}",
+    )
+
+
+def _name(folder: Path, settings: Settings) -> str:
+    if not settings.model:
+        return "plumbline-pocket"
+    return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
+
+
+def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
+    device = _device(settings.device)
+    dtype = None
+    if settings.dtype != "auto":
+        if settings.dtype not in _DTYPES:
+            raise SettingsError(
+                f"--dtype must be auto or one of {', '.join(_DTYPES)}, got {settings.dtype!r}"
+            )
+        dtype = _DTYPES[settings.dtype]
+    if device.type == "cpu":
+        # Two intra-op threads are slower than one for the small matrices of a decode step, and the event loop needs
+        # a core of its own.
+        torch.set_num_threads(1)
+    if settings.engine == "transformers":
+        from plumbline.engines.transformers import TransformersEngine
+
+        return TransformersEngine.from_folder(
+            folder, model=name, dtype=dtype, device=device, max_num_waiting=settings.max_num_waiting
+        )
+    model = load_model(folder, dtype=dtype, device=device)
+    config = _engine_config(model.config, settings, model.dtype)
+    runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
+    return PlumblineEngine(config, runner, model=name, eos_token_ids=model.config.eos_token_ids)
+
+
+def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:
+    limit = model.max_model_len
+    max_model_len = settings.max_model_len or limit
+    if max_model_len > limit:
+        raise SettingsError(
+            f"--max-model-len {max_model_len} is more than the {limit} positions that this model was made for"
+        )
+    block_bytes = (
+        2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * settings.block_size
+    )
+    blocks_per_sequence = -(-max_model_len // settings.block_size)
+    num_blocks = min(settings.kv_cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
+    if num_blocks < blocks_per_sequence:
+        needed = blocks_per_sequence * block_bytes
+        raise SettingsError(
+            f"--kv-cache-bytes {settings.kv_cache_bytes} cannot hold one request of {max_model_len} tokens: that takes "
+            f"{needed} bytes. Give more, or a smaller --max-model-len."
+        )
+    return EngineConfig(
+        max_model_len=max_model_len,
+        block_size=settings.block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
+        max_num_waiting=settings.max_num_waiting,
+        enable_prefix_caching=settings.enable_prefix_caching,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise SettingsError(f"--device {name!r} is not a device that torch knows") from error
+
+
+def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
+    """Sampling defaults: the model's own, as its makers ship them, unless the operator wants OpenAI's."""
+    path = folder / "generation_config.json"
+    if settings.generation_config == "none" or not path.is_file():
+        return Defaults(vocab_size=vocab_size)
+    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    greedy = config.get("do_sample") is False
+    return Defaults(
+        temperature=0.0 if greedy else float(config.get("temperature") or 1.0),
+        top_p=1.0 if greedy else float(config.get("top_p") or 1.0),
+        top_k=0 if greedy else int(config.get("top_k") or 0),
+        min_p=float(config.get("min_p") or 0.0),
+        repetition_penalty=float(config.get("repetition_penalty") or 1.0),
+        vocab_size=vocab_size,
+    )

@@ -1,0 +1,211 @@
+"""Prometheus metrics: our names, and vLLM's for the same numbers, so that its dashboards and autoscalers work.
+
+What the engine counts is read at each scrape; what only the HTTP edge sees (times to first token, errors) is observed
+as it happens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from plumbline.engine.api import Engine
+from plumbline.events import ChoiceEvent, Finish
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+
+# Our name of a histogram or counter -> the name that vLLM gives to the same numbers.
+_ALIASES = {
+    "plumbline_time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
+    "plumbline_inter_token_latency_seconds": "vllm:inter_token_latency_seconds",
+    "plumbline_e2e_request_latency_seconds": "vllm:e2e_request_latency_seconds",
+    "plumbline_request_prompt_tokens": "vllm:request_prompt_tokens",
+    "plumbline_request_generation_tokens": "vllm:request_generation_tokens",
+    "plumbline_request_success": "vllm:request_success",
+}
+
+
+class Metrics:
+    """The registry of one server."""
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        self._labels = {"model_name": model}
+        self._registry = registry = CollectorRegistry()
+        names = ["model_name"]
+        first_token = Histogram(
+            "plumbline_time_to_first_token_seconds",
+            "Seconds from a request's arrival to its first token",
+            names,
+            buckets=_TIMES,
+            registry=registry,
+        )
+        between = Histogram(
+            "plumbline_inter_token_latency_seconds",
+            "Seconds between consecutive deltas of one choice",
+            names,
+            buckets=_TIMES,
+            registry=registry,
+        )
+        whole = Histogram(
+            "plumbline_e2e_request_latency_seconds",
+            "Seconds from a request's arrival to its last token",
+            names,
+            buckets=_TIMES,
+            registry=registry,
+        )
+        prompt = Histogram(
+            "plumbline_request_prompt_tokens",
+            "Prompt tokens of a finished request",
+            names,
+            buckets=_COUNTS,
+            registry=registry,
+        )
+        generated = Histogram(
+            "plumbline_request_generation_tokens",
+            "Generated tokens of a finished choice",
+            names,
+            buckets=_COUNTS,
+            registry=registry,
+        )
+        self._success = Counter(
+            "plumbline_request_success",
+            "Choices that ended, by finish reason",
+            [*names, "finished_reason"],
+            registry=registry,
+        )
+        self._errors = Counter(
+            "plumbline_errors", "Requests answered with an error, by status", ["status"], registry=registry
+        )
+        self._requests = Counter(
+            "plumbline_http_requests", "Requests by path and status", ["path", "status"], registry=registry
+        )
+        self._open = Gauge("plumbline_http_requests_open", "Requests being answered", registry=registry)
+        self._first_token = first_token.labels(model)
+        self._between = between.labels(model)
+        self._whole = whole.labels(model)
+        self._prompt = prompt.labels(model)
+        self._generated = generated.labels(model)
+        registry.register(_EngineCollector(engine, self._labels))
+
+    def render(self) -> bytes:
+        """The exposition text, ours first and the aliases after it."""
+        return generate_latest(self._registry) + generate_latest(_Aliases(self._registry))
+
+    def opened(self) -> None:
+        """A request has arrived."""
+        self._open.inc()
+
+    def closed(self, path: str, status: int) -> None:
+        """A request has been answered (or its client has gone: status 499)."""
+        self._open.dec()
+        self._requests.labels(path, str(status)).inc()
+        if status >= 400:
+            self._errors.labels(str(status)).inc()
+
+    def failed_midway(self) -> None:
+        """A stream that had begun with status 200 ended with an error event."""
+        self._errors.labels("stream").inc()
+
+    async def observe(
+        self, events: AsyncGenerator[ChoiceEvent, None], arrived: float
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """Pass events on and time them. `arrived` is of `time.perf_counter`."""
+        last: dict[int, float] = {}
+        async with aclosing(events) as source:
+            async for index, event in source:
+                now = time.perf_counter()
+                if not last:
+                    self._first_token.observe(now - arrived)
+                elif index in last:
+                    self._between.observe(now - last[index])
+                last[index] = now
+                if isinstance(event, Finish):
+                    self._whole.observe(now - arrived)
+                    self._success.labels(self._labels["model_name"], event.reason).inc()
+                    self._generated.observe(event.usage.completion_tokens)
+                    if index == 0:
+                        self._prompt.observe(event.usage.prompt_tokens)
+                yield index, event
+
+
+class _EngineCollector(Collector):
+    """The engine's own counters, read when somebody asks."""
+
+    def __init__(self, engine: Engine, labels: dict[str, str]) -> None:
+        self._engine = engine
+        self._names = list(labels)
+        self._values = list(labels.values())
+
+    def collect(self) -> Iterable[Metric]:
+        """One family per number and name."""
+        stats = self._engine.stats()
+        info = self._engine.info
+        gauges: list[tuple[str, str, str, float]] = [
+            (
+                "num_requests_running",
+                "num_requests_running",
+                "Requests in the running batch",
+                stats.num_running,
+            ),
+            (
+                "num_requests_waiting",
+                "num_requests_waiting",
+                "Requests that wait for a place",
+                stats.num_waiting,
+            ),
+            ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Held KV blocks, 0 to 1", stats.kv_cache_usage),
+        ]
+        counters: list[tuple[str, str, str, float]] = [
+            ("prompt_tokens", "prompt_tokens", "Prompt tokens computed or found cached", stats.prompt_tokens),
+            ("generation_tokens", "generation_tokens", "Tokens generated", stats.generation_tokens),
+            ("num_preemptions", "num_preemptions", "Requests that lost their blocks", stats.num_preemptions),
+            ("prefix_cache_queries", "prefix_cache_queries", "Tokens looked up", stats.prefix_cache_queries),
+            ("prefix_cache_hits", "prefix_cache_hits", "Tokens found cached", stats.prefix_cache_hits),
+        ]
+        for ours, theirs, text, value in gauges:
+            for name in (f"plumbline_{ours}", f"vllm:{theirs}"):
+                gauge = GaugeMetricFamily(name, text, labels=self._names)
+                gauge.add_metric(self._values, value)
+                yield gauge
+        for ours, theirs, text, value in counters:
+            for name in (f"plumbline_{ours}", f"vllm:{theirs}"):
+                counter = CounterMetricFamily(name, text, labels=self._names)
+                counter.add_metric(self._values, value)
+                yield counter
+        alive = GaugeMetricFamily("plumbline_engine_alive", "1 while the engine can make progress")
+        alive.add_metric([], float(stats.alive))
+        yield alive
+        blocks = GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache")
+        blocks.add_metric([], float(info.num_blocks))
+        yield blocks
+
+
+class _Aliases(CollectorRegistry):
+    """The families that have an alias, under that name."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+        self._source = registry
+
+    def collect(self) -> Iterable[Metric]:
+        """Copies with the names replaced."""
+        for family in self._source.collect():
+            alias = _ALIASES.get(family.name)
+            if alias is not None:
+                copy = Metric(alias, family.documentation, family.type)
+                copy.samples = [
+                    Sample(s.name.replace(family.name, alias, 1), s.labels, s.value, s.timestamp, s.exemplar)
+                    for s in family.samples
+                ]
+                yield copy

@@ -1,0 +1,41 @@
+"""Start the server and stop it gracefully."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import uvicorn
+
+from plumbline.server.app import create_app
+from plumbline.server.loading import load
+from plumbline.server.settings import Settings
+
+__all__ = ["run"]
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGINT or SIGTERM; streams that are running then may finish within `shutdown_timeout`."""
+    model = load(settings)
+    info = model.engine.info
+    names = ", ".join(model.names)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(
+        f"Serving {names} with the {info.name} engine ({info.max_model_len} tokens of context) "
+        f"on http://{host}:{settings.port}/v1",
+        file=sys.stderr,
+        flush=True,
+    )
+    config = uvicorn.Config(
+        create_app(model, settings),
+        host=settings.host,
+        port=settings.port,
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout),
+        lifespan="on",
+    )
+    server = uvicorn.Server(config)
+    server.run()
+    return 0 if server.started else 1

@@ -1,0 +1,420 @@
+"""The contract's operations, implemented: read, send down the road, write."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from importlib.resources import files
+from typing import TypeVar
+
+import msgspec
+
+from plumbline import __version__
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.models import ListModelsResponse, Model
+from plumbline._generated.own import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    Health,
+    TokenizeRequest,
+    TokenizeResponse,
+    Version,
+)
+from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
+from plumbline._generated.service import Service
+from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError, TokenLogprob
+from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.protocols.chat import ChatWriter, read_chat
+from plumbline.protocols.chat_messages import read_messages, read_tool_list
+from plumbline.protocols.common import or_default
+from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
+from plumbline.protocols.responses import read_response, read_response_prompt
+from plumbline.protocols.responses_writer import ResponsesWriter
+from plumbline.road import AbortedError, GenerationError, PreparedTurn, PromptTooLongError, Road
+from plumbline.server.loading import ServedModel
+from plumbline.server.metrics import CONTENT_TYPE, Metrics
+from plumbline.server.settings import Settings
+from plumbline.server.streams import keep_alive, prime, until_disconnect
+from plumbline.text.template import TemplateError
+from plumbline.turn import ChatPrompt, TextPrompt, Turn
+from plumbline.wire.call import Call
+from plumbline.wire.decode import encode
+from plumbline.wire.errors import (
+    ApiError,
+    context_length_exceeded,
+    engine_unavailable,
+    envelope,
+    invalid_request,
+    model_not_found,
+    rate_limited,
+    server_error,
+    unsupported_value,
+)
+from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
+from plumbline.wire.sse import DONE, frame
+
+__all__ = ["PlumblineService"]
+
+T = TypeVar("T")
+Frames = AsyncGenerator[bytes, None]
+
+
+class PlumblineService(Service):
+    """Answers for one served model."""
+
+    def __init__(self, model: ServedModel, settings: Settings, metrics: Metrics) -> None:
+        self._model = model
+        self._settings = settings
+        self._metrics = metrics
+        self._road = Road(model.engine, model.renderer)
+        self._started = time.monotonic()
+
+    # Generation
+
+    async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
+        """Answer a conversation."""
+        arrived = time.perf_counter()
+        self._check_model(request.model)
+        turn = read_chat(request, self._model.defaults)
+        prepared = await self._prepare(turn, "messages")
+        writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
+        events = self._answer(prepared, call, arrived)
+
+        async def frames(events: AsyncGenerator[ChoiceEvent, None]) -> Frames:
+            for chunk in writer.start():
+                yield frame(encode(chunk))
+            async with aclosing(events):
+                async for index, event in events:
+                    for chunk in writer.event(index, event):
+                        yield frame(encode(chunk))
+            for chunk in writer.end():
+                yield frame(encode(chunk))
+
+        if request.stream is True:
+            return await self._stream(call, events, frames)
+        await self._consume(call, events, lambda index, event: writer.event(index, event))
+        return JsonReply(encode(writer.answer()))
+
+    async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
+        """Continue texts."""
+        arrived = time.perf_counter()
+        self._check_model(request.model)
+        plan = read_completion(request, self._model.defaults)
+        prepared = [await self._prepare(turn, "prompt") for turn in plan.turns]
+        prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
+        writer = CompletionWriter(
+            request, plan, prompts, model=self._model.names[0], fingerprint=self._model.fingerprint
+        )
+        events = self._metrics.observe(self._answer_all(prepared, call), arrived)
+
+        async def frames(events: AsyncGenerator[ChoiceEvent, None]) -> Frames:
+            for chunk in writer.start():
+                yield frame(encode(chunk))
+            async with aclosing(events):
+                async for index, event in events:
+                    for chunk in writer.event(index, event):
+                        yield frame(encode(chunk))
+            for chunk in writer.end():
+                yield frame(encode(chunk))
+
+        if request.stream is True:
+            return await self._stream(call, events, frames)
+        writer.start()
+        await self._consume(call, events, lambda index, event: writer.event(index, event))
+        return JsonReply(encode(writer.answer()))
+
+    async def create_response(self, request: CreateResponse, call: Call) -> Reply:
+        """Answer input items."""
+        arrived = time.perf_counter()
+        self._check_model(request.model)
+        turn = read_response(request, self._model.defaults)
+        prepared = await self._prepare(turn, "input")
+        writer = ResponsesWriter(request, turn, model=self._model.names[0])
+        events = self._answer(prepared, call, arrived)
+
+        async def frames(events: AsyncGenerator[ChoiceEvent, None]) -> Frames:
+            for out in writer.start():
+                yield frame(encode(out), _event_name(out))
+            try:
+                async with aclosing(events):
+                    async for _, event in events:
+                        for out in writer.event(event):
+                            yield frame(encode(out), _event_name(out))
+            except (GenerationError, AbortedError, EngineClosedError) as error:
+                self._metrics.failed_midway()
+                for out in writer.fail(str(error)):
+                    yield frame(encode(out), _event_name(out))
+
+        if request.stream is True:
+            return await self._stream(call, events, frames)
+        writer.start()
+        await self._consume(call, events, lambda _, event: writer.event(event))
+        return JsonReply(encode(writer.response))
+
+    async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
+        """Count what a request would send to the model (R-15)."""
+        if request.model is not None and request.model is not msgspec.UNSET:
+            self._check_model(request.model)
+        prompt = read_response_prompt(request)
+        ids = await self._token_ids(prompt, "input")
+        return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
+
+    # Models
+
+    async def list_models(self, call: Call) -> Reply:
+        """List the served names (MOD-01)."""
+        return JsonReply(
+            encode(ListModelsResponse(data=[self._describe(name) for name in self._model.names]))
+        )
+
+    async def retrieve_model(self, call: Call, *, model: str) -> Reply:
+        """Describe one of them (MOD-02, MOD-03)."""
+        self._check_model(model)
+        return JsonReply(encode(self._describe(model)))
+
+    # Our own operations
+
+    async def get_health(self, call: Call) -> Reply:
+        """503 when the engine is dead, or has been at one step for too long."""
+        stats = self._model.engine.stats()
+        if not stats.alive or stats.seconds_since_step > self._settings.stuck_after:
+            return JsonReply(encode(Health(status="failing")), status=503)
+        return JsonReply(encode(Health(status="ok")))
+
+    async def get_version(self, call: Call) -> Reply:
+        """The package's version."""
+        return JsonReply(encode(Version(version=__version__)))
+
+    async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
+        """Turn a prompt or a conversation into token ids."""
+        self._check_optional_model(request.model)
+        if isinstance(request.prompt, str) == isinstance(request.messages, list):
+            raise invalid_request("Give either 'prompt' or 'messages'.", "prompt")
+        if request.add_special_tokens is False:
+            raise unsupported_value("add_special_tokens", False)
+        if isinstance(request.prompt, str):
+            ids = await self._token_ids(TextPrompt(request.prompt), "prompt") if request.prompt else []
+        else:
+            continued = or_default(request.continue_final_message, False)
+            prompt = ChatPrompt(
+                messages=read_messages(or_default(request.messages, [])),
+                tools=read_tool_list(or_default(request.tools, [])),
+                template_kwargs=or_default(request.chat_template_kwargs, {}),
+                add_generation_prompt=or_default(request.add_generation_prompt, not continued),
+                continue_final_message=continued,
+            )
+            ids = await self._token_ids(prompt, "messages")
+        strings = msgspec.UNSET
+        if request.return_token_strs is True:
+            return JsonReply(encode(self._tokenized(ids, [self._road.tokenizer.token_text(i) for i in ids])))
+        return JsonReply(encode(self._tokenized(ids, strings)))
+
+    async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
+        """Turn token ids into text."""
+        self._check_optional_model(request.model)
+        limit = self._model.engine.info.vocab_size
+        for index, token_id in enumerate(request.tokens):
+            if token_id >= limit:
+                raise unsupported_value(
+                    f"tokens[{index}]", token_id, f"is not a token id of this model, which has {limit}"
+                )
+        return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
+
+    async def get_metrics(self, call: Call) -> Reply:
+        """The Prometheus exposition."""
+        return RawReply(self._metrics.render(), CONTENT_TYPE)
+
+    async def get_openapi_json(self, call: Call) -> Reply:
+        """The contract that this server was built from."""
+        return RawReply(_contract("openapi.json"), "application/json")
+
+    async def get_openapi_yaml(self, call: Call) -> Reply:
+        """The same as YAML."""
+        return RawReply(_contract("openapi.yaml"), "application/yaml")
+
+    # The road, with its failures turned into the API's
+
+    async def _prepare(self, turn: Turn, param: str) -> PreparedTurn:
+        try:
+            return await self._road.prepare(turn)
+        except PromptTooLongError as error:  # ERR-09
+            raise context_length_exceeded(
+                error.max_model_len, error.prompt_tokens + error.output_tokens, param
+            ) from error
+        except TemplateError as error:
+            raise invalid_request(str(error), param) from error
+
+    async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
+        try:
+            return await asyncio.to_thread(self._model.renderer.token_ids, prompt)
+        except TemplateError as error:
+            raise invalid_request(str(error), param) from error
+
+    def _answer(
+        self, prepared: PreparedTurn, call: Call, arrived: float
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        return self._metrics.observe(self._road.answer(prepared, call.request_id), arrived)
+
+    async def _answer_all(
+        self, prepared: Sequence[PreparedTurn], call: Call
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """The answers to several prompts, side by side; choices are numbered prompt by prompt (CMP-02)."""
+        if len(prepared) == 1:
+            async with aclosing(self._road.answer(prepared[0], call.request_id)) as events:
+                async for item in events:
+                    yield item
+            return
+        merged: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue()
+
+        async def run(number: int, turn: PreparedTurn) -> None:
+            first = number * turn.turn.num_choices
+            try:
+                async with aclosing(self._road.answer(turn, f"{call.request_id}-p{number}")) as events:
+                    async for index, event in events:
+                        merged.put_nowait((first + index, event))
+            except Exception as error:
+                merged.put_nowait(error)
+            else:
+                merged.put_nowait(None)
+
+        tasks = [asyncio.ensure_future(run(number, turn)) for number, turn in enumerate(prepared)]
+        try:
+            left = len(tasks)
+            while left:
+                found = await merged.get()
+                if found is None:
+                    left -= 1
+                elif isinstance(found, Exception):
+                    raise found
+                else:
+                    yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _prompt_texts(
+        self, plan: CompletionPlan, prepared: Sequence[PreparedTurn], call: Call
+    ) -> list[PromptText | None]:
+        if not plan.echo:
+            return [None] * len(prepared)
+        tokenizer = self._road.tokenizer
+        found: list[PromptText | None] = []
+        for number, turn in enumerate(prepared):
+            ids = turn.prompt_token_ids
+            if plan.logprobs is None:
+                found.append(PromptText(tokenizer.decode(ids)))
+                continue
+            entries = await _api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
+            found.append(_echoed(tokenizer.table, ids, entries))
+        return found
+
+    async def _stream(
+        self,
+        call: Call,
+        events: AsyncGenerator[ChoiceEvent, None],
+        frames: Callable[[AsyncGenerator[ChoiceEvent, None]], Frames],
+    ) -> Reply:
+        interval = self._settings.keep_alive_interval
+        primed = await _api_errors(until_disconnect(call, prime(events, interval)))
+        return EventReply(keep_alive(self._closed(frames(primed)), interval))
+
+    async def _closed(self, frames: Frames) -> Frames:
+        """Frames, then `[DONE]`; a failure on the way is one error event before it (ERR-12)."""
+        try:
+            async with aclosing(frames):
+                async for item in frames:
+                    yield item
+        except (
+            GenerationError,
+            AbortedError,
+            EngineClosedError,
+            EngineFullError,
+            RefusedRequestError,
+        ) as error:
+            self._metrics.failed_midway()
+            yield frame(envelope(_as_api_error(error)))
+        yield DONE
+
+    async def _consume(
+        self,
+        call: Call,
+        events: AsyncGenerator[ChoiceEvent, None],
+        take: Callable[[int, OutputEvent], object],
+    ) -> None:
+        async def run() -> None:
+            async with aclosing(events):
+                async for index, event in events:
+                    take(index, event)
+
+        await _api_errors(until_disconnect(call, run()))
+
+    # Small things
+
+    def _check_model(self, name: str) -> None:
+        if name not in self._model.names:
+            raise model_not_found(name)
+
+    def _check_optional_model(self, name: str | msgspec.UnsetType | None) -> None:
+        if isinstance(name, str):
+            self._check_model(name)
+
+    def _describe(self, name: str) -> Model:
+        return Model(id=name, created=self._model.created, owned_by="plumbline")
+
+    def _tokenized(self, ids: list[int], strings: list[str] | msgspec.UnsetType) -> TokenizeResponse:
+        return TokenizeResponse(
+            tokens=ids,
+            count=len(ids),
+            max_model_len=self._model.engine.info.max_model_len,
+            token_strs=strings,
+        )
+
+
+async def _api_errors(work: Awaitable[T]) -> T:
+    """Await, with the engine's failures turned into the API's."""
+    try:
+        return await work
+    except (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError) as error:
+        raise _as_api_error(error) from error
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    match error:
+        case EngineFullError():
+            return rate_limited(str(error), error.retry_after)
+        case EngineClosedError() | AbortedError():
+            return engine_unavailable(str(error))
+        case RefusedRequestError():
+            return invalid_request(str(error), error.param)
+        case _:
+            return server_error(str(error))
+
+
+def _event_name(event: msgspec.Struct) -> str:
+    """SSE-04: the name of the event is its type."""
+    return str(event.__struct_config__.tag)
+
+
+def _contract(name: str) -> bytes:
+    return files("plumbline._generated").joinpath(name).read_bytes()
+
+
+def _echoed(table: Sequence[bytes], ids: Sequence[int], entries: Sequence[TokenLogprob | None]) -> PromptText:
+    """The prompt's tokens with their logprobs, each token's text being what it completes."""
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    tokens: list[tuple[str, float | None, dict[str, float] | None]] = []
+    for position, (token_id, entry) in enumerate(zip(ids, entries, strict=True)):
+        text = decoder.decode(table[token_id], final=position == len(ids) - 1)
+        if entry is None:
+            tokens.append((text, None, None))
+            continue
+        top = {table[i].decode("utf-8", "replace"): value for i, value in reversed(entry.top)}
+        top.setdefault(table[token_id].decode("utf-8", "replace"), entry.logprob)
+        tokens.append((text, entry.logprob, top))
+    return PromptText("".join(text for text, _, _ in tokens), tuple(tokens))

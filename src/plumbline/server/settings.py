@@ -1,0 +1,100 @@
+"""What the operator chooses, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Settings", "SettingsError", "pocket_model", "read_api_keys"]
+
+
+class SettingsError(ValueError):
+    """A setting is wrong or two of them contradict each other; the text says what to do."""
+
+
+def pocket_model() -> Path:
+    """The folder of the model that comes with the package."""
+    return Path(__file__).parent.parent / "pocket" / "model"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `plumbline serve` can be told. Sizes in tokens or bytes, times in seconds."""
+
+    model: str = ""
+    """A folder or a hub id; empty means the pocket model."""
+    served_model_names: tuple[str, ...] = ()
+    """The ids under which the model is offered; the first is the one in answers. Default: the folder's name."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    engine: str = "plumbline"
+    """`plumbline` or `transformers`."""
+    device: str = "auto"
+    dtype: str = "auto"
+    generation_config: str = "auto"
+    """Sampling defaults: `auto` takes the model's generation_config.json, `none` OpenAI's values."""
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 1024
+    max_num_waiting: int = 1024
+    block_size: int = 16
+    kv_cache_bytes: int = 256 * 1024 * 1024
+    enable_prefix_caching: bool = True
+    max_body_bytes: int = 10 * 1024 * 1024
+    keep_alive_interval: float = 15.0
+    """A comment line is sent on a stream that has been silent for this long; 0 sends none."""
+    shutdown_timeout: float = 30.0
+    """How long streams may go on after a signal to stop."""
+    stuck_after: float = 120.0
+    """`/health` turns 503 when the engine has had work for this long without finishing a step."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
+        if self.engine not in ("plumbline", "transformers"):
+            raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
+        if self.generation_config not in ("auto", "none"):
+            raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
+        if not self.api_keys and not _is_loopback(self.host):
+            raise SettingsError(
+                f"--host {self.host} is reachable from other machines and there is no API key. "
+                "Give one with --api-key, --api-key-file or PLUMBLINE_API_KEY, or bind 127.0.0.1."
+            )
+        if any(not key for key in self.api_keys):
+            raise SettingsError("an API key must not be empty")
+
+
+def read_api_keys(
+    given: list[str], file: str | None, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Collect keys from the command line, a file (one a line, `#` comments) and `PLUMBLINE_API_KEY` (comma-separated).
+
+    Raises:
+        SettingsError: the file cannot be read, or it holds no key.
+    """
+    environment = os.environ if environment is None else environment
+    keys = list(given)
+    if file is not None:
+        try:
+            lines = Path(file).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--api-key-file {file} cannot be read: {error}") from error
+        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not found:
+            raise SettingsError(f"--api-key-file {file} holds no key")
+        keys += found
+    keys += [key.strip() for key in environment.get("PLUMBLINE_API_KEY", "").split(",") if key.strip()]
+    return tuple(dict.fromkeys(keys))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

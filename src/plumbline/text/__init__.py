@@ -1,0 +1,1 @@
+"""Between messages and token ids: templates, tokenizers, detokenising, stop strings."""

@@ -1,0 +1,137 @@
+"""Prompts to token ids: the chat template's text with its control tokens, message text without any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.tokenizer import Guard, TextTokenizer
+from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
+
+__all__ = ["Renderer"]
+
+
+class Renderer:
+    """Turns prompts into token ids for one model. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: TextTokenizer, template: ChatTemplate | None) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt.
+
+        Raises:
+            TemplateError: the model has no chat template, or it refused the messages.
+        """
+        match prompt:
+            case TokenPrompt():
+                return list(prompt.token_ids)
+            case TextPrompt():
+                return self.tokenizer.encode_prompt(prompt.text)
+            case ChatPrompt():
+                rendered, guards = self._render(prompt)
+                return self.tokenizer.encode_rendered(rendered, guards)
+
+    def text(self, prompt: Prompt) -> str:
+        """The text of a prompt as the model sees it, control tokens included."""
+        return self.tokenizer.decode(self.token_ids(prompt))
+
+    def _render(self, prompt: ChatPrompt) -> tuple[str, Guard]:
+        if self.template is None:
+            raise TemplateError(
+                "This model has no chat template, so it cannot be used with messages. Use /v1/completions instead."
+            )
+        messages = [_message(message) for message in prompt.messages]
+        tools = [_tool(tool) for tool in prompt.tools]
+        # What a client writes never becomes a control token. An assistant's own earlier turn may carry the plain
+        # markers of its family (`<think>`, `<tool_call>`), because templates look for them there.
+        texts = list(_strings([messages, tools, dict(prompt.template_kwargs)]))
+        everywhere = Guard(self.tokenizer.special_texts, texts)
+        elsewhere = Guard(list(self.tokenizer.added), texts)
+        if elsewhere.needed:
+            messages = [
+                _mapped(message, everywhere.protect if message["role"] == "assistant" else elsewhere.protect)
+                for message in messages
+            ]
+            tools = [_mapped(tool, elsewhere.protect) for tool in tools]
+        rendered = self.template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=prompt.add_generation_prompt,
+            continue_final_message=prompt.continue_final_message,
+            kwargs=prompt.template_kwargs,
+        )
+        # Both guards chose the same mark, because both have seen the same texts.
+        return rendered, elsewhere
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """A message in the form that templates know, which is that of the chat completions API."""
+    fields: dict[str, Any] = {
+        # Templates know `system`; `developer` is OpenAI's newer name for the same role.
+        "role": "system" if message.role == "developer" else message.role,
+        "content": message.content if message.content is not None else "",
+    }
+    if message.reasoning is not None:
+        fields["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        fields["name"] = message.name
+    return fields
+
+
+def _arguments(text: str) -> Any:
+    """Templates write arguments with `tojson`, so they need the object; text that is no JSON object stays text."""
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = (
+        dict(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    )
+    return {"type": "function", "function": function}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, item in value.items():
+                yield str(key)
+                yield from _strings(item)
+        case list() | tuple():
+            for item in value:
+                yield from _strings(item)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return change(value)
+        case Mapping():
+            return {change(str(key)): _mapped(item, change) for key, item in value.items()}
+        case list() | tuple():
+            return [_mapped(item, change) for item in value]
+        case _:
+            return value

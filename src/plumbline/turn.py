@@ -1,0 +1,92 @@
+"""The neutral form of a request: what every API surface is read into, and all that the road below knows of it.
+
+A `Turn` holds no wire names, no optional-but-defaulted fields and nothing unchecked: a reader in `plumbline.protocols`
+has filled in the defaults and refused what cannot be honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from plumbline.engine.api import SamplingParams
+
+__all__ = ["ChatPrompt", "Message", "Prompt", "TextPrompt", "TokenPrompt", "Tool", "ToolCall", "Turn"]
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call that an assistant made earlier in the conversation."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text, exactly as the client sent it."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation."""
+
+    role: Role
+    content: str | None = None
+    """Text parts are joined; None only for an assistant message that consists of tool calls."""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """For a tool message: the call that it answers."""
+    name: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    """A JSON Schema object."""
+    strict: bool | None = None
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages to be rendered by the model's chat template."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+class TextPrompt(msgspec.Struct, frozen=True):
+    """Plain text, no template (CMP-10)."""
+
+    text: str
+
+
+class TokenPrompt(msgspec.Struct, frozen=True):
+    """Token ids, taken as they are (CMP-09)."""
+
+    token_ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt and how to answer it."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+    """Generation ends at the first of these to be completed."""
+    include_stop: bool = False
+    """The stop string that ended the answer is part of it."""
+    skip_special_tokens: bool = True
+    num_choices: int = 1
+    priority: int = 0
+    cache_salt: str | None = None
+    truncate_prompt: bool = False
+    """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""

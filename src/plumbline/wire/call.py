@@ -1,0 +1,48 @@
+"""What a handler may know of the HTTP request around its decoded body."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Request
+
+__all__ = ["Call", "new_request_id"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One request: its name, its headers, its key, and whether the client is still there."""
+
+    request_id: str
+    headers: Mapping[str, str]
+    api_key: str | None
+    _receive: Callable[[], Awaitable[Any]]
+
+    @classmethod
+    def of(cls, request: Request[Any, Any, Any]) -> Call:
+        """Describe a Litestar request; the server may have put a `request_id` into its state."""
+        headers = request.headers
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return cls(
+            request_id=request.scope["state"].get("request_id") or new_request_id(),
+            headers=headers,
+            api_key=key.strip() or None if scheme.lower() == "bearer" else None,
+            _receive=request.receive,
+        )
+
+    async def disconnected(self) -> None:
+        """Return when the client has gone; race it against a non-streaming answer (HTTP-11).
+
+        No ASGI server cancels a handler that has not begun to answer, so the handler has to look. The body
+        has been read by then: the next message is the disconnect.
+        """
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def new_request_id() -> str:
+    """Return a fresh value for the `x-request-id` header (HTTP-03)."""
+    return f"req_{uuid.uuid4().hex}"

@@ -1,0 +1,257 @@
+"""The one error family of the API, and the service's own words for each way of being wrong.
+
+Raise an `ApiError` anywhere below a route; the server turns it into `envelope(error)` with its status
+(ERR-01). The constructors keep text, code, status and `param` together, because clients match on all four
+(ERR-04).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "ApiError",
+    "context_length_exceeded",
+    "engine_unavailable",
+    "envelope",
+    "error_object",
+    "from_status",
+    "integer_above_max_value",
+    "integer_below_min_value",
+    "invalid_api_key",
+    "invalid_json_schema",
+    "invalid_request",
+    "invalid_type",
+    "invalid_value",
+    "json_type",
+    "listed",
+    "missing_required_parameter",
+    "model_not_found",
+    "previous_response_not_found",
+    "rate_limited",
+    "response_not_found",
+    "server_error",
+    "unknown_parameter",
+    "unparsable_body",
+    "unsupported_operation",
+    "unsupported_parameter",
+    "unsupported_value",
+]
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """A failure that the client is told about: a status and the four keys of the envelope."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        type: str = INVALID_REQUEST,  # noqa: A002 - the word of the envelope
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def __repr__(self) -> str:
+        return f"ApiError({self.status}, {self.message!r}, {self.type!r}, {self.param!r}, {self.code!r})"
+
+
+def error_object(error: ApiError) -> dict[str, str | None]:
+    """Return the value of the envelope's `error` key; all four keys, null where empty (ERR-01)."""
+    return {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+
+
+def envelope(error: ApiError) -> bytes:
+    """Return the body of an error response."""
+    return msgspec.json.encode({"error": error_object(error)})
+
+
+# The caller's mistakes: 400
+
+
+def invalid_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400 in the caller's own words, where no constructor below fits."""
+    return ApiError(400, message, INVALID_REQUEST, param, code)
+
+
+def unparsable_body(reason: str) -> ApiError:
+    """HTTP-07: malformed JSON is a 400 with the envelope."""
+    return invalid_request(
+        "We could not parse the JSON body of your request. "
+        f"The body must be one JSON object in UTF-8 ({reason})."
+    )
+
+
+def missing_required_parameter(param: str) -> ApiError:
+    if param == "model":  # ERR-06: the service words this one differently, with neither param nor code.
+        return invalid_request("you must provide a model parameter")
+    return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+
+
+def unknown_parameter(param: str) -> ApiError:
+    return invalid_request(f"Unknown parameter: '{param}'.", param, "unknown_parameter")
+
+
+def invalid_type(param: str, expected: str, got: Any) -> ApiError:
+    """`expected` is a phrase such as "an integer"; `got` is the offending JSON value."""
+    message = f"Invalid type for '{param}': expected {expected}, but got {json_type(got)} instead."
+    return invalid_request(message, param, "invalid_type")
+
+
+def invalid_value(param: str, got: Any, supported: Iterable[str] = ()) -> ApiError:
+    values = listed([f"'{value}'" for value in supported], "and")
+    hint = f" Supported values are: {values}." if values else ""
+    shown = f"'{got}'" if isinstance(got, str) else msgspec.json.encode(got).decode()
+    shown = shown if len(shown) <= 200 else shown[:200] + "…"
+    return invalid_request(f"Invalid value for '{param}': {shown}.{hint}", param, "invalid_value")
+
+
+def integer_above_max_value(param: str, bound: float, got: float, kind: str = "integer") -> ApiError:
+    return invalid_request(
+        f"Invalid '{param}': {kind} above maximum value. "
+        f"Expected a value <= {_shown(bound)}, but got {_shown(got)} instead.",
+        param,
+        f"{kind}_above_max_value",
+    )
+
+
+def integer_below_min_value(param: str, bound: float, got: float, kind: str = "integer") -> ApiError:
+    return invalid_request(
+        f"Invalid '{param}': {kind} below minimum value. "
+        f"Expected a value >= {_shown(bound)}, but got {_shown(got)} instead.",
+        param,
+        f"{kind}_below_min_value",
+    )
+
+
+def unsupported_parameter(param: str, why: str = "is not supported by this server") -> ApiError:
+    return invalid_request(f"Unsupported parameter: '{param}' {why}.", param, "unsupported_parameter")
+
+
+def unsupported_value(param: str, got: Any, why: str = "is not supported by this server") -> ApiError:
+    return invalid_request(f"Unsupported value: '{param}' {_quoted(got)} {why}.", param, "unsupported_value")
+
+
+def context_length_exceeded(limit: int, asked: int, param: str = "messages") -> ApiError:
+    """ERR-09: prompt and limit beyond the context window."""
+    return invalid_request(
+        f"This model's maximum context length is {limit} tokens. "
+        f"However, your {param} resulted in {asked} tokens. "
+        f"Please reduce the length of the {param}.",
+        param,
+        "context_length_exceeded",
+    )
+
+
+def invalid_json_schema(param: str, name: str, why: str) -> ApiError:
+    """SO-03; `param` is `response_format`, `text.format.schema` or a tool's `parameters`."""
+    where = param.split(".")[0].split("[")[0]
+    return invalid_request(f"Invalid schema for {where} '{name}': {why}.", param, "invalid_json_schema")
+
+
+def previous_response_not_found(response_id: str) -> ApiError:
+    """ST-05."""
+    return invalid_request(
+        f"Previous response with id '{response_id}' not found.",
+        "previous_response_id",
+        "previous_response_not_found",
+    )
+
+
+# Who and what: 401, 404, 429
+
+
+def invalid_api_key() -> ApiError:
+    message = "Incorrect API key provided. Send the key as 'Authorization: Bearer KEY'."
+    return ApiError(401, message, INVALID_REQUEST, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+
+
+def model_not_found(model: str) -> ApiError:
+    """MOD-03, ERR-06."""
+    message = f"The model `{model}` does not exist or you do not have access to it."
+    return ApiError(404, message, INVALID_REQUEST, None, "model_not_found")
+
+
+def response_not_found(response_id: str) -> ApiError:
+    """ST-03."""
+    return ApiError(404, f"Response with id '{response_id}' not found.", INVALID_REQUEST, "response_id", None)
+
+
+def unsupported_operation(operation: str) -> ApiError:
+    """The contract has the operation, this server does not."""
+    message = f"The operation '{operation}' is not supported by this server."
+    return ApiError(404, message, INVALID_REQUEST, None, "unsupported_operation")
+
+
+def rate_limited(message: str, retry_after: int = 1) -> ApiError:
+    """HTTP-05: `Retry-After` is an integer of at least one second."""
+    seconds = str(max(1, retry_after))
+    return ApiError(429, message, "rate_limit_error", None, "rate_limit_exceeded", {"Retry-After": seconds})
+
+
+# Our mistakes: 5xx
+
+
+def server_error(message: str = "The server had an error while processing your request.") -> ApiError:
+    """ERR-13: say nothing of stack traces or paths; those belong in the log, under the request id."""
+    return ApiError(500, message, SERVER_ERROR, None, None)
+
+
+def engine_unavailable(message: str = "The engine is not ready.") -> ApiError:
+    return ApiError(503, message, SERVER_ERROR, None, "engine_unavailable")
+
+
+def from_status(status: int, message: str, headers: Mapping[str, str] | None = None) -> ApiError:
+    """Wrap a failure of the framework (404, 405, 413, …) in our envelope (HTTP-08, ERR-03)."""
+    return ApiError(status, message, SERVER_ERROR if status >= 500 else INVALID_REQUEST, headers=headers)
+
+
+# Phrases
+
+
+def json_type(value: Any) -> str:
+    """Name the JSON type of a value as the service does: "an integer", "a string"."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer"
+        case float():
+            return "a decimal number"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def listed(words: list[str], conjunction: str) -> str:
+    """Join words as English does: "a", "a or b", "a, b, or c"."""
+    if len(words) < 3:
+        return f" {conjunction} ".join(words)
+    return f"{', '.join(words[:-1])}, {conjunction} {words[-1]}"
+
+
+def _shown(number: float) -> str:
+    return msgspec.json.encode(int(number) if number == int(number) else number).decode()
+
+
+def _quoted(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"'{text[:200]}'"

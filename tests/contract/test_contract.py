@@ -1,0 +1,150 @@
+"""The contract is valid, its differences from the official document are reviewed, and nothing is stale."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import openapi_spec_validator
+import pytest
+from openapi_core import OpenAPI
+
+from generate import bundle, upstream
+from generate.__main__ import main, outputs
+from plumbline._generated import CONTRACT_DIGEST, OPERATIONS
+
+CONTRACT = bundle.document()
+SCHEMAS = CONTRACT["components"]["schemas"]
+SOURCES = [
+    path
+    for folder in ("src", "kernels", "conformance", "tests", "openapi")
+    for path in (bundle.ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".yaml", ".md") and "_generated" not in path.parts
+]
+ERRORS = {"400", "401", "403", "404", "405", "413", "415", "422", "429", "500", "503"}
+
+
+def nodes(node: Any, path: str = "") -> Any:
+    """Yield every object of a document with its path."""
+    if isinstance(node, dict):
+        yield path, node
+        for key, value in node.items():
+            if key != "examples":
+                yield from nodes(value, f"{path}/{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from nodes(value, f"{path}/{index}")
+
+
+def test_two_independent_readers_accept_the_document() -> None:
+    openapi_spec_validator.validate(CONTRACT)
+    OpenAPI.from_dict(copy.deepcopy(CONTRACT))
+
+
+def test_what_is_generated_is_what_the_contract_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0
+    assert capsys.readouterr().out == ""
+    assert bundle.digest(CONTRACT) == CONTRACT_DIGEST
+
+
+def test_generating_twice_gives_the_same_bytes() -> None:
+    assert outputs() == outputs()
+
+
+def test_every_difference_from_the_official_document_has_a_reason_and_no_reason_is_stale() -> None:
+    reviewed = bundle.load(upstream.DIFFERENCES)
+
+    assert upstream.unexplained(upstream.differences(), reviewed) == ([], [])
+    assert all(entry["reason"] for entry in reviewed)
+
+
+def test_a_changed_contract_shows_up_as_a_difference() -> None:
+    changed = copy.deepcopy(CONTRACT)
+    schemas = changed["components"]["schemas"]
+    del schemas["Response"]["properties"]["usage"]
+    schemas["CreateChatCompletionRequest"]["properties"]["n"]["maximum"] = 7
+    schemas["OutputMessage"]["properties"]["role"]["const"] = "user"
+    official = bundle.load(upstream.UPSTREAM)
+    before, after = (set(upstream.Comparison(official, doc).run()) for doc in (CONTRACT, changed))
+
+    assert {
+        "Response: field -usage",
+        "CreateChatCompletionRequest.n: maximum 128 -> 7",
+        "OutputMessage.role: value -assistant",
+        "OutputMessage.role: value +user",
+    } <= after - before
+
+
+def test_the_digest_of_the_official_document_holds_no_prose() -> None:
+    facts = upstream.UPSTREAM.read_text("utf-8")
+
+    assert not re.search(r'"(description|summary|title|x-[\w-]+)": "', facts)
+
+
+def test_descriptions_are_ours_short_and_everywhere() -> None:
+    for name, schema in SCHEMAS.items():
+        assert schema.get("description"), name
+        assert len(schema["description"]) < 160, name
+        for key, value in schema.get("properties", {}).items():
+            if key in ("type", "object", "role") or schema.get("x-hosted"):
+                continue
+            described = value.get("description") or "const" in value
+            assert described, f"{name}.{key}"
+
+
+def test_the_document_keeps_to_31() -> None:
+    for path, node in nodes(CONTRACT):
+        if path.endswith("/properties"):
+            continue
+        assert "nullable" not in node, path
+        assert "x-oaiMeta" not in node, path
+        if "discriminator" in node:
+            assert node["discriminator"].get("mapping"), path
+
+
+@pytest.mark.parametrize(
+    "operation", [op for op in OPERATIONS if op.path.startswith("/v1/")], ids=lambda o: o.id
+)
+def test_every_operation_documents_every_error_with_the_envelope(operation: Any) -> None:
+    responses = CONTRACT["paths"][operation.path][operation.method.lower()]["responses"]
+
+    assert set(responses) >= ERRORS
+    for status in ERRORS:
+        name = responses[status]["$ref"].rsplit("/")[-1]
+        answer = CONTRACT["components"]["responses"][name]
+        assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorResponse")
+        assert "x-request-id" in answer["headers"]
+
+
+def test_extensions_name_the_servers_that_share_them() -> None:
+    extended = [(path, node["x-extension"]) for path, node in nodes(CONTRACT) if "x-extension" in node]
+
+    assert len(extended) > 50
+    assert all(peers and all(isinstance(peer, str) for peer in peers) for _, peers in extended)
+
+
+def test_rules_are_whole_and_unique() -> None:
+    rules = bundle.rules()
+    operations = {op.id for op in OPERATIONS}
+
+    assert len({rule["id"] for rule in rules}) == len(rules) >= 192
+    for rule in rules:
+        assert rule["level"] in ("MUST", "MUST NOT", "SHOULD", "MAY"), rule["id"]
+        assert rule["sentence"], rule["id"]
+        assert rule["source"], rule["id"]
+        assert set(rule["operations"]) <= operations, rule["id"]
+
+
+def test_every_rule_that_is_mentioned_exists() -> None:
+    known = {rule["id"] for rule in bundle.rules()}
+    families = "|".join(sorted({name.partition("-")[0] for name in known}))
+    mention = re.compile(rf"\b(?:{families})-\d\d\b")
+    dangling = {
+        (str(path.relative_to(bundle.ROOT)), name)
+        for path in SOURCES
+        for name in mention.findall(path.read_text("utf-8"))
+        if name not in known
+    }
+
+    assert dangling == set()

@@ -1,0 +1,71 @@
+"""Every example in the contract validates, decodes into its type, and encodes to what it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+import plumbline._generated as generated
+from generate import bundle
+from generate.operations import operations
+from plumbline._generated import OPERATIONS
+from plumbline.wire.decode import decode, encode
+
+CONTRACT = bundle.document()
+EXAMPLES = [(name, index) for name, found in bundle.examples().items() for index in range(len(found))]
+REQUESTS = {op.request for op in OPERATIONS if op.request}
+
+
+def validator(name: str) -> Any:
+    schema = {"$ref": f"#/components/schemas/{name}", "components": CONTRACT["components"]}
+    return jsonschema_rs.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize(("name", "index"), EXAMPLES)
+def test_every_example_validates_and_round_trips(name: str, index: int) -> None:
+    example = bundle.examples()[name][index]
+    validator(name).validate(example)
+    body = json.dumps(example).encode()
+    kind = getattr(generated, name)
+    decoded = decode(kind, body) if name in REQUESTS else msgspec.json.decode(body, type=kind)
+
+    again = json.loads(encode(decoded))
+    validator(name).validate(again)
+    assert list(_lost(example, again)) == []
+
+
+def _lost(before: Any, after: Any, path: str = "$") -> Any:
+    """Yield what encoding changed; it may add constants and the types that a client left out."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            if key not in after:
+                yield f"{path}.{key} is lost"
+            else:
+                yield from _lost(value, after[key], f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for position, (a, b) in enumerate(zip(before, after, strict=True)):
+            yield from _lost(a, b, f"{path}[{position}]")
+    elif before != after:
+        yield f"{path}: {before!r} became {after!r}"
+
+
+def test_every_root_and_every_event_has_an_example() -> None:
+    roots = {n for op in operations(CONTRACT) for n in (op.request, op.response, op.event) if n}
+    events = {
+        ref["$ref"].rsplit("/")[-1]
+        for ref in CONTRACT["components"]["schemas"]["ResponseStreamEvent"]["anyOf"]
+    }
+
+    assert len(events) == 26
+    assert set() == (roots | events) - set(bundle.examples()) - {"ResponseStreamEvent"}
+
+
+@pytest.mark.parametrize("name", [name for name in bundle.examples() if name.endswith("Event")])
+def test_an_event_is_known_by_its_type_alone(name: str) -> None:
+    for example in bundle.examples()[name]:
+        event = msgspec.json.decode(json.dumps(example).encode(), type=generated.ResponseStreamEvent)
+        assert type(event).__name__ == name
