@@ -103,7 +103,7 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session(venv_location=DEV)
 def bench(session: nox.Session) -> None:
-    """Measure overheads and speed, with transformers serve on the same folder beside ours; writes benchmarks/results."""
+    """Measure overheads, start-up and speed, with transformers serve on the same folder beside ours."""
     install(session, "serve,dev,peers")
     session.run("python", "benchmarks/run.py", *session.posargs)
 

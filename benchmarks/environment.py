@@ -52,5 +52,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() or None

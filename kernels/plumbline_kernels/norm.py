@@ -3,14 +3,22 @@
 `rms_norm(x) = x / sqrt(mean(x²) + eps) * weight`, computed in fp32 and rounded once to the dtype of `x`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from plumbline_kernels._backend import FLOATS, check, use_triton
+from plumbline_kernels._backend import (
+    FLOATS,
+    CompileCase,
+    check,
+    jit,
+    next_power_of_2,
+    tl,
+    tuning,
+    use_triton,
+)
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
@@ -19,19 +27,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Normalise the rows of `x` [T, D] by their root mean square and scale them by `weight` [D]."""
     _check("rms_norm", x, weight)
     if use_triton(x):
-        raise NotImplementedError
+        return _launch(x, None, weight, eps)
     return rms_norm_torch(x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return (rms_norm(x + residual), x + residual); the sum may be written into `residual`.
+    """Return (rms_norm(x + residual), x + residual); the sum is written into `residual`.
 
-    All of `x`, `residual` and the results are [T, D] of one dtype.
+    All of `x`, `residual` and the results are [T, D] of one dtype. The sum is rounded to that dtype before it is
+    normalised, as it is where the two are apart.
     """
     _check("add_rms_norm", x, weight)
     check(residual.shape == x.shape and residual.dtype == x.dtype, "add_rms_norm: residual must be like x")
     if use_triton(x):
-        raise NotImplementedError
+        return _launch(x, residual, weight, eps), residual
     residual = residual.add_(x)
     return rms_norm_torch(residual, weight, eps), residual
 
@@ -39,15 +48,13 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """The twin; also used over the last dimension of [T, heads, head_dim].
 
-    Four small operations instead of `F.rms_norm`, which decomposes into more on CPU: with n the row's 2-norm,
+    Few small operations, where `F.rms_norm` decomposes into more on CPU: with n the row's 2-norm,
     sqrt(mean(x²) + eps) is hypot(n / sqrt(D), sqrt(eps)).
     """
     rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     rms = rms.mul_(x.shape[-1] ** -0.5).hypot_(_sqrt(eps))
-    normed = torch.div(x, rms)
-    if x.dtype == torch.float32:
-        return normed.mul_(weight)
-    return normed.mul_(weight).to(x.dtype)
+    normed = torch.div(x, rms).mul_(weight)
+    return normed if x.dtype == torch.float32 else normed.to(x.dtype)
 
 
 @lru_cache(maxsize=64)
@@ -55,6 +62,84 @@ def _sqrt(eps: float) -> Tensor:
     return torch.tensor(eps**0.5, dtype=torch.float32)
 
 
+@jit
+def _rms_norm_kernel(
+    x_ptr,  # [T, D]
+    residual_ptr,  # [T, D], read and written if ADD
+    weight_ptr,  # [D]
+    out_ptr,  # [T, D], contiguous
+    x_stride,
+    residual_stride,
+    width,
+    eps,
+    ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < width
+    x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=0.0)
+    if ADD:
+        at = residual_ptr + row * residual_stride + columns
+        total = x.to(tl.float32) + tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        x = total.to(x.dtype)
+        tl.store(at, x, mask=mask)
+    x = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + eps)
+    weight = tl.load(weight_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    out = x * scale * weight
+    tl.store(out_ptr + row * width + columns, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    check(x.stride(1) == 1 and weight.is_contiguous(), "rms_norm: rows and weight must be contiguous")
+    check(residual is None or residual.stride(1) == 1, "add_rms_norm: rows of residual must be contiguous")
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.shape[0] == 0:
+        return out
+    _rms_norm_kernel[(x.shape[0],)](
+        x,
+        x if residual is None else residual,
+        weight,
+        out,
+        x.stride(0),
+        x.stride(0) if residual is None else residual.stride(0),
+        x.shape[1],
+        eps,
+        ADD=residual is not None,
+        BLOCK=next_power_of_2(x.shape[1]),
+        num_warps=_num_warps(x.shape[1]),
+    )
+    return out
+
+
+def _num_warps(width: int) -> int:
+    """Wide rows take more warps: a row is held in registers."""
+    return max(4, min(16, next_power_of_2(width) // tuning("rms_norm")["columns_per_warp"]))
+
+
 def _check(name: str, x: Tensor, weight: Tensor) -> None:
     check(x.dim() == 2 and x.dtype in FLOATS, f"{name}: x must be a 2-D float tensor")
     check(weight.shape == x.shape[1:], f"{name}: weight must have the width of x")
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """The launches of a 0.5 B and an 8 B model, and the widest row."""
+    for width in (896, 4096, 16384):
+        for add in (False, True):
+            yield CompileCase(
+                f"rms_norm D={width} add={add}",
+                _rms_norm_kernel,
+                {
+                    "x_ptr": "*bf16",
+                    "residual_ptr": "*bf16",
+                    "weight_ptr": "*bf16",
+                    "out_ptr": "*bf16",
+                    "x_stride": "i32",
+                    "residual_stride": "i32",
+                    "width": "i32",
+                    "eps": "fp32",
+                },
+                {"ADD": add, "BLOCK": next_power_of_2(width)},
+                {"num_warps": _num_warps(width)},
+            )

@@ -1,66 +1,22 @@
-"""From logits to tokens: penalties, grammar masks and the draw.
+"""The draw: from logits to one token per row.
 
 The draw is Gumbel-max: the largest of logit / temperature + noise, where the noise of a token is a hash of (seed,
 position, token id). So a row's token depends on nothing but its own logits, seed and position: not on the batch, not
-on a generator's state. The filters are thresholds on the logits, found without sorting on the GPU; tokens that tie at
-a threshold are kept, so that the result does not depend on an order among equals.
+on a generator's state. The filters are thresholds on the logits, so tokens that tie at a threshold are all kept and
+the result does not depend on an order among equals; the Triton version finds them by bisection, without a sort.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from plumbline_kernels._backend import check, use_triton
+from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning, use_triton
+from plumbline_kernels.logits import apply_bitmask, apply_penalties, check_logits
 
 __all__ = ["apply_bitmask", "apply_penalties", "gumbel_noise", "sample"]
 
-
-def apply_penalties(
-    logits: Tensor,
-    prompt_mask: Tensor,
-    output_counts: Tensor,
-    repetition: Tensor,
-    frequency: Tensor,
-    presence: Tensor,
-) -> None:
-    """Penalise in place the tokens that were seen.
-
-    Args:
-        logits: fp32 [B, V].
-        prompt_mask: bool [B, V], the tokens of the prompt.
-        output_counts: int32 [B, V], how often each token was generated.
-        repetition: fp32 [B]; divides positive and multiplies negative logits of tokens in the prompt or the output.
-        frequency: fp32 [B]; times the count, subtracted.
-        presence: fp32 [B]; subtracted once from what was generated.
-    """
-    _check_logits("apply_penalties", logits)
-    check(prompt_mask.shape == logits.shape, "apply_penalties: prompt_mask must be like logits")
-    check(output_counts.shape == logits.shape, "apply_penalties: output_counts must be like logits")
-    if use_triton(logits):
-        raise NotImplementedError
-    generated = output_counts > 0
-    if bool((repetition != 1).any()):
-        factor = repetition.unsqueeze(1)
-        penalised = torch.where(logits > 0, logits / factor, logits * factor)
-        torch.where(prompt_mask | generated, penalised, logits, out=logits)
-    if bool((frequency != 0).any()):
-        logits.addcmul_(output_counts.float(), frequency.unsqueeze(1), value=-1)
-    if bool((presence != 0).any()):
-        logits.addcmul_(generated.float(), presence.unsqueeze(1), value=-1)
-
-
-def apply_bitmask(logits: Tensor, bitmask: Tensor) -> None:
-    """Set to -inf, in place in fp32 `logits` [B, V], the tokens whose bit in int32 `bitmask` [B, ceil(V/32)] is clear."""
-    _check_logits("apply_bitmask", logits)
-    batch, vocab = logits.shape
-    check(bitmask.shape == (batch, -(-vocab // 32)), "apply_bitmask: bitmask must be [B, ceil(V / 32)]")
-    check(bitmask.dtype == torch.int32, "apply_bitmask: bitmask must be int32")
-    if use_triton(logits):
-        raise NotImplementedError
-    bits = torch.arange(32, dtype=torch.int32)
-    allowed = ((bitmask.unsqueeze(2) >> bits) & 1).view(batch, -1)[:, :vocab]
-    logits.masked_fill_(allowed == 0, float("-inf"))
+_INF = float("inf")
 
 
 def sample(
@@ -74,11 +30,11 @@ def sample(
 ) -> Tensor:
     """Draw one token per row of fp32 `logits` [B, V]; returns int64 [B].
 
-    The order is temperature, top_k, top_p (of what top_k left), min_p. Rows at temperature 0 take the largest logit,
-    the lowest id among equals. Only rows with a filter pay for one.
+    The order is temperature, top_k, top_p (of the mass that top_k left), min_p. Rows at temperature 0 take the
+    largest logit, the lowest id among equals. Only rows with a filter pay for one.
 
     Args:
-        logits: After penalties and masks.
+        logits: After penalties and masks; not changed.
         temperature: fp32 [B].
         top_k: int32 [B]; 0 keeps all tokens.
         top_p: fp32 [B]; keeps the most likely tokens until their mass reaches it.
@@ -86,115 +42,118 @@ def sample(
         seeds: int64 [B].
         positions: int64 [B], the position of the token to draw.
     """
-    _check_logits("sample", logits)
-    for name, tensor in (
-        ("temperature", temperature),
-        ("top_k", top_k),
-        ("top_p", top_p),
-        ("min_p", min_p),
-        ("seeds", seeds),
-        ("positions", positions),
-    ):
-        check(tensor.shape == logits.shape[:1], f"sample: {name} must be [B]")
+    check_logits("sample", logits)
+    rows = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for name, tensor in (rows | {"seeds": seeds, "positions": positions}).items():
+        check(tensor.shape == logits.shape[:1] and tensor.is_contiguous(), f"sample: {name} must be [B]")
+    check(seeds.dtype == positions.dtype == torch.int64, "sample: seeds and positions must be int64")
     if use_triton(logits):
-        raise NotImplementedError
-    greedy = temperature <= 0
-    if bool(greedy.all()):
+        return _launch(logits, temperature, top_k, top_p, min_p, seeds, positions)
+    return sample_torch(logits, temperature, top_k, top_p, min_p, seeds, positions)
+
+
+def sample_torch(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """The twin."""
+    random = temperature > 0
+    if not bool(random.any()):
         return logits.argmax(-1)
     vocab = logits.shape[1]
-    scaled = logits / torch.where(greedy, 1.0, temperature).unsqueeze(1)
-    filtered = ~greedy & (((top_k > 0) & (top_k < vocab)) | (top_p < 1))
+    divisor = torch.where(random, temperature, 1.0)
+    scores = logits / divisor.unsqueeze(1)
+    filtered = random & (((top_k > 0) & (top_k < vocab)) | (top_p < 1))
     if bool(filtered.any()):
         rows = torch.nonzero(filtered).squeeze(1)
-        subset = scaled[rows]
-        threshold = _threshold(subset, top_k[rows], top_p[rows])
-        scaled[rows] = subset.masked_fill_(subset < threshold.unsqueeze(1), float("-inf"))
-    if bool((min_p > 0).any()):
-        floor = scaled.amax(-1, keepdim=True) + min_p.log().unsqueeze(1)
-        scaled.masked_fill_(scaled < floor, float("-inf"))
+        threshold = _threshold(logits[rows], divisor[rows], top_k[rows], top_p[rows])
+        scores[rows] = scores[rows].masked_fill_(logits[rows] < threshold.unsqueeze(1), -_INF)
+    relative = random & (min_p > 0)
+    if bool(relative.any()):
+        floor = torch.where(relative, logits.amax(-1) + divisor * min_p.log(), -_INF)
+        scores.masked_fill_(logits < floor.unsqueeze(1), -_INF)
     noise = gumbel_noise(seeds, positions, vocab)
-    if bool(greedy.any()):
-        noise.masked_fill_(greedy.unsqueeze(1), 0.0)
-    return scaled.add_(noise).argmax(-1)
+    if not bool(random.all()):
+        noise.masked_fill_(~random.unsqueeze(1), 0.0)
+    return scores.add_(noise).argmax(-1)
 
 
-def _threshold(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The least scaled logit that top_k and top_p keep in each row of `scaled` [R, V].
+def _threshold(logits: Tensor, divisor: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The least logit that top_k and then top_p keep in each row of `logits` [R, V].
 
-    Only the head of the distribution is sorted, a longer one when its mass does not reach top_p: a full sort of a
-    large vocabulary costs more than the rest of the step.
+    Only the head of the distribution is sorted, a longer one when its mass does not reach top_p: sorting a large
+    vocabulary costs more than the rest of the step.
     """
-    vocab = scaled.shape[1]
+    vocab = logits.shape[1]
     keep = torch.where(top_k > 0, top_k.clamp(max=vocab), vocab).long()
-    restricted = keep < vocab
-    needs_all_mass = bool((~restricted).any())
-    total = scaled.logsumexp(-1, keepdim=True) if needs_all_mass else None
-    head = max(64, int(keep[restricted].max()) if bool(restricted.any()) else 0)
-    while True:
-        head = min(head, vocab)
-        values = scaled.topk(head).values
-        # Values that tie with the k-th are kept as well, so they count in the mass that top_p is a fraction of.
-        kth = values.gather(1, (keep.clamp(max=head) - 1).unsqueeze(1))
-        kept_by_k = (values >= kth) | ~restricted.unsqueeze(1)
-        complete = bool((kth > values[:, -1:])[restricted].all()) or head == vocab
-        logs = values.masked_fill(~kept_by_k, float("-inf"))
-        mass = logs.logsumexp(-1, keepdim=True)
-        if total is not None:
-            mass = torch.where(restricted.unsqueeze(1), mass, total)
-        cumulative = (logs - mass).exp().cumsum(-1)
-        reached = (cumulative >= top_p.unsqueeze(1)) & (top_p < 1).unsqueeze(1)
-        if complete and bool((reached[:, -1] | restricted | (top_p >= 1)).all()):
+    largest = logits.amax(-1, keepdim=True)
+    mass = ((logits - largest) / divisor.unsqueeze(1)).exp_()
+    kth = torch.full_like(divisor, -_INF)
+    limited = torch.nonzero(keep < vocab).squeeze(1)
+    if limited.numel():
+        # One topk for all rows: the k-th value of a row is at index k - 1 of its sorted head.
+        head = logits[limited].topk(int(keep[limited].max())).values
+        kth[limited] = head.gather(1, keep[limited].unsqueeze(1) - 1).squeeze(1)
+        mass.masked_fill_(logits < kth.unsqueeze(1), 0.0)
+    wanted = top_p * mass.sum(-1)
+    nucleus = torch.full_like(divisor, -_INF)
+    rows = torch.nonzero(top_p < 1).squeeze(1)
+    length = 64
+    while rows.numel():
+        length = min(length, vocab)
+        values, indices = logits[rows].topk(length)
+        cumulative = mass[rows].gather(1, indices).cumsum_(-1)
+        reached = cumulative >= wanted[rows].unsqueeze(1)
+        first = reached.int().argmax(-1, keepdim=True)
+        done = reached[:, -1]
+        nucleus[rows] = torch.where(done, values.gather(1, first).squeeze(1), -_INF)
+        if length == vocab:
             break
-        if head == vocab:
-            break
-        head *= 8
-    last = kept_by_k.sum(-1, keepdim=True) - 1
-    nucleus = torch.where(reached.any(-1, keepdim=True), reached.int().argmax(-1, keepdim=True), last)
-    threshold = values.gather(1, torch.minimum(nucleus, last)).squeeze(1)
-    # Unrestricted rows whose nucleus is the whole vocabulary keep all of it.
-    everything = ~restricted & ~reached.any(-1)
-    return threshold.masked_fill(everything, float("-inf"))
+        rows = rows[~done]
+        length *= 8
+    return torch.maximum(kth, nucleus)
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise fp32 [B, V], a function of (seed, position, token id) alone.
 
-    The integers are the same bit for bit on every device; the two logarithms may differ in the last place.
+    The integers are the same bit for bit on every device; the logarithms may differ in the last place.
     """
-    tokens = torch.arange(vocab_size, dtype=torch.int32, device=seeds.device)
-    low, high = _row_keys(seeds, positions)
-    bits = tokens.mul(_GOLDEN) ^ low.unsqueeze(1)
-    bits = _mix(bits).bitwise_xor_(high.unsqueeze(1))
-    bits = _mix(bits)
-    # The unsigned value as fp32, centred in its cell. Small values keep their full precision, and they are the ones
-    # that win, so the tail of the noise is resolved to 2**-33.
-    uniform = bits.to(torch.int64).bitwise_and_(0xFFFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-32)
+    uniform = random_bits(seeds, positions, vocab_size).to(torch.int64).bitwise_and_(0xFFFFFFFF)
+    # Centred in its cell. Small values keep their full precision and are the ones that win, so the tail of the noise
+    # is resolved to 2**-33.
+    uniform = uniform.to(torch.float32).add_(0.5).mul_(2.0**-32)
     exponential = uniform.clamp_(max=1 - 2.0**-24).neg_().log1p_().neg_()
     return exponential.log_().neg_()
 
 
+def random_bits(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """32 random bits per (seed, position, token id), as int32 [B, V]: a hash, with wrapping arithmetic."""
+    tokens = torch.arange(vocab_size, dtype=torch.int32, device=seeds.device)
+    seed_low, seed_high, position = _low_word(seeds), _low_word(seeds >> 32), _low_word(positions)
+    first = _mix(_mix(_mix(seed_low) ^ seed_high) ^ position)
+    second = _mix(_mix(first ^ _SECOND) ^ seed_low)
+    bits = _mix((tokens * _GOLDEN) ^ first.unsqueeze(1))
+    return _mix(bits.bitwise_xor_(second.unsqueeze(1)))
+
+
+# Odd constants of well-mixed bits: the golden ratio, and those of MurmurHash3's finaliser; as int32 for torch.
 _GOLDEN = 0x9E3779B1 - 2**32
+_SECOND = 0x7F4A7C15
 _MIX_1 = 0x85EBCA6B - 2**32
 _MIX_2 = 0xC2B2AE35 - 2**32
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The 32-bit finaliser of MurmurHash3, in wrapping int32 arithmetic."""
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x.mul_(_MIX_1)
-    x ^= (x >> 13) & 0x7FFFF
-    x = x.mul_(_MIX_2)
-    x ^= (x >> 16) & 0xFFFF
-    return x
-
-
-def _row_keys(seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Two independent 32-bit keys for each (seed, position)."""
-    seed_low, seed_high = _low_word(seeds), _low_word(seeds >> 32)
-    position = _low_word(positions)
-    low = _mix(_mix(_mix(seed_low) ^ seed_high) ^ position)
-    high = _mix(_mix(low ^ _MIX_2) ^ seed_low)
-    return low, high
+    """The 32-bit finaliser of MurmurHash3; int32 shifts are arithmetic, hence the masks."""
+    x = (x ^ ((x >> 16) & 0xFFFF)).mul_(_MIX_1)
+    x = (x ^ ((x >> 13) & 0x7FFFF)).mul_(_MIX_2)
+    return x.bitwise_xor_((x >> 16) & 0xFFFF)
 
 
 def _low_word(x: Tensor) -> Tensor:
@@ -202,5 +161,212 @@ def _low_word(x: Tensor) -> Tensor:
     return ((x & 0xFFFFFFFF) ^ 0x80000000).sub_(0x80000000).to(torch.int32)
 
 
-def _check_logits(name: str, logits: Tensor) -> None:
-    check(logits.dim() == 2 and logits.dtype == torch.float32, f"{name}: logits must be fp32 [B, V]")
+@jit
+def _mix_u32(x):
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+@jit
+def _ordered(x):
+    """Map fp32 to uint32 so that the order of the numbers is that of the integers."""
+    bits = x.to(tl.uint32, bitcast=True)
+    return tl.where((bits >> 31) != 0, bits ^ 0xFFFFFFFF, bits ^ 0x80000000)
+
+
+@jit
+def _row_sum(logits_ptr, vocab, key, largest, divisor, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """How many tokens have an ordered logit of at least `key`, or their mass relative to the largest."""
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, vocab, BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        x = tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf"))
+        if COUNT:
+            value = tl.full([BLOCK], 1.0, dtype=tl.float32)
+        else:
+            value = tl.exp((x - largest) / divisor)
+        total += tl.where((_ordered(x) >= key) & (token < vocab), value, 0.0)
+    return tl.sum(total, axis=0)
+
+
+@jit
+def _threshold_kernel(
+    logits_ptr,  # fp32 [B, V]
+    temperature_ptr,  # fp32 [B]
+    top_k_ptr,  # int32 [B]
+    top_p_ptr,  # fp32 [B]
+    min_p_ptr,  # fp32 [B]
+    threshold_ptr,  # fp32 [B]: the least logit that is kept
+    stride,
+    vocab,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    temperature = tl.load(temperature_ptr + row)
+    top_k = tl.load(top_k_ptr + row)
+    top_p = tl.load(top_p_ptr + row)
+    min_p = tl.load(min_p_ptr + row)
+    limited = (top_k > 0) & (top_k < vocab)
+    tl.store(threshold_ptr + row, float("-inf"))
+    if (temperature <= 0.0) | ((not limited) & (top_p >= 1.0) & (min_p <= 0.0)):
+        return
+    logits_ptr += row * stride
+    maxima = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
+    for start in range(0, vocab, BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        maxima = tl.maximum(maxima, tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf")))
+    largest = tl.max(maxima, axis=0)
+
+    # The largest key that still keeps enough, built bit by bit from the top.
+    key = tl.full([], 0, dtype=tl.uint32)
+    if limited:
+        bit = tl.full([], 1 << 31, dtype=tl.uint32)
+        for _ in range(32):
+            candidate = key | bit
+            if _row_sum(logits_ptr, vocab, candidate, largest, temperature, True, BLOCK) >= top_k:
+                key = candidate
+            bit = bit >> 1
+    if top_p < 1.0:
+        wanted = top_p * _row_sum(logits_ptr, vocab, key, largest, temperature, False, BLOCK)
+        nucleus = tl.full([], 0, dtype=tl.uint32)
+        bit = tl.full([], 1 << 31, dtype=tl.uint32)
+        for _ in range(32):
+            candidate = nucleus | bit
+            if _row_sum(logits_ptr, vocab, candidate, largest, temperature, False, BLOCK) >= wanted:
+                nucleus = candidate
+            bit = bit >> 1
+        key = tl.where(nucleus > key, nucleus, key)
+    bits = tl.where((key >> 31) != 0, key ^ 0x80000000, key ^ 0xFFFFFFFF)
+    threshold = tl.where(key == 0, float("-inf"), bits.to(tl.float32, bitcast=True))
+    if min_p > 0.0:
+        threshold = tl.maximum(threshold, largest + temperature * tl.log(min_p))
+    tl.store(threshold_ptr + row, threshold)
+
+
+@jit
+def _draw_kernel(
+    logits_ptr,  # fp32 [B, V]
+    temperature_ptr,  # fp32 [B]
+    threshold_ptr,  # fp32 [B]
+    seeds_ptr,  # int64 [B]
+    positions_ptr,  # int64 [B]
+    best_ptr,  # fp32 [B, blocks]
+    token_ptr,  # int32 [B, blocks]
+    stride,
+    vocab,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    part = row * tl.num_programs(1) + tl.program_id(1)
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    logits = tl.load(logits_ptr + row * stride + token, mask=token < vocab, other=float("-inf"))
+    temperature = tl.load(temperature_ptr + row)
+    if temperature > 0.0:
+        seed = tl.load(seeds_ptr + row)
+        seed_low = (seed & 0xFFFFFFFF).to(tl.uint32)
+        seed_high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+        position = (tl.load(positions_ptr + row) & 0xFFFFFFFF).to(tl.uint32)
+        first = _mix_u32(_mix_u32(_mix_u32(seed_low) ^ seed_high) ^ position)
+        second = _mix_u32(_mix_u32(first ^ 0x7F4A7C15) ^ seed_low)
+        bits = _mix_u32((token.to(tl.uint32) * 0x9E3779B1) ^ first)
+        bits = _mix_u32(bits ^ second)
+        u = tl.minimum((bits.to(tl.float32) + 0.5) * (1.0 / 4294967296.0), 1.0 - 1.0 / 16777216.0)
+        # -log(1 - u), by its series where the subtraction would lose the small values.
+        series = u * (1.0 + u * (0.5 + u * (1.0 / 3.0 + u * 0.25)))
+        noise = -tl.log(tl.where(u < 0.004, series, -tl.log(1.0 - u)))
+        kept = logits >= tl.load(threshold_ptr + row)
+        logits = tl.where(kept, logits / temperature + noise, float("-inf"))
+    best = tl.max(logits, axis=0)
+    tl.store(best_ptr + part, best)
+    tl.store(token_ptr + part, tl.min(tl.where(logits == best, token, 2147483647), axis=0))
+
+
+@jit
+def _winner_kernel(best_ptr, token_ptr, out_ptr, blocks, BLOCKS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, BLOCKS)
+    best = tl.load(best_ptr + row * blocks + part, mask=part < blocks, other=float("-inf"))
+    token = tl.load(token_ptr + row * blocks + part, mask=part < blocks, other=2147483647)
+    winner = tl.min(tl.where(best == tl.max(best, axis=0), token, 2147483647), axis=0)
+    tl.store(out_ptr + row, winner.to(tl.int64))
+
+
+def _launch(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    batch, vocab = logits.shape
+    device = logits.device
+    out = torch.empty(batch, dtype=torch.int64, device=device)
+    if batch == 0:
+        return out
+    find, draw = tuning("sample_threshold"), tuning("sample_draw")
+    threshold = torch.empty(batch, dtype=torch.float32, device=device)
+    _threshold_kernel[(batch,)](
+        logits,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        threshold,
+        logits.stride(0),
+        vocab,
+        BLOCK=min(find["block"], next_power_of_2(vocab)),
+        num_warps=find["num_warps"],
+    )
+    blocks = cdiv(vocab, draw["block"])
+    best = torch.empty((batch, blocks), dtype=torch.float32, device=device)
+    token = torch.empty((batch, blocks), dtype=torch.int32, device=device)
+    _draw_kernel[(batch, blocks)](
+        logits,
+        temperature,
+        threshold,
+        seeds,
+        positions,
+        best,
+        token,
+        logits.stride(0),
+        vocab,
+        BLOCK=draw["block"],
+        num_warps=draw["num_warps"],
+    )
+    _winner_kernel[(batch,)](best, token, out, blocks, BLOCKS=next_power_of_2(blocks), num_warps=1)
+    return out
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """The three kernels of a draw."""
+    rows = {f"{name}_ptr": "*fp32" for name in ("temperature", "threshold")}
+    sizes = {"stride": "i32", "vocab": "i32"}
+    yield CompileCase(
+        "sample threshold",
+        _threshold_kernel,
+        {"logits_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32", "min_p_ptr": "*fp32"}
+        | rows
+        | sizes,
+        {"BLOCK": tuning("sample_threshold")["block"]},
+        tuning("sample_threshold"),
+    )
+    yield CompileCase(
+        "sample draw",
+        _draw_kernel,
+        {"logits_ptr": "*fp32", "seeds_ptr": "*i64", "positions_ptr": "*i64"}
+        | {"best_ptr": "*fp32", "token_ptr": "*i32"}
+        | rows
+        | sizes,
+        {"BLOCK": tuning("sample_draw")["block"]},
+        tuning("sample_draw"),
+    )
+    yield CompileCase(
+        "sample winner",
+        _winner_kernel,
+        {"best_ptr": "*fp32", "token_ptr": "*i32", "out_ptr": "*i64", "blocks": "i32"},
+        {"BLOCKS": 128},
+        {"num_warps": 1},
+    )

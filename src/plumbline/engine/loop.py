@@ -7,13 +7,14 @@ The two sides meet in two places only: an inbox that takes requests and aborts a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import queue
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from plumbline.engine.api import (
     EngineClosedError,
@@ -180,13 +181,27 @@ class PlumblineEngine:
             ids = getattr(request.sampling, name)
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):
                 raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
-        if request.sampling.allowed_token_ids is not None and not request.sampling.allowed_token_ids:
-            raise RefusedRequestError(
-                "allowed_token_ids must name at least one token", param="allowed_token_ids"
-            )
+        allowed = request.sampling.allowed_token_ids
+        if allowed is not None:
+            # While `min_tokens` puts the stop off, its ids cannot be drawn: something else has to be left.
+            stops = request.sampling.stop_token_ids | self._info.eos_token_ids
+            if not (allowed - stops if request.sampling.min_tokens else allowed):
+                raise RefusedRequestError(
+                    "allowed_token_ids must name at least one token that can be drawn", param="allowed_token_ids"
+                )
 
     def _run(self) -> None:
-        """The engine thread."""
+        """The engine thread. However it ends, nobody is left waiting for it."""
+        try:
+            self._work()
+        except Exception as error:
+            _log.exception("the engine thread has died")
+            self._failed = f"its thread died of {type(error).__name__}"
+        if self._failed is not None:
+            # From here on `_submit` refuses, so every stream that still waits is in the table now.
+            self._call_loop(self._fail_streams)
+
+    def _work(self) -> None:
         core = self._core
         failures = 0
         while True:
@@ -205,9 +220,8 @@ class PlumblineEngine:
                     self._failed = f"{failures} steps failed in a row, the last with {type(error).__name__}"
                     stopping = True
             if outputs:
-                self._hand_over(outputs)
+                self._call_loop(self._deliver, outputs)
             if stopping:
-                self._hand_over(core.fail_all("The engine was stopped."))
                 return
             self._busy_since = time.monotonic() if core.has_work else None
 
@@ -233,13 +247,17 @@ class PlumblineEngine:
                 case None:
                     return False
 
-    def _hand_over(self, outputs: list[Output]) -> None:
+    def _call_loop(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
-        if loop is not None and outputs:
-            try:
-                loop.call_soon_threadsafe(self._deliver, outputs)
-            except RuntimeError:  # The event loop is closed; nobody is left to read.
-                _log.debug("dropped %d chunks: the event loop is closed", len(outputs))
+        if loop is not None:
+            # A closed event loop raises; nobody is left to read then.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(function, *arguments)
+
+    def _fail_streams(self) -> None:
+        """On the event loop: the engine is dead, tell everybody who waits."""
+        for stream in self._streams.values():
+            stream.put_nowait(TokenChunk(finish_reason="error", error="The engine has failed."))
 
     def _deliver(self, outputs: list[Output]) -> None:
         """On the event loop: give each chunk to its stream. A stream that was closed has no entry any more."""

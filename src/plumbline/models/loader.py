@@ -16,7 +16,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from plumbline.models.config import ModelConfig, load_config
-from plumbline.models.transformer import Layer, Linear, Transformer
+from plumbline.models.linear import Linear
+from plumbline.models.transformer import Layer, Transformer
 
 __all__ = ["WeightsError", "load_model", "random_model", "resolve_model"]
 
@@ -145,7 +146,7 @@ class _Checkpoint:
             path = self.folder / name
             if not path.exists():
                 raise WeightsError(f"{path} is named by the index but missing")
-            file = safe_open(path, framework="pt", device="cpu")
+            file: Any = safe_open(path, framework="pt", device="cpu")
             self._files[name] = file.__enter__()
             self._where |= dict.fromkeys(file.keys(), name)
         # Old checkpoints carry the rotary frequencies, which the config determines.

@@ -19,31 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.models.config import ModelConfig
+from plumbline.models.linear import Linear
 from plumbline.models.rope import rope_table
 from plumbline_kernels.attention import AttentionBatch, paged_attention
 from plumbline_kernels.norm import add_rms_norm, rms_norm
 from plumbline_kernels.rope_kv import plan_rope, rope_kv_write
 from plumbline_kernels.swiglu import silu_mul
 
-__all__ = ["Layer", "Linear", "Transformer"]
+__all__ = ["KVCache", "Layer", "Transformer"]
 
 KVCache = tuple[Tensor, Tensor]
-
-
-class Linear:
-    """y = x @ weight.T + bias, with `weight` [out, in] laid out for the device it is on."""
-
-    __slots__ = ("bias", "weight")
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        # For one row in fp32, BLAS is faster on the transposed layout; F.linear does not mind which it is.
-        transpose = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self.weight = weight.t().contiguous().t() if transpose else weight.contiguous()
-        self.bias = bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map [T, in] to [T, out]."""
-        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(slots=True)
@@ -97,8 +82,11 @@ class Transformer:
         """Make one (keys, values) pair per layer, each [num_blocks, block_size, KV, head_dim]."""
         config = self.config
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        kind = {"dtype": dtype or self.dtype, "device": self.device}
-        return [(torch.zeros(shape, **kind), torch.zeros(shape, **kind)) for _ in self.layers]
+
+        def zeros() -> Tensor:
+            return torch.zeros(shape, dtype=dtype or self.dtype, device=self.device)
+
+        return [(zeros(), zeros()) for _ in self.layers]
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
         """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request that leaves a sampling field out gets: the model's `generation_config.json`, or OpenAI's values."""
+    """What a request that leaves a sampling field out gets: the model's own defaults, or OpenAI's."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -153,9 +153,9 @@ def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
-def tag_of(value: msgspec.Struct) -> str:
+def tag_of(value: Any) -> str:
     """The wire name of a tagged Struct's kind, such as `json_schema`."""
-    return str(value.__struct_config__.tag)
+    return str(type(value).__struct_config__.tag)
 
 
 def new_id(prefix: str) -> str:

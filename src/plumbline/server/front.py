@@ -76,7 +76,7 @@ class Front:
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         """What is wrong with a request before anybody looks at its body."""
-        headers = {name: value for name, value in scope["headers"]}
+        headers = dict(scope["headers"])
         path = scope["path"]
         authorization = headers.get(b"authorization")
         if path not in _OPEN_PATHS and not self._keys.accepts(

@@ -79,7 +79,7 @@ async def _chained(first: asyncio.Future[T], events: AsyncGenerator[T, None]) ->
 
 
 async def keep_alive(frames: AsyncGenerator[bytes, None], interval: float) -> AsyncGenerator[bytes, None]:
-    """Pass frames on; put a comment between them whenever the stream has been silent for `interval` seconds (SSE-08)."""
+    """Pass frames on, with a comment whenever the stream has been silent for `interval` seconds (SSE-08)."""
     if interval <= 0:
         async with aclosing(frames):
             async for frame in frames:

@@ -1,0 +1,129 @@
+"""Starts the servers that are measured, on loopback, and ends the processes that it started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Server", "available", "cpu_seconds", "peak_memory", "serve"]
+
+THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""One compute thread for everybody: on two shared cores the client needs the other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers."""
+
+    name: str
+    base_url: str
+    model: str
+    pid: int
+    seconds_to_ready: float
+
+
+def available(name: str) -> bool:
+    """Whether this server is installed here."""
+    if name == "plumbline":
+        return True
+    return shutil.which("transformers") is not None and _importable("fastapi") and _importable("accelerate")
+
+
+@contextmanager
+def serve(name: str, folder: Path) -> Iterator[Server]:
+    """Run a server on a model folder until the block ends."""
+    port = _free_port()
+    binary = Path(sys.executable).parent
+    command = {
+        "plumbline": [
+            str(binary / "plumbline"), "serve", "--model", str(folder), "--port", str(port),
+            "--served-model-name", "bench",
+        ],
+        "transformers": [
+            str(binary / "transformers"), "serve", str(folder), "--port", str(port), "--host", "127.0.0.1",
+            "--device", "cpu", "--log-level", "error",
+        ],
+        "transformers-cb": [
+            str(binary / "transformers"), "serve", str(folder), "--port", str(port), "--host", "127.0.0.1",
+            "--device", "cpu", "--log-level", "error", "--continuous-batching",
+        ],
+    }[name]  # fmt: skip
+    with tempfile.TemporaryFile() as log:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **THREADS})
+        try:
+            _wait(process, port)
+            yield Server(
+                name,
+                f"http://127.0.0.1:{port}/v1",
+                "bench" if name == "plumbline" else str(folder),
+                process.pid,
+                time.perf_counter() - started,
+            )
+        except RuntimeError:
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace")[-4000:])
+            raise
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, all threads (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory(pid: int) -> int:
+    """The largest resident size of a process, in bytes (Linux)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with status {process.returncode} before it answered")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.02)
+    raise RuntimeError("the server did not answer within two minutes")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _importable(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None

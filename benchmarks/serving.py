@@ -1,0 +1,142 @@
+"""Tokens per second and time per output token through HTTP, ours and `transformers serve` in turn on the same folder.
+
+Both servers run at the same time and are measured one after the other, A B A B …, so that a drift of the machine hits
+both. Tokens are what the server's usage says; greedy decoding of the same weights gives both the same work, which is
+checked. CPU time of the whole server process stands beside the wall clock, because it does not depend on neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.servers import Server, cpu_seconds, peak_memory, serve
+
+__all__ = ["measure"]
+
+PROMPTS = [
+    f"Count from {start} to {start + 28}."
+    for start in (1, 2, 3, 5, 8, 11, 13, 17, 20, 22, 25, 27, 30, 31, 34, 36)
+]
+MAX_TOKENS = 96
+
+
+@dataclass(slots=True)
+class Stream:
+    """What one streamed answer showed."""
+
+    tokens: int
+    first: float
+    """Seconds from sending the request to the first content."""
+    whole: float
+    text: str
+
+
+async def one(client: httpx.AsyncClient, server: Server, prompt: str) -> Stream:
+    """Stream one answer."""
+    body: dict[str, Any] = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    started = time.perf_counter()
+    first = 0.0
+    tokens = 0
+    text: list[str] = []
+    async with client.stream("POST", f"{server.base_url}/chat/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            chunk = json.loads(line[6:])
+            for choice in chunk["choices"]:
+                content = choice["delta"].get("content")
+                if content:
+                    first = first or time.perf_counter() - started
+                    text.append(content)
+            if chunk.get("usage"):
+                tokens = chunk["usage"]["completion_tokens"]
+    return Stream(tokens, first, time.perf_counter() - started, "".join(text))
+
+
+async def load(server: Server, concurrency: int, requests: int) -> dict[str, Any]:
+    """`requests` answers, `concurrency` at a time."""
+    limits = httpx.Limits(max_connections=concurrency)
+    async with httpx.AsyncClient(timeout=600, limits=limits) as client:
+        gate = asyncio.Semaphore(concurrency)
+        found: list[Stream] = []
+
+        async def run(index: int) -> None:
+            async with gate:
+                found.append(await one(client, server, PROMPTS[index % len(PROMPTS)]))
+
+        cpu = cpu_seconds(server.pid)
+        started = time.perf_counter()
+        await asyncio.gather(*(run(index) for index in range(requests)))
+        wall = time.perf_counter() - started
+        cpu = cpu_seconds(server.pid) - cpu
+    tokens = sum(stream.tokens for stream in found)
+    return {
+        "tokens": tokens,
+        "tokens_per_second": tokens / wall,
+        "tokens_per_cpu_second": tokens / cpu if cpu else None,
+        "ttft_ms": statistics.median(stream.first for stream in found) * 1e3,
+        "tpot_ms": statistics.median(
+            (stream.whole - stream.first) / max(stream.tokens - 1, 1) for stream in found
+        )
+        * 1e3,
+        "texts": sorted({stream.text for stream in found}),
+    }
+
+
+def measure(folder: Path, names: list[str], *, rounds: int = 5) -> list[dict[str, Any]]:
+    """Rows of medians for concurrency 1, 8 and 32, with the ratio to the first peer."""
+    from contextlib import ExitStack
+
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serve(name, folder)) for name in names]
+        for server in servers:  # Warm every path once; nobody pays for a first call inside the measurement.
+            asyncio.run(load(server, 4, 8))
+        for concurrency, requests in ((1, 4), (8, 16), (32, 64)):
+            runs: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
+            for _ in range(rounds):
+                for server in servers:
+                    runs[server.name].append(asyncio.run(load(server, concurrency, requests)))
+            rows += [_row(server, concurrency, requests, runs, servers[-1].name) for server in servers]
+        for server in servers:
+            for row in rows:
+                if row["server"] == server.name:
+                    row["peak_memory_mb"] = peak_memory(server.pid) / 1e6
+    return rows
+
+
+def _row(
+    server: Server, concurrency: int, requests: int, runs: dict[str, list[dict[str, Any]]], peer: str
+) -> dict[str, Any]:
+    mine, theirs = runs[server.name], runs[peer]
+    row: dict[str, Any] = {
+        "server": server.name,
+        "concurrency": concurrency,
+        "requests": requests,
+        "rounds": len(mine),
+        "same_text_as_peer": mine[0]["texts"] == theirs[0]["texts"],
+    }
+    for key in ("tokens", "tokens_per_second", "tokens_per_cpu_second", "ttft_ms", "tpot_ms"):
+        values = [run[key] for run in mine]
+        row[key] = statistics.median(values)
+        row[f"{key}_range"] = [min(values), max(values)]
+    for key in ("tokens_per_second", "tokens_per_cpu_second"):
+        ratios = [a[key] / b[key] for a, b in zip(mine, theirs, strict=True)]
+        row[f"{key}_ratio_to_{peer}"] = statistics.median(ratios)
+    return row

@@ -1,0 +1,58 @@
+"""The linear layer, prepacked where that pays.
+
+On CPU the weights go to oneDNN in its own blocked layout, for two reasons. It is two to three times as fast as
+`F.linear` for the few rows of a decode step. And it is batch invariant: packed for several rows, oneDNN sums every
+output element in an order that does not depend on how many rows there are, so a row's result has the same bits in
+any batch, where BLAS changes its order between one row (a matrix-vector product) and many.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Linear"]
+
+_ROWS = 16
+"""The number of rows to pack for. Packing for one row selects a kernel that breaks batch invariance."""
+
+
+class Linear:
+    """y = x @ weight.T + bias."""
+
+    __slots__ = ("_packed", "_weight", "bias", "shape")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout."""
+        self.shape = tuple(weight.shape)
+        self.bias = bias
+        self._packed: Any = None
+        self._weight: Tensor | None = None
+        if _can_pack(weight):
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
+        else:
+            self._weight = weight.contiguous()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [T, in] to [T, out]."""
+        if self._packed is None:
+            assert self._weight is not None
+            return F.linear(x, self._weight, self.bias)
+        y: Tensor = _linear(x, self._packed, self.bias, "none", [], "")
+        return y
+
+
+def _can_pack(weight: Tensor) -> bool:
+    mkldnn: Any = torch.backends.mkldnn
+    if weight.device.type != "cpu" or _linear is None or not mkldnn.is_available():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
+
+
+# Private to torch, but what its own compiler emits for linear layers on CPU; without it the plain path is taken.
+_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -1,0 +1,206 @@
+"""The Triton kernels under the interpreter against their twins; run by test_triton.py in a process of its own.
+
+The interpreter must be chosen before Triton is imported, and it computes garbage for bf16, so fp32 and fp16 only.
+Shapes are tiny: a program costs up to a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from plumbline_kernels import attention, logits, norm, rope_kv, sampling, swiglu
+
+assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
+
+DTYPES = [torch.float32, torch.float16]
+TOLERANCE = {torch.float32: {"atol": 2e-6, "rtol": 2e-5}, torch.float16: {"atol": 2e-3, "rtol": 2e-3}}
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@pytest.fixture
+def randn() -> object:
+    generator = torch.Generator().manual_seed(1)
+
+    def make(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    return make
+
+
+@dtypes
+@pytest.mark.parametrize("width", [48, 64])
+def test_rms_norm(dtype, width, randn):
+    x, residual, weight = (
+        randn(5, width, dtype=dtype),
+        randn(5, width, dtype=dtype),
+        randn(width, dtype=dtype),
+    )
+    torch.testing.assert_close(
+        norm.rms_norm(x, weight, 1e-5), norm.rms_norm_torch(x, weight, 1e-5), **TOLERANCE[dtype]
+    )
+    total = x + residual
+    normed, updated = norm.add_rms_norm(x, residual, weight, 1e-5)
+    torch.testing.assert_close(updated, total, **TOLERANCE[dtype])
+    torch.testing.assert_close(normed, norm.rms_norm_torch(total, weight, 1e-5), **TOLERANCE[dtype])
+    assert updated is residual
+
+
+@dtypes
+def test_silu_mul(dtype, randn):
+    gate_up = randn(3, 2 * 1100, dtype=dtype)[:, :2060]
+    torch.testing.assert_close(swiglu.silu_mul(gate_up), swiglu.silu_mul_torch(gate_up), **TOLERANCE[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 16), (4, 4, 24), (10, 1, 32)])
+def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
+    qkv = randn(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    cos_sin, positions = randn(50, head_dim), torch.tensor([3, 49, 0, 7, 1])
+    slots = torch.tensor([9, -1, 0, 31, 17])
+    weights = (randn(head_dim, dtype=dtype), randn(head_dim, dtype=dtype)) if norms else None
+    ours = [torch.full((8, 4, kv_heads, head_dim), 7.0, dtype=dtype) for _ in "kv"]
+    expected = [cache.clone() for cache in ours]
+    q = rope_kv.rope_kv_write(
+        qkv, cos_sin, positions, slots, *ours, heads, kv_heads, *(weights or (None, None)), eps=1e-5
+    )
+    plan = rope_kv.plan_rope(cos_sin, positions, slots)
+    expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, weights, 1e-5)
+    torch.testing.assert_close(q, expected_q, **TOLERANCE[dtype])
+    for cache, twin in zip(ours, expected, strict=True):
+        torch.testing.assert_close(cache, twin, **TOLERANCE[dtype])
+
+
+def make_batch(lens: list[tuple[int, int]], block_size: int, padding: int = 0) -> attention.AttentionBatch:
+    """A batch of (query_len, seq_len), decodes first, over scattered blocks."""
+    num_blocks = sum(-(-seq // block_size) for _, seq in lens)
+    order = [(5 * i + 2) % (num_blocks + 1) for i in range(num_blocks + 1)] if (num_blocks + 1) % 5 else None
+    free = order or list(range(num_blocks + 1))
+    width = max(-(-seq // block_size) for _, seq in lens) + 1
+    tables, starts = [], [0]
+    for query, seq in lens:
+        count = -(-seq // block_size)
+        tables.append(free[:count] + [0] * (width - count))
+        free = free[count:]
+        starts.append(starts[-1] + query)
+    tokens = starts[-1] + padding
+    return attention.AttentionBatch(
+        query_start_loc=torch.tensor(starts, dtype=torch.int32),
+        seq_lens=torch.tensor([seq for _, seq in lens], dtype=torch.int32),
+        block_tables=torch.tensor(tables, dtype=torch.int32),
+        slot_mapping=torch.full((tokens,), -1),
+        positions=torch.zeros(tokens, dtype=torch.int64),
+        max_query_len=max(query for query, _ in lens),
+        max_seq_len=max(seq for _, seq in lens),
+        num_decodes=sum(query == 1 for query, _ in lens),
+    )
+
+
+SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
+
+
+@dtypes
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize(
+    ("lens", "heads", "kv_heads", "head_dim", "segments"),
+    [
+        ([(1, 1), (1, 40), (1, 17)], 4, 2, 16, 1),
+        ([(1, 5), (1, 70)], 6, 2, 24, 4),
+        ([(7, 7), (20, 41)], 6, 2, 16, 1),
+        ([(1, 33), (13, 13), (2, 19)], 3, 1, 32, 2),
+        ([(9, 30)], 2, 2, 16, 1),
+    ],
+)
+def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
+    """Also with a cache whose unowned slots hold NaN."""
+    monkeypatch.setattr(attention, "_config", lambda decode, group, hd: SMALL)
+    monkeypatch.setattr(attention, "_num_segments", lambda programs, length, tile: segments)
+    block_size = 8
+    batch = make_batch(lens, block_size, padding=2)
+    num_blocks = int(batch.block_tables.max()) + 2
+    caches = []
+    for _ in "kv":
+        cache = torch.full((num_blocks, block_size, kv_heads, head_dim), float("nan"), dtype=dtype)
+        for table, seq in zip(batch.block_tables.tolist(), batch.seq_lens.tolist(), strict=True):
+            for position in range(seq):
+                cache[table[position // block_size], position % block_size] = randn(
+                    kv_heads, head_dim, dtype=dtype
+                )
+        caches.append(cache)
+    q = randn(len(batch.positions), heads, head_dim, dtype=dtype)
+    ours = attention.paged_attention(q, *caches, batch, 0.3, window)
+    twin = attention.paged_attention_torch(q, *caches, batch, 0.3, window)
+    torch.testing.assert_close(ours, twin, **TOLERANCE[dtype])
+    assert not twin.isnan().any()
+
+
+def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
+    """Sequences of length 0, which pad a batch to a fixed size, give zeros, whole or split."""
+    monkeypatch.setattr(attention, "_config", lambda decode, group, hd: SMALL)
+    cache = torch.full((3, 8, 1, 16), float("nan"))
+    cache[1] = randn(8, 1, 16)
+    batch = attention.AttentionBatch(
+        query_start_loc=torch.tensor([0, 1, 2], dtype=torch.int32),
+        seq_lens=torch.tensor([8, 0], dtype=torch.int32),
+        block_tables=torch.tensor([[1], [0]], dtype=torch.int32),
+        slot_mapping=torch.tensor([15, -1]),
+        positions=torch.tensor([7, 0]),
+        max_query_len=1,
+        max_seq_len=8,
+        num_decodes=2,
+    )
+    for segments in (1, 2):
+        monkeypatch.setattr(attention, "_num_segments", lambda programs, length, tile, n=segments: n)
+        out = attention.paged_attention(randn(2, 2, 16), cache, cache, batch, 1.0)
+        assert not out[0].isnan().any()
+        assert (out[1] == 0).all()
+
+
+def test_apply_penalties(randn):
+    ours = randn(4, 1500) * 3
+    ours[1, 3] = float("-inf")
+    expected = ours.clone()
+    prompt = randn(4, 1500) > 1
+    counts = (randn(4, 1500) * 2).clamp(min=0).int()
+    rows = [torch.tensor(r) for r in ([1.0, 1.3, 1.0, 0.8], [0.0, 0.4, 0.0, -1.0], [0.0, 0.0, 0.5, 2.0])]
+    logits.apply_penalties(ours, prompt, counts, *rows)
+    logits.apply_penalties_torch(expected, prompt, counts, *rows)
+    torch.testing.assert_close(ours, expected)
+
+
+def test_apply_bitmask(randn):
+    ours = randn(3, 1070)
+    expected = ours.clone()
+    bitmask = torch.randint(-(2**31), 2**31, (3, 34), generator=torch.Generator().manual_seed(2)).int()
+    logits.apply_bitmask(ours, bitmask)
+    logits.apply_bitmask_torch(expected, bitmask)
+    assert torch.equal(ours, expected)
+
+
+def test_sample_draws_the_same_tokens(randn):
+    """All mixtures of filters, each row with its own seed and position, negative ones too."""
+    vocab, cases = 700, []
+    for temperature in (0.0, 0.7, 1.5):
+        for top_k in (0, 1, 20, 5000):
+            for top_p, min_p in ((1.0, 0.0), (0.6, 0.0), (1.0, 0.1), (0.9, 0.02)):
+                cases.append((temperature, top_k, top_p, min_p))
+    temperature, top_k, top_p, min_p = (torch.tensor(column) for column in zip(*cases, strict=True))
+    rows = len(cases)
+    scores = randn(rows, vocab) * 3
+    scores[:, 5] = scores[:, 9] = scores.amax(1)
+    scores[1, 100:] = float("-inf")
+    seeds = torch.arange(rows) * 0x1234567890ABCDE - 2**61
+    arguments = (scores, temperature, top_k.int(), top_p, min_p, seeds, torch.arange(rows) * 17 - 3)
+    assert torch.equal(sampling.sample(*arguments), sampling.sample_torch(*arguments))
+
+
+def test_the_wrappers_name_what_is_wrong(randn):
+    """Layouts that a kernel cannot read are refused."""
+    with pytest.raises(ValueError, match="gate_up"):
+        swiglu.silu_mul(randn(8, 4).t())
+    with pytest.raises(ValueError, match="rms_norm"):
+        norm.rms_norm(randn(8, 4).t(), randn(8), 1e-5)

@@ -1,0 +1,31 @@
+"""The Triton kernels compute what their twins compute.
+
+The interpreter has to be chosen before Triton is imported, so the cases run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+def test_every_kernel_agrees_with_its_twin_under_the_interpreter() -> None:
+    """All cases of interpreted_cases.py pass, and there are as many as there should be."""
+    cases = Path(__file__).with_name("interpreted_cases.py")
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PLUMBLINE_FORCE_TRITON": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    assert "43 passed" in result.stdout
