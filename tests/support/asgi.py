@@ -146,6 +146,13 @@ class Server:
 
     def __init__(self, app: Any) -> None:
         self.app = app
+        self._tasks = asyncio.all_tasks()
+
+    async def tasks_left(self) -> set[asyncio.Task[Any]]:
+        """Tasks that requests have left behind, after everything that still can run has had its turn."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return asyncio.all_tasks() - self._tasks
 
     def open(
         self,

@@ -238,7 +238,7 @@ class GatedEngine(ScriptedEngine):
 async def until(holds: Callable[[], object]) -> None:
     """Wait until something is true."""
     async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - what it waits for has no event
+        while not holds():
             await asyncio.sleep(0.001)
 
 
