@@ -38,7 +38,9 @@ def draw(
     )
 
 
-def allowed_by_definition(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> set[int]:
+def allowed_by_definition(
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float
+) -> set[int]:
     """The tokens that may be drawn, by sorting and adding up in Python; ties at a border are all in."""
     best = max(logits)
     mass = {token: math.exp((x - best) / temperature) for token, x in enumerate(logits)}
@@ -182,7 +184,11 @@ def test_the_integers_behind_the_noise_never_change():
     assert bits.tolist() == RECORDED
 
 
-RECORDED = [[1238780610, 1230744787, -1027969789], [-652383709, -1378563742, -1987939927], [-1619491574, -2112354847, 858175560]]
+RECORDED = [
+    [1238780610, 1230744787, -1027969789],
+    [-652383709, -1378563742, -1987939927],
+    [-1619491574, -2112354847, 858175560],
+]
 
 
 def test_penalties_follow_their_definitions():
