@@ -92,7 +92,15 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
     # about tools have no effect as long as there are no tools.
     "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY},
     "completions": {"model", "stream", "user"},
-    "responses": {"model", "stream", "user", "max_tool_calls", "top_logprobs", "parallel_tool_calls", *_IDENTITY},
+    "responses": {
+        "model",
+        "stream",
+        "user",
+        "max_tool_calls",
+        "top_logprobs",
+        "parallel_tool_calls",
+        *_IDENTITY,
+    },
 }
 
 
@@ -114,7 +122,9 @@ def fields(api: str) -> list[inspect.Field]:
     return list(kind.fields)
 
 
-every_field = pytest.mark.parametrize(("api", "field"), [(api, f.encode_name) for api in ROOTS for f in fields(api)])
+every_field = pytest.mark.parametrize(
+    ("api", "field"), [(api, f.encode_name) for api in ROOTS for f in fields(api)]
+)
 
 
 @every_field
@@ -275,7 +285,9 @@ def test_every_role_is_read() -> None:
         Message(role="system", content="s"),
         Message(role="developer", content="ab"),
         Message(role="user", content="ab", name="Ann"),
-        Message(role="assistant", content="words", reasoning="thought", tool_calls=(ToolCall("c1", "f", "{}"),)),
+        Message(
+            role="assistant", content="words", reasoning="thought", tool_calls=(ToolCall("c1", "f", "{}"),)
+        ),
         Message(role="tool", content="r", tool_call_id="c1"),
         Message(role="assistant", content="no", reasoning="hm"),
     )
@@ -346,7 +358,9 @@ def test_a_prompt_comes_in_four_forms(prompt: Any, expected: list[Any]) -> None:
     assert [turn.prompt for turn in read("completions", prompt=prompt).turns] == expected
 
 
-@pytest.mark.parametrize("prompt", [[], ["a", 1], [1, "a"], [[1], 2], [["a"]], [[]], {}, 1, [True], [-1], [1.5]])
+@pytest.mark.parametrize(
+    "prompt", [[], ["a", 1], [1, "a"], [[1], 2], [["a"]], [[]], {}, 1, [True], [-1], [1.5]]
+)
 def test_a_prompt_of_another_form_is_refused(prompt: Any) -> None:
     """ERR-08."""
     error = refusal("completions", prompt=prompt)
