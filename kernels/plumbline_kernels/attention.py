@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline_kernels._backend import CompileCase, check, jit, next_power_of_2, tl, tuning, use_triton
+from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning, use_triton
 
 __all__ = ["AttentionBatch", "paged_attention"]
 
@@ -73,8 +73,8 @@ class _Decodes(NamedTuple):
     """The gather of all decodes at once, padded to the longest."""
 
     num_seqs: int
-    slots: Tensor  # int64 [count * length]; padding repeats the sequence's last own slot
-    mask: Tensor | None  # additive [count, 1, 1, length], None when nothing is padded
+    slots: Tensor  # int64 [num_seqs * length]; padding repeats the sequence's last own slot
+    mask: Tensor  # additive [num_seqs, 1, 1, length]
 
 
 class _Chunk(NamedTuple):
@@ -133,6 +133,12 @@ def paged_attention_torch(
     return out
 
 
+_PADDING = 16
+"""Decodes are padded to a multiple of this, the width of a vector: then a row's result has the same bits whatever the
+longest sequence of the batch is. (In fp32 that holds for up to three query heads per key head; with more, BLAS takes
+another summation order for another length.)"""
+
+
 def _plan(
     batch: AttentionBatch, block_size: int, window: int | None, dtype: torch.dtype
 ) -> tuple[_Decodes | None, list[_Chunk]]:
@@ -157,19 +163,17 @@ def _plan_decodes(
     batch: AttentionBatch, count: int, block_size: int, window: int | None, dtype: torch.dtype
 ) -> _Decodes:
     seq_lens = batch.seq_lens[:count].long().unsqueeze(1)
-    tables = batch.block_tables[:count].long()
-    length = batch.max_seq_len if count == batch.seq_lens.shape[0] else int(seq_lens.max())
-    offsets = torch.arange(length if window is None else min(length, window)).unsqueeze(0)
-    first = None if window is None or window >= length else (seq_lens - window).clamp_(min=0)
+    longest = batch.max_seq_len if count == batch.seq_lens.shape[0] else int(seq_lens.max())
+    length = longest if window is None else min(longest, window)
+    offsets = torch.arange(cdiv(length, _PADDING) * _PADDING).unsqueeze(0)
+    first = None if window is None or window >= longest else (seq_lens - window).clamp_(min=0)
     # Padding reads the sequence's own last slot: what it holds is finite, and the mask gives it no weight.
     positions = torch.minimum(offsets if first is None else offsets + first, (seq_lens - 1).clamp_(min=0))
-    slots = tables.gather(1, positions // block_size).mul_(block_size).add_(positions % block_size)
-    mask = None
-    if count > 1:
-        keys = seq_lens if first is None else seq_lens - first
-        hidden = offsets >= keys.clamp(min=1)
-        if bool(hidden.any()):
-            mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+    pages = batch.block_tables[:count].long().gather(1, positions // block_size)
+    slots = pages.mul_(block_size).add_(positions % block_size)
+    keys = seq_lens if first is None else seq_lens - first
+    hidden = offsets >= keys.clamp(min=1)
+    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
     return _Decodes(count, slots.flatten(), mask)
 
 

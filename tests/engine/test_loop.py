@@ -54,7 +54,7 @@ async def collect(engine: PlumblineEngine, wanted: GenerateRequest) -> list[Toke
 async def until(condition: Callable[[], bool]) -> None:
     """Give the engine thread time to notice something; the test's timeout is the bound."""
     while not condition():
-        await asyncio.sleep(0.001)  # noqa: ASYNC110 - the condition is another thread's, which has no asyncio event
+        await asyncio.sleep(0.001)
 
 
 def run(work: Awaitable[None]) -> None:

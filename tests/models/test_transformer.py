@@ -129,6 +129,23 @@ def test_greedy_tokens_agree_over_64_steps_in_ragged_batches(pair: tuple[Any, Tr
         assert len(sequence.tokens) == len(tokens) + 64
 
 
+def test_a_decode_step_has_the_same_bits_in_any_batch(pair: tuple[Any, Transformer]) -> None:
+    """Whatever else is decoded in the same step, a sequence's logits do not change in a single bit."""
+    _, model = pair
+    if model.config.num_heads // model.config.num_kv_heads > 3:
+        pytest.skip("in fp32, BLAS orders sums by length for larger groups")
+    driver = Driver(model)
+    sequences = [driver.add(prompt(length, seed=length), 40) for length in (3, 30, 17, 9)]
+    for sequence in sequences:
+        driver.step([(sequence, len(sequence.tokens))])
+    for sequence in sequences:
+        sequence.tokens.append(7)
+    together = driver.step([(sequence, 1) for sequence in sequences])
+    for row, sequence in enumerate(sequences):
+        sequence.num_computed_tokens -= 1
+        assert torch.equal(driver.step([(sequence, 1)])[0], together[row])
+
+
 def test_chunked_prefill_beside_decodes_changes_nothing(pair: tuple[Any, Transformer]) -> None:
     """A prompt computed in chunks, next to a decoding sequence and padding rows, has the logits of one chunk."""
     reference, model = pair

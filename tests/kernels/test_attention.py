@@ -1,0 +1,165 @@
+"""Laws of the attention twin, against a reference that looks at one query and one head at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plumbline_kernels import AttentionBatch, paged_attention
+
+torch.set_num_threads(1)
+SETTINGS = settings(max_examples=60, deadline=None)
+
+
+@dataclass
+class Case:
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    batch: AttentionBatch
+    owned: list[list[int]]  # the blocks of each sequence
+
+
+def make_case(
+    lens: list[tuple[int, int]],
+    group: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    padding: int = 0,
+) -> Case:
+    """A batch of (context_len, query_len), decodes first, over scattered blocks; all else in the cache is NaN."""
+    lens = sorted(lens, key=lambda item: item[1] != 1)
+    generator = torch.Generator().manual_seed(seed)
+    seq_lens = [context + query for context, query in lens]
+    counts = [-(-length // block_size) for length in seq_lens]
+    num_blocks = sum(counts) + 2
+    order = torch.randperm(num_blocks, generator=generator).tolist()
+    owned = []
+    for count in counts:
+        owned.append(order[:count])
+        order = order[count:]
+    caches = [
+        torch.full((num_blocks, block_size, kv_heads, head_dim), float("nan"), dtype=dtype) for _ in "kv"
+    ]
+    for blocks, length in zip(owned, seq_lens, strict=True):
+        for position in range(length):
+            for cache in caches:
+                values = torch.randn(kv_heads, head_dim, generator=generator)
+                cache[blocks[position // block_size], position % block_size] = values.to(dtype)
+    width = max(counts)
+    starts = [0]
+    for _, query in lens:
+        starts.append(starts[-1] + query)
+    positions = [p for context, query in lens for p in range(context, context + query)] + [0] * padding
+    batch = AttentionBatch(
+        query_start_loc=torch.tensor(starts, dtype=torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        block_tables=torch.tensor([b + [0] * (width - len(b)) for b in owned], dtype=torch.int32),
+        slot_mapping=torch.full((len(positions),), -1),
+        positions=torch.tensor(positions),
+        max_query_len=max(query for _, query in lens),
+        max_seq_len=max(seq_lens),
+        num_decodes=sum(query == 1 for _, query in lens),
+    )
+    q = torch.randn(len(positions), group * kv_heads, head_dim, generator=generator).to(dtype)
+    return Case(q, *caches, batch, owned)
+
+
+def naive(case: Case, scale: float, window: int | None) -> Tensor:
+    """Softmax over the visible keys of each query and head, in fp64."""
+    block_size, kv_heads = case.k_cache.shape[1:3]
+    group = case.q.shape[1] // kv_heads
+    out = torch.zeros(case.q.shape, dtype=torch.float64)
+    starts = case.batch.query_start_loc.tolist()
+    for index, length in enumerate(case.batch.seq_lens.tolist()):
+        context = length - (starts[index + 1] - starts[index])
+        for token in range(starts[index], starts[index + 1]):
+            position = context + token - starts[index]
+            first = 0 if window is None else max(0, position - window + 1)
+            at = [(case.owned[index][p // block_size], p % block_size) for p in range(first, position + 1)]
+            for head in range(case.q.shape[1]):
+                keys = torch.stack([case.k_cache[block, slot, head // group] for block, slot in at]).double()
+                values = torch.stack(
+                    [case.v_cache[block, slot, head // group] for block, slot in at]
+                ).double()
+                weights = torch.softmax(keys @ case.q[token, head].double() * scale, 0)
+                out[token, head] = weights @ values
+    return out
+
+
+lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5, 9])), min_size=1, max_size=4)
+
+
+@SETTINGS
+@given(
+    lens=lengths,
+    group=st.sampled_from([1, 2, 3]),
+    kv_heads=st.sampled_from([1, 2]),
+    head_dim=st.sampled_from([4, 8]),
+    block_size=st.sampled_from([1, 3, 4, 16]),
+    window=st.none() | st.integers(1, 24),
+    padding=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+)
+def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
+    lens, group, kv_heads, head_dim, block_size, window, padding, seed
+):
+    """Paging, raggedness, grouping, windows and padding change nothing, and unowned slots are never read."""
+    case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding)
+    scale = 1 / math.sqrt(head_dim)
+    out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, scale, window)
+    torch.testing.assert_close(out.double(), naive(case, scale, window), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)], ids=str)
+@pytest.mark.parametrize("window", [None, 11])
+def test_half_precision_stays_near_the_reference(dtype, tolerance, window):
+    case = make_case([(30, 1), (0, 13), (7, 6), (3, 1)], 2, 2, 16, 8, seed=5, dtype=dtype)
+    out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.25, window)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), naive(case, 0.25, window), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_decode_has_the_same_bits_in_any_batch(dtype):
+    """What else is in the batch, and how long the longest sequence is, does not touch a row."""
+    case = make_case([(5, 1), (300, 1), (64, 1), (17, 1)], 2, 2, 32, 16, seed=9, dtype=dtype)
+    together = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.2)
+    for row in range(4):
+        alone = AttentionBatch(
+            query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
+            seq_lens=case.batch.seq_lens[row : row + 1],
+            block_tables=case.batch.block_tables[row : row + 1],
+            slot_mapping=case.batch.slot_mapping[row : row + 1],
+            positions=case.batch.positions[row : row + 1],
+            max_query_len=1,
+            max_seq_len=int(case.batch.seq_lens[row]),
+            num_decodes=1,
+        )
+        out = paged_attention(case.q[row : row + 1], case.k_cache, case.v_cache, alone, 0.2)
+        assert torch.equal(out[0], together[row])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: (c.q[0], c.k_cache, c.v_cache), r"q must be \[T, H, hd\]"),
+        (lambda c: (c.q, c.k_cache[:1], c.v_cache), "alike"),
+        (lambda c: (c.q[..., :4], c.k_cache, c.v_cache), "head_dim"),
+        (lambda c: (c.q[:, :3], c.k_cache, c.v_cache), "multiple"),
+        (lambda c: (c.q.half(), c.k_cache, c.v_cache), "dtype"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(change, message):
+    case = make_case([(3, 1), (2, 4)], 2, 2, 8, 4, seed=1)
+    with pytest.raises(ValueError, match=message):
+        paged_attention(*change(case), case.batch, 1.0)

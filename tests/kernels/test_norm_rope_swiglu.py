@@ -1,0 +1,153 @@
+"""Laws of the small twins, against the formulas written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from plumbline_kernels import add_rms_norm, plan_rope, rms_norm, rope_kv_write, silu_mul
+
+torch.set_num_threads(1)
+DTYPES = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1.6e-2), (torch.float16, 2e-3)], ids=str
+)
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_rms_norm_divides_by_the_root_mean_square(dtype, tolerance, rows):
+    x, weight = randn(rows, 40, dtype=dtype) * 5, randn(40, seed=1, dtype=dtype)
+    exact = x.double()
+    expected = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
+    out = rms_norm(x, weight, 1e-3)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_a_row_of_zeros_stays_zero_and_large_rows_do_not_overflow():
+    x = torch.stack((torch.zeros(16), torch.full((16,), 1e18)))
+    torch.testing.assert_close(rms_norm(x, torch.ones(16), 1e-6), torch.tensor([[0.0], [1.0]]).expand(2, 16))
+
+
+@DTYPES
+def test_the_fused_norm_is_the_add_and_then_the_norm(dtype, tolerance):
+    x, residual, weight = (randn(5, 40, seed=s, dtype=dtype) for s in range(3))
+    weight = weight[0]
+    total = x + residual
+    normed, updated = add_rms_norm(x, residual, weight, 1e-5)
+    assert torch.equal(updated, total)
+    assert torch.equal(normed, rms_norm(total, weight, 1e-5))
+
+
+@DTYPES
+def test_silu_mul_gates_the_second_half_with_the_first(dtype, tolerance):
+    gate_up = randn(6, 34, dtype=dtype) * 4
+    gate, up = gate_up.double().chunk(2, -1)
+    expected = gate * torch.sigmoid(gate) * up
+    torch.testing.assert_close(silu_mul(gate_up).double(), expected, atol=tolerance * 4, rtol=tolerance)
+
+
+def caches(kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    k, v = (torch.full((6, 4, kv_heads, head_dim), 99.0, dtype=dtype) for _ in "kv")
+    return k, v
+
+
+@DTYPES
+@pytest.mark.parametrize("norms", [False, True])
+def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(dtype, tolerance, norms):
+    """Each head, normalised first if asked, turns as complex numbers do; padding rows write nothing."""
+    heads, kv_heads, head_dim, tokens = 4, 2, 8, 5
+    qkv = randn(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    angles = randn(30, head_dim // 2, seed=2)
+    cos_sin = torch.cat((angles.cos(), angles.sin()), 1)
+    positions, slots = torch.tensor([0, 29, 3, 3, 11]), torch.tensor([5, -1, 23, 0, -1])
+    weights = (randn(head_dim, seed=3, dtype=dtype), randn(head_dim, seed=4, dtype=dtype))
+    k_cache, v_cache = caches(kv_heads, head_dim, dtype)
+
+    q = rope_kv_write(
+        qkv,
+        cos_sin,
+        positions,
+        slots,
+        k_cache,
+        v_cache,
+        heads,
+        kv_heads,
+        *(weights if norms else (None, None)),
+    )
+
+    rows = qkv.double().view(tokens, -1, head_dim)
+    parts = {"q": rows[:, :heads], "k": rows[:, heads : heads + kv_heads]}
+    if norms:
+        for (name, part), weight in zip(parts.items(), weights, strict=True):
+            parts[name] = F.rms_norm(part, (head_dim,), weight.double(), 1e-6)
+    turn = torch.polar(torch.ones_like(angles), angles).to(torch.complex128)[positions].unsqueeze(1)
+    for name, part in parts.items():
+        turned = torch.complex(part[..., : head_dim // 2], part[..., head_dim // 2 :]) * turn
+        parts[name] = torch.cat((turned.real, turned.imag), -1)
+    torch.testing.assert_close(q.double(), parts["q"], atol=tolerance * 3, rtol=tolerance)
+    written = {5: 0, 23: 2, 0: 3}
+    for slot in range(24):
+        key, value = k_cache[slot // 4, slot % 4].double(), v_cache[slot // 4, slot % 4].double()
+        if slot in written:
+            torch.testing.assert_close(key, parts["k"][written[slot]], atol=tolerance * 3, rtol=tolerance)
+            assert torch.equal(value, rows[written[slot], heads + kv_heads :])
+        else:
+            assert (key == 99).all()
+            assert (value == 99).all()
+
+
+def test_a_shared_plan_changes_nothing():
+    qkv, cos_sin = randn(3, 6 * 8), randn(10, 8, seed=1)
+    positions, slots = torch.tensor([1, 2, 3]), torch.tensor([4, -1, 6])
+    plan = plan_rope(cos_sin, positions, slots)
+    results = []
+    for given in (None, plan):
+        k_cache, v_cache = caches(1, 8, torch.float32)
+        q = rope_kv_write(qkv, cos_sin, positions, slots, k_cache, v_cache, 4, 1, plan=given)
+        results.append((q, k_cache, v_cache))
+    for plain, shared in zip(*results, strict=True):
+        assert torch.equal(plain, shared)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rms_norm(randn(4), randn(4), 1e-5), "rms_norm: x"),
+        (lambda: rms_norm(randn(2, 4), randn(5), 1e-5), "rms_norm: weight"),
+        (lambda: add_rms_norm(randn(2, 4), randn(3, 4), randn(4), 1e-5), "residual"),
+        (lambda: silu_mul(randn(2, 5)), "even width"),
+        (
+            lambda: rope_kv_write(
+                randn(2, 40),
+                randn(9, 8),
+                torch.tensor([0, 1]),
+                torch.tensor([0, 1]),
+                *caches(1, 8, torch.float32),
+                4,
+                1,
+            ),
+            "width of qkv",
+        ),
+        (
+            lambda: rope_kv_write(
+                randn(2, 48),
+                randn(9, 8),
+                torch.tensor([0, 1]),
+                torch.tensor([0, 1]),
+                *caches(1, 8, torch.float16),
+                4,
+                1,
+            ),
+            "dtype",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
