@@ -170,7 +170,10 @@ def test_an_operation_stays_where_it_is() -> None:
 
 
 def test_open_and_closed_are_told_apart() -> None:
-    ours = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"const": "x"}, "c": {}}}
+    ours = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string", "const": "x"}, "c": {}},
+    }
     theirs = {
         "type": "object",
         "additionalProperties": False,
