@@ -222,6 +222,14 @@ def test_a_part_that_stands_alone_has_a_kind_too(kind: str) -> None:
     assert str(refused(CreateChatCompletionRequest, body).param).startswith("messages[0].content[0]")
 
 
+@pytest.mark.parametrize("depth", [100, 300, 450, 600, 900, 990, 2000])
+def test_no_depth_of_nesting_is_anything_but_an_answer(depth: int) -> None:
+    for model in ('"m"', "3", "1.0"):
+        body = '{"model":%s,"prompt":"x","other":%s}' % (model, "[" * depth + "]" * depth)  # noqa: UP031
+        with contextlib.suppress(ApiError):
+            assert decode(CreateCompletionRequest, body.encode()).model == "m"
+
+
 def test_an_integer_may_be_written_with_a_zero_fraction() -> None:
     body = b'{"model":"m","prompt":[1.0,2],"n":2.0,"temperature":1,"logit_bias":{"5":-1e2}}'
     request = decode(CreateCompletionRequest, body)
