@@ -39,7 +39,9 @@ class Environment:
         if stamp.is_file() and stamp.read_text("utf-8") == wanted:
             return
         if not (self._bin / "python").exists():
-            session.log(f"Setting up {self._folder.relative_to(ROOT)}: this happens once and takes a few minutes.")
+            session.log(
+                f"Setting up {self._folder.relative_to(ROOT)}: this happens once and takes a few minutes."
+            )
             venv.create(self._folder, with_pip=True)
         # torch comes first and alone, pinned to the very release: where a CPU build of that release is at hand, the
         # pin takes it, and nothing that is installed later can replace it.

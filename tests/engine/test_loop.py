@@ -202,7 +202,9 @@ def test_a_dead_thread_leaves_nobody_waiting(model: Transformer, monkeypatch: py
                 raise RuntimeError("the books do not balance")
 
             monkeypatch.setattr(engine._core.scheduler, "check_integrity", broken)
-            tasks = [asyncio.ensure_future(collect(engine, request(str(i), max_tokens=200))) for i in range(3)]
+            tasks = [
+                asyncio.ensure_future(collect(engine, request(str(i), max_tokens=200))) for i in range(3)
+            ]
             await until(lambda: engine.stats().num_running == 3)
             engine.abort("0")
             for task in tasks[1:]:

@@ -187,7 +187,8 @@ class PlumblineEngine:
             stops = request.sampling.stop_token_ids | self._info.eos_token_ids
             if not (allowed - stops if request.sampling.min_tokens else allowed):
                 raise RefusedRequestError(
-                    "allowed_token_ids must name at least one token that can be drawn", param="allowed_token_ids"
+                    "allowed_token_ids must name at least one token that can be drawn",
+                    param="allowed_token_ids",
                 )
 
     def _run(self) -> None:
