@@ -75,8 +75,10 @@ def _api_error(_: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """The framework's own refusals: unknown path, wrong method, body too large."""
-    phrase = _PHRASES.get(error.status_code, error.detail if error.status_code < 500 else "")
-    message = phrase.format(method=request.method, path=request.url.path) if phrase else str(server_error())
+    if error.status_code in _PHRASES:
+        message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
+    else:
+        message = error.detail if error.status_code < 500 else server_error().message
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     return _respond(from_status(error.status_code, message, headers))
 

@@ -125,12 +125,13 @@ class Metrics:
         async with aclosing(events) as source:
             async for index, event in source:
                 now = time.perf_counter()
-                if not last:
-                    self._first_token.observe(now - arrived)
-                elif index in last:
-                    self._between.observe(now - last[index])
-                last[index] = now
-                if isinstance(event, Finish):
+                if not isinstance(event, Finish):
+                    if not last:
+                        self._first_token.observe(now - arrived)
+                    elif index in last:
+                        self._between.observe(now - last[index])
+                    last[index] = now
+                else:
                     self._whole.observe(now - arrived)
                     self._success.labels(self._labels["model_name"], event.reason).inc()
                     self._generated.observe(event.usage.completion_tokens)
