@@ -181,8 +181,7 @@ def breaking(after: int) -> Any:
     """A script that fails after some tokens."""
 
     def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-        for chunk in [*said("hello world and more")(request)][:after]:
-            yield chunk
+        yield from [*said("hello world and more")(request)][:after]
         yield TokenChunk(finish_reason="error", error="The engine failed while it computed this request.")
 
     return script
