@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import plumbline._generated.types as generated
 from generate import bundle
+from plumbline._generated import OPERATIONS
 from plumbline._generated.types import (
-    OPERATIONS,
     CreateChatCompletionRequest,
     CreateCompletionRequest,
     CreateResponse,
