@@ -113,15 +113,15 @@ class ResponsesWriter:
             case TextDelta():
                 events, item = self._opened(_TextItem)
                 item.texts.append(event.text)
-                item.logprobs += event.logprobs
-                logprobs = _delta_logprobs(event.logprobs) if self._wants_logprobs else []
+                entries = event.logprobs if self._wants_logprobs else ()  # LP-06
+                item.logprobs += entries
                 delta = ResponseTextDeltaEvent(
                     sequence_number=0,
                     item_id=item.id,
                     output_index=self._index,
                     content_index=0,
                     delta=event.text,
-                    logprobs=logprobs,
+                    logprobs=_delta_logprobs(entries),
                 )
                 return [*events, self._number(delta)]
             case RefusalDelta():
