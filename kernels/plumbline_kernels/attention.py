@@ -102,7 +102,8 @@ def paged_attention_torch(
     if plan is None:
         plan = batch.plans[key] = _plan(batch, block_size, sliding_window, q.dtype)
     decodes, chunks = plan
-    k_flat, v_flat = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
+    k_flat = k_cache.view(-1, num_kv_heads, head_dim)
+    v_flat = v_cache.view(-1, num_kv_heads, head_dim)
 
     attended = None
     if decodes is not None:
