@@ -11,6 +11,7 @@ w, position p attends to (p - w, p]. Cache slots that a sequence does not own ma
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -102,7 +103,8 @@ def paged_attention_torch(
     if plan is None:
         plan = batch.plans[key] = _plan(batch, block_size, sliding_window, q.dtype)
     decodes, chunks = plan
-    k_flat, v_flat = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
+    k_flat = k_cache.view(-1, num_kv_heads, head_dim)
+    v_flat = v_cache.view(-1, num_kv_heads, head_dim)
 
     attended = None
     if decodes is not None:
@@ -162,19 +164,24 @@ def _plan(
 def _plan_decodes(
     batch: AttentionBatch, count: int, block_size: int, window: int | None, dtype: torch.dtype
 ) -> _Decodes:
-    seq_lens = batch.seq_lens[:count].long().unsqueeze(1)
-    longest = batch.max_seq_len if count == batch.seq_lens.shape[0] else int(seq_lens.max())
+    last = (batch.seq_lens[:count].unsqueeze(1).long() - 1).clamp_(min=0)
+    longest = batch.max_seq_len if count == batch.seq_lens.shape[0] else int(last.max()) + 1
     length = longest if window is None else min(longest, window)
-    offsets = torch.arange(cdiv(length, _PADDING) * _PADDING).unsqueeze(0)
-    first = None if window is None or window >= longest else (seq_lens - window).clamp_(min=0)
+    offsets = _offsets(cdiv(length, _PADDING) * _PADDING)
+    first = None if window is None or window >= longest else (last - (window - 1)).clamp_(min=0)
+    wanted = offsets if first is None else offsets + first
     # Padding reads the sequence's own last slot: what it holds is finite, and the mask gives it no weight.
-    positions = torch.minimum(offsets if first is None else offsets + first, (seq_lens - 1).clamp_(min=0))
-    pages = batch.block_tables[:count].long().gather(1, positions // block_size)
-    slots = pages.mul_(block_size).add_(positions % block_size)
-    keys = seq_lens if first is None else seq_lens - first
-    hidden = offsets >= keys.clamp(min=1)
-    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+    positions = torch.minimum(wanted, last)
+    slots = batch.block_tables[:count].long().gather(1, positions // block_size)
+    slots = slots.mul_(block_size).add_(positions % block_size)
+    mask = torch.where(wanted > last, float("-inf"), 0.0).to(dtype)[:, None, None]
     return _Decodes(count, slots.flatten(), mask)
+
+
+@lru_cache(maxsize=64)
+def _offsets(length: int) -> Tensor:
+    """0 .. length - 1 as a row; a decoding batch asks for the same length many times."""
+    return torch.arange(length).unsqueeze(0)
 
 
 def _plan_chunk(
