@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -159,6 +160,51 @@ def test_the_digest_keeps_facts_and_drops_prose() -> None:
     assert facts["schemas"] == {"List": {"type": "object", "properties": {"description": {"type": "string"}}}}
     assert list(facts["operations"]) == ["listModels"]
     assert "Prose" not in upstream._dumped(facts)
+
+
+def test_an_operation_stays_where_it_is() -> None:
+    ours = {"paths": {"/v1/x": {"get": {"operationId": "x"}}}, "components": {"schemas": {}}}
+    theirs = {"operations": {"x": {"path": "/y", "method": "get"}}, "schemas": {}}
+    with pytest.raises(bundle.ContractError, match="elsewhere"):
+        upstream.Comparison(theirs, ours).run()
+
+
+def test_open_and_closed_are_told_apart() -> None:
+    ours = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string", "const": "x"}, "c": {}},
+    }
+    theirs = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "a": {"enum": ["x"], "type": "string"},
+            "b": {"type": "string"},
+            "c": {"type": "string"},
+        },
+    }
+    comparison = upstream.Comparison({"schemas": {}}, {"components": {"schemas": {}}})
+    comparison._schemas("it", ours, theirs)
+
+    assert {"it: unknown fields", "it.a: open", "it.b: closed"} <= comparison.found
+    assert not any(line.startswith("it.c") for line in comparison.found)
+
+
+def test_the_list_of_differences_is_printed_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    official = tmp_path / "official.yaml"
+    official.write_text("{openapi: 3.1.0, info: {version: '1'}, paths: {}, components: {schemas: {}}}")
+    reviewed = tmp_path / "differences.yaml"
+    reviewed.write_text("[{reason: ours, differences: ['*: operation added', 'gone: field +x']}]")
+    monkeypatch.setattr(upstream, "UPSTREAM", tmp_path / "upstream.json")
+    monkeypatch.setattr(upstream, "DIFFERENCES", reviewed)
+
+    assert upstream.main([str(official)]) == 1
+    assert capsys.readouterr().out == "explains nothing: gone: field +x\n"
+    reviewed.write_text("[]")
+    assert upstream.main([]) == 1
+    assert "not explained: listModels: operation added\n" in capsys.readouterr().out
 
 
 def test_a_union_is_compared_by_the_labels_of_its_members() -> None:

@@ -54,10 +54,10 @@ def test_a_failure_in_mid_stream_passes() -> None:
 )
 def test_one_broken_event_is_found(path: str, broken: Any) -> None:
     good = EVENTS[:1] if path == "/v1/responses" else CHUNKS[:1]
-    with pytest.raises(Exception, match="(?i)event"):
+    with pytest.raises(Exception, match=r"(?i)event"):
         judge(path, [*framed(good), *framed([broken]), sse.DONE])
 
 
 def test_an_event_that_is_not_json_is_found() -> None:
-    with pytest.raises(Exception, match="(?i)event"):
+    with pytest.raises(Exception, match=r"(?i)event"):
         judge("/v1/chat/completions", [sse.frame(b"[FINISHED]")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -109,6 +109,26 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
 )
 def test_words_are_listed_as_in_english(words: list[str], text: str) -> None:
     assert errors.listed(words, "or") == text
+
+
+def test_a_path_that_leads_nowhere_is_still_named() -> None:
+    error = explain(dict, {"a": [1]}, "Expected `int`, got `str` - at `$.a[5].b`")
+
+    assert (error.param, error.code) == ("a[5].b", "invalid_type")
+
+
+def test_a_map_of_closed_strings_says_which_it_supports() -> None:
+    class Root(msgspec.Struct):
+        moods: dict[str, Literal["calm", "storm"]]
+
+    document = {"moods": {"today": "calm", "later": "fog"}}
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(document, Root)
+    error = explain(Root, document, str(caught.value))
+
+    assert (
+        error.message == "Invalid value for 'moods.later': 'fog'. Supported values are: 'calm' and 'storm'."
+    )
 
 
 def test_a_refusal_that_nobody_foresaw_is_still_a_400() -> None:

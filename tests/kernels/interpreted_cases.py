@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline_kernels import attention, logits, norm, rope_kv, sampling, swiglu
+from plumbline_kernels import _attention_triton, attention, logits, norm, rope_kv, sampling, swiglu
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
@@ -117,8 +117,8 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
 )
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
     """Also with a cache whose unowned slots hold NaN."""
-    monkeypatch.setattr(attention, "_config", lambda decode, group, hd: SMALL)
-    monkeypatch.setattr(attention, "_num_segments", lambda programs, length, tile: segments)
+    monkeypatch.setattr(_attention_triton, "_config", lambda decode, group, hd: SMALL)
+    monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile: segments)
     block_size = 8
     batch = make_batch(lens, block_size, padding=2)
     num_blocks = int(batch.block_tables.max()) + 2
@@ -140,7 +140,7 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
     """Sequences of length 0, which pad a batch to a fixed size, give zeros, whole or split."""
-    monkeypatch.setattr(attention, "_config", lambda decode, group, hd: SMALL)
+    monkeypatch.setattr(_attention_triton, "_config", lambda decode, group, hd: SMALL)
     cache = torch.full((3, 8, 1, 16), float("nan"))
     cache[1] = randn(8, 1, 16)
     batch = attention.AttentionBatch(
@@ -154,7 +154,7 @@ def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
         num_decodes=2,
     )
     for segments in (1, 2):
-        monkeypatch.setattr(attention, "_num_segments", lambda programs, length, tile, n=segments: n)
+        monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile, n=segments: n)
         out = attention.paged_attention(randn(2, 2, 16), cache, cache, batch, 1.0)
         assert not out[0].isnan().any()
         assert (out[1] == 0).all()

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from plumbline_kernels import attention, logits, norm, rope_kv, sampling, swiglu
+from plumbline_kernels import _attention_triton, logits, norm, rope_kv, sampling, swiglu
 from plumbline_kernels._backend import CompileCase
 
 triton = pytest.importorskip("triton")
 
 SHARED_LIMIT = 227 * 1024
 CASES = [
-    case for module in (norm, rope_kv, attention, swiglu, logits, sampling) for case in module.compile_cases()
+    case
+    for module in (norm, rope_kv, _attention_triton, swiglu, logits, sampling)
+    for case in module.compile_cases()
 ]
 
 

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 
+@pytest.mark.skipif(
+    tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 9),
+    reason="older interpreters cannot run loops with bounds known at run time under NumPy 2.4",
+)
 def test_every_kernel_agrees_with_its_twin_under_the_interpreter() -> None:
     """All cases of interpreted_cases.py pass, and there are as many as there should be."""
     cases = Path(__file__).with_name("interpreted_cases.py")

@@ -1,13 +1,15 @@
 """The transformer: Llama, Qwen2, Qwen3 and Mistral in one file, told apart by flags of the config.
 
-Plain classes around tensors; no autograd, no module tree. A step costs five linear layers' worth of weights per layer
+Plain classes around tensors; no autograd, no module tree. A step is little more than its four linear layers per layer
 and as few other operations as possible: projections are merged (q, k, v into one; gate and up into one), the residual
 add is fused with the norm, the rotation with the cache write.
 
-On batch invariance: every operation here treats rows alone, so in exact arithmetic a row's result does not depend on
-the batch. In floating point it can, in the last bits: BLAS picks another summation order for another number of rows
-(one row is a matrix-vector product), and attention pads to the longest sequence. In fp32 the differences stay around
-1e-6 of the logits' scale.
+On batch invariance, that is, whether a sequence's logits can depend on what else is in the step. On CPU in fp32 and
+bf16 a decode step gives the same bits in any batch: the linear layers are packed so that they do (see `linear.py`),
+attention pads so that it does, and norms, rotation and activation treat each row alone. What still differs in the
+last bits: a prompt computed in other chunks (the chunk's attention is one matrix product of another shape), fp32 with
+more than three query heads per key head, fp16 (which runs on BLAS), and everything on a GPU, where cuBLAS picks its
+kernel by the number of rows.
 """
 
 from __future__ import annotations

@@ -1,0 +1,323 @@
+"""The Triton version of `paged_attention`: one kernel for decodes and prefill chunks, and a reduction.
+
+A program takes a block of queries of one sequence together with all query heads that share a key head, so that its
+rows fill a matrix instruction and each key is read once for all of them. It walks the sequence's keys in tiles with
+an online softmax in base 2, skipping the tiles that causality or the window hide. A small batch of decodes cannot
+fill a GPU that way, so its keys are cut into segments, each a program of its own, and `_reduce_kernel` joins them.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from plumbline_kernels._backend import CompileCase, check, jit, next_power_of_2, tl, tuning
+
+if TYPE_CHECKING:
+    from plumbline_kernels.attention import AttentionBatch
+
+__all__ = ["compile_cases", "launch"]
+
+MAX_SEGMENTS = 16
+
+
+@jit
+def _attend_kernel(
+    q_ptr,  # [T, H, HD]
+    k_cache_ptr,  # [num_blocks, BLOCK_SIZE, KV, HD]
+    v_cache_ptr,
+    out_ptr,  # [T, H, HD] if SEGMENTS == 1, else fp32 [T, H, SEGMENTS, HD]
+    max_ptr,  # fp32 [T, H, SEGMENTS], used if SEGMENTS > 1
+    sum_ptr,
+    query_start_ptr,  # int32 [num_seqs + 1]
+    seq_lens_ptr,  # int32 [num_seqs]
+    block_tables_ptr,  # int32 [num_seqs, max_blocks]
+    num_seqs,
+    q_stride,
+    table_stride,
+    cache_block_stride,
+    cache_slot_stride,
+    cache_head_stride,
+    scale_log2,  # scale * log2(e): the softmax is in base 2
+    window,  # 0 for none
+    H: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads per key head
+    HD: tl.constexpr,
+    HD_PAD: tl.constexpr,  # power of two >= HD
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,  # rows of a program: BLOCK_Q tokens times GROUP heads, rounded up
+    BLOCK_Q: tl.constexpr,
+    TILE: tl.constexpr,  # keys per iteration
+    SEGMENTS: tl.constexpr,
+    DECODE: tl.constexpr,  # one query per sequence, so the program id is the sequence
+):
+    kv_head = tl.program_id(1)
+    segment = tl.program_id(2)
+
+    block = tl.program_id(0)
+    if DECODE:
+        seq = block
+        first_query = 0
+    else:
+        # The grid is an upper bound that needs no lengths on the host. Sequence i owns the query blocks from
+        # start[i] // BLOCK_Q + i up to that of its successor; the last may be empty. Find the owner by bisection.
+        base = tl.load(query_start_ptr)
+        seq = 0
+        end = num_seqs
+        while end - seq > 1:
+            middle = (seq + end) // 2
+            first = (tl.load(query_start_ptr + middle) - base) // BLOCK_Q + middle
+            if first <= block:
+                seq = middle
+            else:
+                end = middle
+        first_query = (block - ((tl.load(query_start_ptr + seq) - base) // BLOCK_Q + seq)) * BLOCK_Q
+    start = tl.load(query_start_ptr + seq)
+    query_len = tl.load(query_start_ptr + seq + 1) - start
+    seq_len = tl.load(seq_lens_ptr + seq)
+    if first_query >= query_len:
+        return
+    context_len = seq_len - query_len
+
+    row = tl.arange(0, BLOCK_M)
+    query = first_query + row // GROUP
+    head = kv_head * GROUP + row % GROUP
+    row_mask = (row < BLOCK_Q * GROUP) & (query < query_len)
+    token = (start + query).to(tl.int64)
+    dim = tl.arange(0, HD_PAD)
+    dim_mask = dim < HD
+    q_at = q_ptr + token[:, None] * q_stride + head[:, None] * HD + dim[None, :]
+    q = tl.load(q_at, mask=row_mask[:, None] & dim_mask[None, :], other=0.0)
+    position = context_len + query
+
+    # The keys that any row of this program sees, cut into this segment's share of whole tiles.
+    last_key = context_len + tl.minimum(first_query + BLOCK_Q, query_len)
+    first_key = 0
+    if window > 0:
+        first_key = tl.maximum(context_len + first_query - window + 1, 0)
+    first_tile = first_key // TILE
+    end_tile = tl.cdiv(last_key, TILE)
+    if SEGMENTS > 1:
+        share = tl.cdiv(end_tile - first_tile, SEGMENTS)
+        first_tile += segment * share
+        end_tile = tl.minimum(first_tile + share, end_tile)
+
+    table = block_tables_ptr + seq * table_stride
+    k_base = k_cache_ptr + kv_head * cache_head_stride
+    v_base = v_cache_ptr + kv_head * cache_head_stride
+    running_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    running_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, HD_PAD], dtype=tl.float32)
+    for tile in range(first_tile, end_tile):
+        key = tile * TILE + tl.arange(0, TILE)
+        key_mask = key < seq_len
+        page = tl.load(table + key // BLOCK_SIZE, mask=key_mask, other=0).to(tl.int64)
+        at = page * cache_block_stride + (key % BLOCK_SIZE) * cache_slot_stride
+        # Slots beyond the sequence may hold NaN, and 0 * NaN would poison the sum: load zeros there.
+        k = tl.load(
+            k_base + at[None, :] + dim[:, None], mask=key_mask[None, :] & dim_mask[:, None], other=0.0
+        )
+        v = tl.load(
+            v_base + at[:, None] + dim[None, :], mask=key_mask[:, None] & dim_mask[None, :], other=0.0
+        )
+
+        scores = tl.dot(q, k, input_precision="ieee") * scale_log2
+        visible = key[None, :] <= position[:, None]
+        if window > 0:
+            visible = visible & (key[None, :] > position[:, None] - window)
+        scores = tl.where(visible, scores, float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+        # A row that has seen no key yet keeps -inf; subtracting zero instead avoids inf - inf.
+        safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+        weights = tl.exp2(scores - safe_max[:, None])
+        rescale = tl.exp2(running_max - safe_max)
+        running_sum = running_sum * rescale + tl.sum(weights, axis=1)
+        acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        running_max = new_max
+
+    out_mask = row_mask[:, None] & dim_mask[None, :]
+    if SEGMENTS == 1:
+        acc = acc / tl.where(running_sum == 0.0, 1.0, running_sum)[:, None]
+        out_at = out_ptr + (token[:, None] * H + head[:, None]) * HD + dim[None, :]
+        tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
+    else:
+        part = (token * H + head) * SEGMENTS + segment
+        tl.store(out_ptr + part[:, None] * HD + dim[None, :], acc, mask=out_mask)
+        tl.store(max_ptr + part, running_max, mask=row_mask)
+        tl.store(sum_ptr + part, running_sum, mask=row_mask)
+
+
+@jit
+def _reduce_kernel(
+    parts_ptr,  # fp32 [T, H, SEGMENTS, HD]
+    max_ptr,  # fp32 [T, H, SEGMENTS]
+    sum_ptr,
+    out_ptr,  # [T, H, HD]
+    HD: tl.constexpr,
+    HD_PAD: tl.constexpr,
+    SEGMENTS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    segment = tl.arange(0, SEGMENTS)
+    dim = tl.arange(0, HD_PAD)
+    maxima = tl.load(max_ptr + row * SEGMENTS + segment)
+    total_max = tl.max(maxima, axis=0)
+    # Segments without keys have a maximum of -inf and so no weight; a padding sequence has only such.
+    scale = tl.exp2(maxima - tl.where(total_max == float("-inf"), 0.0, total_max))
+    total = tl.sum(tl.load(sum_ptr + row * SEGMENTS + segment) * scale, axis=0)
+    at = parts_ptr + (row * SEGMENTS + segment[:, None]) * HD + dim[None, :]
+    parts = tl.load(at, mask=(dim < HD)[None, :], other=0.0)
+    out = tl.sum(parts * scale[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
+    tl.store(out_ptr + row * HD + dim, out.to(out_ptr.dtype.element_ty), mask=dim < HD)
+
+
+def launch(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: "AttentionBatch", scale: float, window: int | None
+) -> Tensor:
+    """Run decodes and prefill chunks as two launches of one kernel, each with the tiles that suit it."""
+    check(q.stride(2) == 1 and q.stride(1) == q.shape[2], "paged_attention: heads of q must be contiguous")
+    check(k_cache.stride() == v_cache.stride(), "paged_attention: the caches must share their strides")
+    check(k_cache.stride(3) == 1, "paged_attention: heads in the cache must be contiguous")
+    check(batch.block_tables.stride(1) == 1, "paged_attention: rows of block_tables must be contiguous")
+    # Padding rows stay zero.
+    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    num_seqs = batch.seq_lens.shape[0]
+    num_decodes = num_seqs if batch.max_query_len == 1 else batch.num_decodes
+    if num_decodes:
+        _launch_part(q, k_cache, v_cache, out, batch, slice(0, num_decodes), num_decodes, scale, window, True)
+    if num_decodes < num_seqs:
+        tokens = q.shape[0] - num_decodes
+        _launch_part(
+            q, k_cache, v_cache, out, batch, slice(num_decodes, num_seqs), tokens, scale, window, False
+        )
+    return out
+
+
+def _launch_part(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    out: Tensor,
+    batch: "AttentionBatch",
+    seqs: slice,
+    num_tokens: int,
+    scale: float,
+    window: int | None,
+    decode: bool,
+) -> None:
+    _, num_heads, head_dim = q.shape
+    _, block_size, num_kv_heads, _ = k_cache.shape
+    group = num_heads // num_kv_heads
+    num_seqs = seqs.stop - seqs.start
+    config = _config(decode, group, head_dim)
+    block_q = 1 if decode else config["block_m"] // group
+    q_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
+    segments = _num_segments(q_blocks * num_kv_heads, batch.max_seq_len, config["tile"]) if decode else 1
+    parts, maxima, sums = out, out, out
+    if segments > 1:
+        # Decodes own the first rows, one each.
+        parts = torch.empty((num_seqs, num_heads, segments, head_dim), dtype=torch.float32, device=q.device)
+        maxima = torch.empty((num_seqs, num_heads, segments), dtype=torch.float32, device=q.device)
+        sums = torch.empty_like(maxima)
+    _attend_kernel[(q_blocks, num_kv_heads, segments)](
+        q,
+        k_cache,
+        v_cache,
+        parts,
+        maxima,
+        sums,
+        batch.query_start_loc[seqs.start :],
+        batch.seq_lens[seqs.start :],
+        batch.block_tables[seqs.start :],
+        num_seqs,
+        q.stride(0),
+        batch.block_tables.stride(0),
+        k_cache.stride(0),
+        k_cache.stride(1),
+        k_cache.stride(2),
+        scale * 1.4426950408889634,
+        window or 0,
+        H=num_heads,
+        GROUP=group,
+        HD=head_dim,
+        HD_PAD=max(next_power_of_2(head_dim), 16),
+        BLOCK_SIZE=block_size,
+        BLOCK_M=config["block_m"],
+        BLOCK_Q=block_q,
+        TILE=config["tile"],
+        SEGMENTS=segments,
+        DECODE=decode,
+        num_warps=config["num_warps"],
+        num_stages=config["num_stages"],
+    )
+    if segments > 1:
+        _reduce_kernel[(num_seqs * num_heads,)](
+            parts,
+            maxima,
+            sums,
+            out,
+            HD=head_dim,
+            HD_PAD=max(next_power_of_2(head_dim), 16),
+            SEGMENTS=segments,
+            num_warps=tuning("attention_reduce")["num_warps"],
+        )
+
+
+def _config(decode: bool, group: int, head_dim: int) -> dict[str, int]:
+    """The tiles for this kind of work; wide heads take smaller ones, large groups at least one token."""
+    name = ("attention_decode" if decode else "attention_prefill") + ("_wide" if head_dim > 128 else "")
+    config = tuning(name)
+    return config | {"block_m": max(config["block_m"], next_power_of_2(group))}
+
+
+def _num_segments(programs: int, max_seq_len: int, tile: int) -> int:
+    """How many ways to split the keys so that a small batch still fills the GPU; depends on nothing on the device."""
+    wanted = min(256 // programs if programs else 1, max_seq_len // (2 * tile), MAX_SEGMENTS)
+    return 1 << max(wanted, 1).bit_length() - 1
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 64."""
+    for head_dim in (64, 80, 128, 256):
+        for segments in (0, 1, MAX_SEGMENTS):  # 0 is prefill
+            yield _attend_case(f"paged_attention hd={head_dim} segments={segments}", head_dim, segments)
+        yield CompileCase(
+            f"paged_attention reduce hd={head_dim}",
+            _reduce_kernel,
+            {"parts_ptr": "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32", "out_ptr": "*bf16"},
+            {"HD": head_dim, "HD_PAD": next_power_of_2(head_dim), "SEGMENTS": MAX_SEGMENTS},
+            tuning("attention_reduce"),
+        )
+    # Triton compiles integers that are 1 as constants: a step with a single sequence is a kernel of its own.
+    yield _attend_case("paged_attention hd=128, one sequence", 128, 0, num_seqs=1)
+
+
+def _attend_case(name: str, head_dim: int, segments: int, **constants: int) -> CompileCase:
+    config = _config(segments > 0, 4, head_dim)
+    pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
+    indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
+    outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}
+    names = {"num_seqs", "q_stride", "table_stride", "window"}
+    names |= {"cache_block_stride", "cache_slot_stride", "cache_head_stride"}
+    integers = dict.fromkeys(sorted(names - constants.keys()), "i32")
+    return CompileCase(
+        name,
+        _attend_kernel,
+        pointers | indices | outputs | integers | {"scale_log2": "fp32"},
+        constants
+        | {
+            "H": 32,
+            "GROUP": 4,
+            "HD": head_dim,
+            "HD_PAD": next_power_of_2(head_dim),
+            "BLOCK_SIZE": 64,
+            "BLOCK_M": config["block_m"],
+            "BLOCK_Q": 1 if segments else config["block_m"] // 4,
+            "TILE": config["tile"],
+            "SEGMENTS": max(segments, 1),
+            "DECODE": segments > 0,
+        },
+        config,
+        ("mma.sync",) if segments else ("wgmma",),
+    )

@@ -1,0 +1,273 @@
+"""The reference engine: any causal language model of Hugging Face transformers behind the port.
+
+Plain and right rather than fast: every request has its own key-value cache, a pass over the running requests computes
+one token for each, one after the other, and nothing is shared between them. That makes it the oracle for our own
+engine, and the way to serve a model that our own does not know.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from bisect import insort
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plumbline.engine.api import (
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    TokenChunk,
+    TokenLogprob,
+)
+from plumbline.engine.core import Output
+from plumbline.engine.loop import FEATURES, ThreadedEngine
+from plumbline.engine.request import RequestState
+from plumbline.engine.sampler import logprob_rows
+from plumbline_kernels.sampling import apply_penalties, sample
+
+__all__ = ["TransformersEngine"]
+
+_log = logging.getLogger("plumbline.engines.transformers")
+
+
+class TransformersEngine(ThreadedEngine):
+    """A transformers model on a thread, behind the port."""
+
+    def __init__(
+        self,
+        hf_model: Any,
+        *,
+        model: str,
+        max_model_len: int | None = None,
+        max_num_running: int = 8,
+        max_num_waiting: int = 256,
+    ) -> None:
+        """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`."""
+        config = hf_model.config.get_text_config()
+        info = EngineInfo(
+            name="transformers",
+            model=model,
+            vocab_size=config.vocab_size,
+            max_model_len=max_model_len or getattr(config, "max_position_embeddings", None) or 4096,
+            eos_token_ids=_eos_token_ids(hf_model),
+            features=FEATURES,
+        )
+        super().__init__(
+            _TransformersCore(hf_model, info, max_num_running),
+            info,
+            max_in_flight=max_num_running + max_num_waiting,
+        )
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: Path,
+        *,
+        model: str,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+        max_model_len: int | None = None,
+        max_num_waiting: int = 256,
+    ) -> TransformersEngine:
+        """Load a model folder; `dtype` None takes the one of its config."""
+        from transformers import AutoModelForCausalLM
+
+        hf_model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype if dtype is not None else "auto", local_files_only=True
+        )
+        return cls(
+            hf_model.to(device), model=model, max_model_len=max_model_len, max_num_waiting=max_num_waiting
+        )
+
+
+class _TransformersCore:
+    """Running requests with a cache each; a step computes one token for every one of them, one after the other."""
+
+    def __init__(self, hf_model: Any, info: EngineInfo, max_num_running: int) -> None:
+        self._model = hf_model.eval()
+        self._info = info
+        self._max_num_running = max_num_running
+        self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
+        self._waiting: list[RequestState] = []
+        self._running: dict[str, tuple[RequestState, Any]] = {}
+        self._arrivals = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Something runs or waits."""
+        return bool(self._running or self._waiting)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Take a request that has been checked."""
+        self._arrivals += 1
+        state = RequestState(
+            request,
+            arrival=self._arrivals,
+            eos_token_ids=self._info.eos_token_ids,
+            max_model_len=self._info.max_model_len,
+        )
+        insort(self._waiting, state, key=lambda waiting: waiting.key)
+
+    def abort(self, request_id: str) -> list[Output]:
+        """End a request before its next token."""
+        left = [state for state in self._waiting if state.request.request_id != request_id]
+        known = self._running.pop(request_id, None) is not None or len(left) < len(self._waiting)
+        self._waiting = left
+        return [(request_id, TokenChunk(finish_reason="abort"))] if known else []
+
+    def fail_all(self, error: str) -> list[Output]:
+        """End every request with an error."""
+        ids = [*self._running, *(state.request.request_id for state in self._waiting)]
+        self._running.clear()
+        self._waiting.clear()
+        return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
+
+    def check_integrity(self) -> None:
+        """Nothing is shared between requests, so nothing can be lost."""
+
+    def stats(self) -> EngineStats:
+        """The counters; there is no paged cache, so what concerns blocks is zero."""
+        return EngineStats(
+            alive=True,
+            seconds_since_step=0.0,
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            kv_cache_usage=0.0,
+            num_preemptions=0,
+            prefix_cache_queries=0,
+            prefix_cache_hits=0,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            num_steps=self._num_steps,
+        )
+
+    def step(self) -> list[Output]:
+        """One token for each running request; a request that fails ends alone."""
+        while self._waiting and len(self._running) < self._max_num_running:
+            state = self._waiting.pop(0)
+            self._running[state.request.request_id] = (state, None)
+        outputs: list[Output] = []
+        for request_id, (state, cache) in list(self._running.items()):
+            try:
+                chunk, cache = self._advance(state, cache)
+            except Exception:
+                _log.exception("a step failed")
+                chunk = TokenChunk(
+                    finish_reason="error", error="The engine failed while it computed this request."
+                )
+            outputs.append((request_id, chunk))
+            if chunk.finish_reason is None:
+                self._running[request_id] = (state, cache)
+            else:
+                del self._running[request_id]
+        return outputs
+
+    @torch.inference_mode()
+    def _advance(self, state: RequestState, cache: Any) -> tuple[TokenChunk, Any]:
+        """Compute the request's next token; returns its chunk and its cache for the next step."""
+        sampling = state.sampling
+        first = state.num_output_tokens == 0
+        scores_prompt = first and sampling.prompt_logprobs is not None
+        token_ids = state.token_ids if cache is None else state.token_ids[-1:]
+        extra = {"logits_to_keep": 1} if self._keeps_logits and not scores_prompt else {}
+        output = self._model(
+            input_ids=torch.tensor([token_ids], device=self._model.device),
+            past_key_values=cache,
+            use_cache=True,
+            **extra,
+        )
+        logits: Tensor = output.logits[0].float()
+        self._num_steps += 1
+        prompt_logprobs = None
+        if first:
+            self._prompt_tokens += state.num_prompt_tokens
+            if scores_prompt:
+                prompt_logprobs = (None, *_prompt_logprobs(state, logits))
+
+        tokens: tuple[int, ...] = ()
+        logprobs: tuple[TokenLogprob, ...] | None = None
+        if state.max_len == state.num_prompt_tokens:
+            # `max_tokens=0` asks for the prompt's logprobs alone.
+            state.finish_reason = "length"
+        else:
+            raw = logits[-1:]
+            token = _draw(state, raw)
+            if sampling.logprobs is not None:
+                normalised = torch.log_softmax(raw, dim=-1)
+                chosen = torch.tensor([token], device=raw.device)
+                logprobs = tuple(logprob_rows(normalised, chosen, [sampling.logprobs]))
+            state.append(token)
+            self._generation_tokens += 1
+            tokens = (token,)
+        chunk = TokenChunk(
+            token_ids=tokens,
+            logprobs=logprobs,
+            finish_reason=state.finish_reason,
+            prompt_logprobs=prompt_logprobs,
+        )
+        # Models without such a cache compute the whole sequence again at every step.
+        return chunk, getattr(output, "past_key_values", None)
+
+
+def _draw(state: RequestState, raw: Tensor) -> int:
+    """Draw a token from raw logits fp32 [1, V], in the order that `SamplingParams` documents."""
+    sampling, device = state.sampling, raw.device
+    logits = raw.clone()
+    for token, bias in sampling.logit_bias.items():
+        logits[0, token] += bias
+    if sampling.allowed_token_ids is not None:
+        banned = torch.ones_like(logits, dtype=torch.bool)
+        banned[0, sorted(sampling.allowed_token_ids)] = False
+        logits.masked_fill_(banned, float("-inf"))
+    if state.num_tokens < state.min_len and state.stop_ids:
+        logits[0, sorted(state.stop_ids)] = float("-inf")
+
+    def row(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor([value], dtype=dtype, device=device)
+
+    prompt_mask = torch.zeros_like(logits, dtype=torch.bool)
+    prompt_mask[0, state.token_ids[: state.num_prompt_tokens]] = True
+    output = torch.tensor(state.token_ids[state.num_prompt_tokens :], dtype=torch.int64, device=device)
+    counts = torch.bincount(output, minlength=logits.shape[1]).int().unsqueeze(0)
+    apply_penalties(
+        logits,
+        prompt_mask,
+        counts,
+        row(sampling.repetition_penalty),
+        row(sampling.frequency_penalty),
+        row(sampling.presence_penalty),
+    )
+    drawn = sample(
+        logits,
+        row(sampling.temperature),
+        row(sampling.top_k, torch.int32),
+        row(sampling.top_p),
+        row(sampling.min_p),
+        row(state.seed, torch.int64),
+        row(state.num_tokens, torch.int64),
+    )
+    return int(drawn)
+
+
+def _prompt_logprobs(state: RequestState, logits: Tensor) -> list[TokenLogprob]:
+    """What logits [prompt, V] give to the prompt tokens after the first."""
+    following = torch.tensor(state.token_ids[1 : state.num_prompt_tokens], device=logits.device)
+    if following.numel() == 0:
+        return []
+    tops = [state.sampling.prompt_logprobs or 0] * len(following)
+    return logprob_rows(torch.log_softmax(logits[: len(following)], dim=-1), following, tops)
+
+
+def _eos_token_ids(hf_model: Any) -> frozenset[int]:
+    for config in (getattr(hf_model, "generation_config", None), hf_model.config.get_text_config()):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()

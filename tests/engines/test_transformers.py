@@ -1,0 +1,306 @@
+"""The reference engine continues sequences as transformers does, and keeps the promises of the port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from plumbline.engine.api import (
+    EngineClosedError,
+    EngineFullError,
+    GenerateRequest,
+    RefusedRequestError,
+    SamplingParams,
+    TokenChunk,
+)
+from plumbline.engine.config import EngineConfig
+from plumbline.engine.loop import PlumblineEngine
+from plumbline.engine.runner import ModelRunner
+from plumbline.engines.transformers import TransformersEngine
+from plumbline.models import load_model
+
+VOCAB, EOS, LIMIT = 120, 3, 96
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=LIMIT,
+        initializer_range=0.3,
+        eos_token_id=EOS,
+        bos_token_id=None,
+        pad_token_id=None,
+    )
+    path = tmp_path_factory.mktemp("llama")
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def request(name: str, prompt: list[int], **sampling: Any) -> GenerateRequest:
+    sampling = {"temperature": 0.0, "max_tokens": 20} | sampling
+    return GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=SamplingParams(**sampling))
+
+
+async def collect(engine: Any, wanted: GenerateRequest) -> list[TokenChunk]:
+    return [chunk async for chunk in engine.generate(wanted)]
+
+
+def tokens(chunks: list[TokenChunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def _hf_model(engine: TransformersEngine) -> Any:
+    """The transformers model inside, for tests that replace a part of it."""
+    return engine._core._model  # type: ignore[attr-defined]
+
+
+Scenario = Callable[[TransformersEngine], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def play(folder: Path) -> Callable[..., None]:
+    """Run a coroutine against a started engine, and stop it afterwards."""
+
+    def run(scenario: Scenario, **limits: int) -> None:
+        async def main() -> None:
+            loaded = TransformersEngine.from_folder(folder, model="tiny")
+            engine = TransformersEngine(_hf_model(loaded), model="tiny", **limits)
+            await engine.start()
+            try:
+                await asyncio.wait_for(scenario(engine), 60)
+            finally:
+                await engine.stop()
+
+        asyncio.run(main())
+
+    return run
+
+
+PROMPTS = {"a": [5, 9, 77, 4], "b": [1], "c": [8, 8, 8, 20, 31, 40, 41]}
+
+
+def test_greedy_tokens_are_those_of_generate(play, folder):
+    """Alone and beside others."""
+    model = LlamaForCausalLM.from_pretrained(folder)
+
+    async def scenario(engine: TransformersEngine) -> None:
+        results = await asyncio.gather(
+            *(collect(engine, request(name, prompt)) for name, prompt in PROMPTS.items())
+        )
+        for prompt, chunks in zip(PROMPTS.values(), results, strict=True):
+            expected = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0].tolist()
+            assert prompt + tokens(chunks) == expected
+            assert chunks[-1].finish_reason == ("stop" if expected[-1] == EOS else "length")
+            assert all(chunk.finish_reason is None for chunk in chunks[:-1])
+
+    play(scenario)
+
+
+SAMPLED: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "seed": 4},
+    {"temperature": 1.3, "seed": 5, "top_k": 12, "top_p": 0.8, "min_p": 0.02},
+    {
+        "temperature": 0.8,
+        "seed": -9,
+        "frequency_penalty": 0.7,
+        "presence_penalty": 0.4,
+        "repetition_penalty": 1.2,
+    },
+    {"temperature": 1.0, "seed": 6, "logit_bias": {7: 5.0, 9: -100.0}, "logprobs": 3, "prompt_logprobs": 2},
+    {"temperature": 2.0, "seed": 7, "allowed_token_ids": frozenset({EOS, 10, 11, 12}), "min_tokens": 9},
+    {"temperature": 2.0, "seed": 8, "stop_token_ids": frozenset(range(40, 70)), "ignore_eos": True},
+    {"max_tokens": 0, "prompt_logprobs": 1},
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLED, ids=str)
+def test_our_own_engine_gives_the_same_answer(play, folder, sampling):
+    """Two independent engines behind one port: the same tokens, reasons and logprobs for the same request."""
+
+    async def scenario(reference: TransformersEngine) -> None:
+        model = load_model(folder)
+        config = EngineConfig(max_model_len=LIMIT, num_blocks=32, block_size=16)
+        runner = ModelRunner(model, num_blocks=32, block_size=16, device=model.device)
+        ours = PlumblineEngine(config, runner, model="tiny", eos_token_ids=model.config.eos_token_ids)
+        await ours.start()
+        try:
+            for name, prompt in PROMPTS.items():
+                wanted = request(name, prompt, **sampling)
+                expected, found = await collect(reference, wanted), await collect(ours, wanted)
+                assert tokens(found) == tokens(expected)
+                assert found[-1].finish_reason == expected[-1].finish_reason
+                for left, right in zip(found, expected, strict=True):
+                    for entries in ("logprobs", "prompt_logprobs"):
+                        compare(getattr(left, entries), getattr(right, entries))
+        finally:
+            await ours.stop()
+
+    def compare(left: Any, right: Any) -> None:
+        assert (left is None) == (right is None)
+        for ours, theirs in zip(left or (), right or (), strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                assert ours.token_id == theirs.token_id
+                assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+                assert [t for t, _ in ours.top] == [t for t, _ in theirs.top]
+
+    play(scenario)
+
+
+def test_concurrent_requests_do_not_touch_each_other(play):
+    """Seeded draws beside others are those of a request alone, with more requests than run at a time."""
+
+    async def scenario(engine: TransformersEngine) -> None:
+        wanted = [request(f"r{i}", [i + 5, 9], temperature=1.0, seed=i) for i in range(7)]
+        alone = [tokens(await collect(engine, item)) for item in wanted]
+        together = await asyncio.gather(*(collect(engine, item) for item in wanted))
+        assert [tokens(chunks) for chunks in together] == alone
+        assert len({tuple(answer) for answer in alone}) > 1
+
+    play(scenario, max_num_running=3)
+
+
+def endless(name: str) -> GenerateRequest:
+    return request(name, [5, 9], max_tokens=None, ignore_eos=True)
+
+
+async def idle(engine: TransformersEngine) -> None:
+    while engine.stats().num_running or engine.stats().num_waiting:
+        await asyncio.sleep(0.005)
+
+
+def test_abort_ends_a_running_and_a_waiting_request(play):
+    """The stream ends with reason abort, and long before the context is full."""
+
+    async def scenario(engine: TransformersEngine) -> None:
+        running, waiting = engine.generate(endless("running")), engine.generate(endless("waiting"))
+        assert (await anext(running)).finish_reason is None
+        second = asyncio.ensure_future(anext(waiting))
+        await asyncio.sleep(0)
+        engine.abort("waiting")
+        engine.abort("unknown")
+        assert (await second).finish_reason == "abort"
+        engine.abort("running")
+        chunks = [chunk async for chunk in running]
+        assert chunks[-1].finish_reason == "abort"
+        assert len(tokens(chunks)) < LIMIT - 10
+        await idle(engine)
+
+    play(scenario, max_num_running=1)
+
+
+def test_closing_the_iterator_frees_the_request(play):
+    async def scenario(engine: TransformersEngine) -> None:
+        stream: AsyncGenerator[TokenChunk, None] = engine.generate(endless("closed"))
+        await anext(stream)
+        assert engine.stats().num_running == 1
+        await stream.aclose()
+        await idle(engine)
+        assert engine.stats().generation_tokens < LIMIT - 10
+        assert len(tokens(await collect(engine, request("closed", [5])))) > 0
+
+    play(scenario)
+
+
+def test_a_full_queue_is_said_so_and_recovers(play):
+    async def scenario(engine: TransformersEngine) -> None:
+        streams = [engine.generate(endless(f"r{i}")) for i in range(2)]
+        pending = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        with pytest.raises(EngineFullError):
+            await collect(engine, request("one too many", [5]))
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        engine.abort("r0")
+        engine.abort("r1")
+        for stream, first in zip(streams, pending, strict=True):
+            if (await first).finish_reason is None:
+                async for _ in stream:
+                    pass
+        assert (await collect(engine, request("now", [5])))[-1].finish_reason is not None
+
+    play(scenario, max_num_running=1, max_num_waiting=1)
+
+
+def test_generation_stops_at_the_end_of_the_context(play):
+    async def scenario(engine: TransformersEngine) -> None:
+        chunks = await collect(engine, endless("long"))
+        assert len(tokens(chunks)) == LIMIT - 2
+        assert chunks[-1].finish_reason == "length"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (request("r", []), "no tokens"),
+        (request("r", [VOCAB]), "token ids"),
+        (request("r", [-1]), "token ids"),
+        (request("r", [5] * LIMIT), "limit"),
+        (request("r", [5], logit_bias={VOCAB: 1.0}), "logit_bias"),
+        (request("r", [5], allowed_token_ids=frozenset()), "allowed_token_ids"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(play, wrong, message):
+    async def scenario(engine: TransformersEngine) -> None:
+        with pytest.raises(RefusedRequestError, match=message):
+            await collect(engine, wrong)
+        assert (await collect(engine, request("r", [5])))[-1].finish_reason is not None
+
+    play(scenario)
+
+
+def test_a_failed_step_ends_its_request_only(play):
+    async def scenario(engine: TransformersEngine) -> None:
+        forward = _hf_model(engine).forward
+
+        def failing(input_ids: torch.Tensor, **rest: Any) -> Any:
+            if input_ids[0, 0] == 66:
+                raise RuntimeError("boom")
+            return forward(input_ids=input_ids, **rest)
+
+        _hf_model(engine).forward = failing
+        bad, good = await asyncio.gather(
+            collect(engine, request("bad", [66])), collect(engine, request("good", [5]))
+        )
+        assert bad[-1].finish_reason == "error"
+        assert bad[-1].error
+        assert "boom" not in bad[-1].error
+        assert good[-1].finish_reason in ("stop", "length")
+
+    play(scenario)
+
+
+def test_after_stop_nothing_is_taken_and_what_ran_was_aborted(folder):
+    async def main() -> None:
+        engine = TransformersEngine.from_folder(folder, model="tiny")
+        await engine.start()
+        stream = engine.generate(endless("r"))
+        await anext(stream)
+        rest = asyncio.ensure_future(anext_to_the_end(stream))
+        await engine.stop()
+        await engine.stop()
+        assert (await rest)[-1].finish_reason == "abort"
+        assert not engine.stats().alive
+        with pytest.raises(EngineClosedError):
+            await collect(engine, request("late", [5]))
+
+    async def anext_to_the_end(stream: AsyncGenerator[TokenChunk, None]) -> list[TokenChunk]:
+        return [chunk async for chunk in stream]
+
+    asyncio.run(main())
