@@ -4,12 +4,15 @@ Plain classes around tensors; no autograd, no module tree. A step is little more
 and as few other operations as possible: projections are merged (q, k, v into one; gate and up into one), the residual
 add is fused with the norm, the rotation with the cache write.
 
-On batch invariance, that is, whether a sequence's logits can depend on what else is in the step. On CPU in fp32 and
-bf16 a decode step gives the same bits in any batch: the linear layers are packed so that they do (see `linear.py`),
-attention pads so that it does, and norms, rotation and activation treat each row alone. What still differs in the
-last bits: a prompt computed in other chunks (the chunk's attention is one matrix product of another shape), fp32 with
-more than three query heads per key head, fp16 (which runs on BLAS), and everything on a GPU, where cuBLAS picks its
-kernel by the number of rows.
+On reproducibility, that is, whether a sequence's logits can depend on what else is in the step or on how its prompt
+was cut into chunks. On CPU, in fp32 and bf16:
+
+* A decode gives the same bits in any batch, for up to two query heads per key head: the linear layers are packed so
+  that they do (see `linear.py`), attention pads so that it does, and all else treats each row alone.
+* If the batch is `exact`, all of it gives the same bits: any batch, any chunks, decoded or prefilled, any heads.
+* Otherwise prompts may differ in the last bits with their chunks.
+
+fp16 on CPU and everything on a GPU run on libraries that choose by the number of rows, so bits may differ there.
 """
 
 from __future__ import annotations
