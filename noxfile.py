@@ -6,125 +6,136 @@
 from __future__ import annotations
 
 import os
+import sys
+import venv
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["lint", "types", "contract", "tests"]
-nox.options.reuse_existing_virtualenvs = True
-nox.options.default_venv_backend = "virtualenv"
-nox.options.error_on_missing_interpreters = True
 
-CONSTRAINTS = "constraints.txt"
-DEV = ".nox/dev"
-"""The sessions of daily work share one environment: torch is large, and all of them need the same."""
 ROOT = Path(__file__).parent
+CONSTRAINTS = "constraints.txt"
+SERVE = "serve"
+DEV = "serve,dev"
+BENCH = "serve,dev,peers"
 
 
-def install(session: nox.Session, extras: str) -> None:
-    """Install this project editable with the pins of constraints.txt, once per environment."""
-    stamp = Path(session.virtualenv.location) / f".plumbline-{extras or 'base'}"
-    wanted = (ROOT / CONSTRAINTS).read_text("utf-8") + (ROOT / "pyproject.toml").read_text("utf-8")
-    if stamp.is_file() and stamp.read_text("utf-8") == wanted:
-        return
-    if "serve" in extras:
-        # First and alone, pinned to the very release: the CPU build satisfies it, and nothing later can replace it.
-        session.install(_pin("torch"))
-    suffix = f"[{extras}]" if extras else ""
-    session.install("-c", CONSTRAINTS, "-e", f".{suffix}")
-    stamp.write_text(wanted, "utf-8")
+class Environment:
+    """An environment that several sessions share.
+
+    nox gives every session one of its own, but torch is large and daily work needs the same packages everywhere:
+    `.nox/serve` is what a user installs, `.nox/serve,dev` has the tools as well. Each is made once, and again when
+    pyproject.toml or constraints.txt change.
+    """
+
+    def __init__(self, session: nox.Session, extras: str) -> None:
+        self._session = session
+        self._folder = ROOT / ".nox" / f".env-{extras.replace(',', '-')}"
+        self._bin = self._folder / ("Scripts" if sys.platform == "win32" else "bin")
+        stamp = self._folder / "installed.txt"
+        wanted = "".join((ROOT / name).read_text("utf-8") for name in (CONSTRAINTS, "pyproject.toml"))
+        if stamp.is_file() and stamp.read_text("utf-8") == wanted:
+            return
+        if not (self._bin / "python").exists():
+            session.log(
+                f"Setting up {self._folder.relative_to(ROOT)}: this happens once and takes a few minutes."
+            )
+            venv.create(self._folder, with_pip=True)
+        # torch comes first and alone, pinned to the very release: where a CPU build of that release is at hand, the
+        # pin takes it, and nothing that is installed later can replace it.
+        self._pip(_pin("torch"))
+        self._pip("-c", CONSTRAINTS, "-e", f".[{extras}]")
+        stamp.write_text(wanted, "utf-8")
+
+    def run(self, command: str, *arguments: str, **variables: str) -> None:
+        """Run a program of this environment."""
+        path = os.pathsep.join([str(self._bin), os.environ.get("PATH", "")])
+        environment = {"PATH": path, "PYTHONUNBUFFERED": "1", **variables}
+        self._session.run(str(self._bin / command), *arguments, env=environment, external=True)
+
+    def _pip(self, *arguments: str) -> None:
+        quiet = ("--quiet", "--disable-pip-version-check")
+        self.run("python", "-m", "pip", "install", *quiet, *arguments)
 
 
 def _pin(name: str) -> str:
     for line in (ROOT / CONSTRAINTS).read_text("utf-8").splitlines():
         if line.startswith(f"{name}=="):
-            return line.split(";")[0].strip()
+            return line
     raise LookupError(f"{CONSTRAINTS} has no pin for {name}")
 
 
-def run_python(session: nox.Session, *arguments: str, **variables: str) -> None:
-    """Run this environment's interpreter with the session's own arguments at the end."""
-    session.run("python", *arguments, *session.posargs, env={"PYTHONUNBUFFERED": "1", **variables})
-
-
-@nox.session
+@nox.session(venv_backend="none")
 def serve(session: nox.Session) -> None:
     """Serve the API with the pocket model, or with `-- --model PATH_OR_HUB_ID --port 8000`."""
-    install(session, "serve")
-    session.run("plumbline", "serve", *session.posargs)
+    Environment(session, SERVE).run("plumbline", "serve", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run the fast suite."""
-    install(session, "serve,dev")
-    run_python(session, "-m", "pytest")
+    """Run the fast suite, or a part of it with `-- PATH …`."""
+    Environment(session, DEV).run("python", "-m", "pytest", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
-    """Check formatting, lint and who may import whom; `-- --fix` mends what can be mended."""
-    install(session, "serve,dev")
+    """Check formatting, style and who may import whom; `-- --fix` mends what can be mended."""
+    environment = Environment(session, DEV)
     fix = "--fix" in session.posargs
-    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
-    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
-    session.run("lint-imports")
+    environment.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    environment.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    environment.run("lint-imports")
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
     """Type-check our packages, strictly."""
-    install(session, "serve,dev")
-    session.run("mypy", *session.posargs)
+    Environment(session, DEV).run("mypy", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
     """Write the generated code from the contract; `-- --check` fails if it is not fresh."""
-    install(session, "serve,dev")
-    session.run("python", "openapi/generate", *session.posargs)
+    Environment(session, DEV).run("python", "openapi/generate", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def contract(session: nox.Session) -> None:
     """Prove the contract: valid, fresh, reviewed against the official document, every example and rule id."""
-    install(session, "serve,dev")
-    session.run("python", "openapi/generate", "--check")
-    run_python(session, "-m", "pytest", "tests/contract")
+    environment = Environment(session, DEV)
+    environment.run("python", "openapi/generate", "--check")
+    environment.run("python", "-m", "pytest", "tests/contract", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
-    """Judge our own server with the pocket model, or any other with `-- --base-url URL --model NAME`."""
-    install(session, "serve")
-    session.run("python", "-m", "plumbline_conformance.own", *session.posargs)
+    """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
+    Environment(session, SERVE).run("python", "-m", "plumbline_conformance.own", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Measure overheads, start-up and speed, with transformers serve on the same folder beside ours."""
-    install(session, "serve,dev,peers")
-    session.run("python", "benchmarks/run.py", *session.posargs)
+    Environment(session, BENCH).run("python", "benchmarks/run.py", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def pocket(session: nox.Session) -> None:
-    """Train the pocket model from nothing and evaluate it (hours on two cores; resumes from its checkpoint)."""
-    install(session, "serve,dev")
-    run_python(session, "-m", "plumbline.pocket")
+    """Train the pocket model from nothing and evaluate it (hours on a CPU; resumes from its checkpoint)."""
+    Environment(session, DEV).run("python", "-m", "plumbline.pocket", *session.posargs)
 
 
-@nox.session(venv_location=DEV)
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Run every example of the README against a server and compare with what it promises."""
-    install(session, "serve,dev")
-    run_python(session, "-m", "pytest", "tests/docs")
+    """Run the examples of the README against a server and compare with what the README says."""
+    Environment(session, DEV).run("python", "-m", "pytest", "tests/docs", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="virtualenv")
 def minimums(session: nox.Session) -> None:
-    """Run the fast suite with the oldest releases that pyproject.toml allows."""
-    session.install("-c", CONSTRAINTS, _pin("torch"))
-    session.install("-r", "minimums.txt", "-e", ".[serve,dev]")
-    run_python(session, "-m", "pytest", **({"CI": "1"} if os.environ.get("CI") else {}))
+    """Run the fast suite on the oldest releases that pyproject.toml allows (minimums.txt names them)."""
+    session.install(_pin("torch"))
+    session.install("-c", "minimums.txt", "-e", f".[{DEV}]")
+    session.run("python", "-m", "pytest", *session.posargs)

@@ -222,7 +222,7 @@ class Types:
 
     def _field(self, key: str, schema: Json, required: bool, request: bool) -> str:
         kind = self.expression(schema, request)
-        attribute = key + "_" if keyword.iskeyword(key) or not key.isidentifier() else key
+        attribute = re.sub(r"\W", "_", key) + ("_" if keyword.iskeyword(key) else "")
         default = ""
         if not required:
             kind = kind if kind == "Any" else f"{kind} | UnsetType"

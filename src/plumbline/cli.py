@@ -1,4 +1,4 @@
-"""The `plumbline` command. Each subcommand imports what it needs, so the judge runs where torch is not installed."""
+"""The `plumbline` command. `serve` imports what it needs when it runs, so the judge works without torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from plumbline import __version__
+from plumbline_conformance import cli as judge
 
 __all__ = ["main"]
 
@@ -19,8 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"plumbline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="serve the API", formatter_class=_Formatter))
+    judge.add_commands(commands)
     arguments = parser.parse_args(argv)
-    return _serve(arguments)
+    return _serve(arguments) if arguments.command == "serve" else judge.run_command(arguments)
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import openapi_spec_validator
 import pytest
 from openapi_core import OpenAPI
 
+from generate import __main__ as generator
 from generate import bundle, upstream
 from generate.__main__ import main, outputs
 from plumbline._generated import CONTRACT_DIGEST, OPERATIONS
@@ -46,6 +48,23 @@ def test_what_is_generated_is_what_the_contract_says(capsys: pytest.CaptureFixtu
     assert main(["--check"]) == 0
     assert capsys.readouterr().out == ""
     assert bundle.digest(CONTRACT) == CONTRACT_DIGEST
+
+
+def test_check_names_what_is_stale_and_writing_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bundle, "ROOT", tmp_path)
+    monkeypatch.setattr(generator, "SERVER", tmp_path / "server")
+    monkeypatch.setattr(generator, "JUDGE", tmp_path / "judge")
+    monkeypatch.setattr(generator, "outputs", lambda: {tmp_path / "server" / "types.py": "new"})
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "orphan.py").touch()
+
+    assert main(["--check"]) == 1
+    assert capsys.readouterr().out.split("\n") == ["stale: server/types.py", "stale: server/orphan.py", ""]
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    assert [path.name for path in (tmp_path / "server").iterdir()] == ["types.py"]
 
 
 def test_generating_twice_gives_the_same_bytes() -> None:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import plumbline._generated as generated
+import plumbline._generated.types as generated
 from generate import bundle
-from plumbline._generated import (
-    OPERATIONS,
+from plumbline._generated import OPERATIONS
+from plumbline._generated.types import (
     CreateChatCompletionRequest,
     CreateCompletionRequest,
     CreateResponse,
@@ -219,7 +219,15 @@ def test_a_prompt_is_of_one_kind(prompt: list[Any]) -> None:
 def test_a_part_that_stands_alone_has_a_kind_too(kind: str) -> None:
     body = {"model": "m", "messages": [{"role": "system", "content": [{"type": kind, "text": "x"}]}]}
 
-    assert refused(CreateChatCompletionRequest, body).param.startswith("messages[0].content[0]")
+    assert str(refused(CreateChatCompletionRequest, body).param).startswith("messages[0].content[0]")
+
+
+@pytest.mark.parametrize("depth", [100, 300, 450, 600, 900, 990, 2000])
+def test_no_depth_of_nesting_is_anything_but_an_answer(depth: int) -> None:
+    for model in ('"m"', "3", "1.0"):
+        body = '{"model":%s,"prompt":"x","other":%s}' % (model, "[" * depth + "]" * depth)  # noqa: UP031
+        with contextlib.suppress(ApiError):
+            assert decode(CreateCompletionRequest, body.encode()).model == "m"
 
 
 def test_an_integer_may_be_written_with_a_zero_fraction() -> None:

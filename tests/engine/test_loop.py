@@ -54,7 +54,7 @@ async def collect(engine: PlumblineEngine, wanted: GenerateRequest) -> list[Toke
 async def until(condition: Callable[[], bool]) -> None:
     """Give the engine thread time to notice something; the test's timeout is the bound."""
     while not condition():
-        await asyncio.sleep(0.001)  # noqa: ASYNC110 - the condition is another thread's, which has no asyncio event
+        await asyncio.sleep(0.001)
 
 
 def run(work: Awaitable[None]) -> None:
@@ -139,6 +139,7 @@ def test_a_full_engine_refuses_one_more(model: Transformer) -> None:
         (request("x", [2] * 256), "limit"),
         (request("x", logit_bias={96: 1.0}), "logit_bias"),
         (request("x", allowed_token_ids=frozenset()), "allowed_token_ids"),
+        (request("x", allowed_token_ids=EOS, min_tokens=1), "allowed_token_ids"),
         (GenerateRequest(request_id="x", prompt_token_ids=[], sampling=SamplingParams()), "no tokens"),
     ],
 )
@@ -189,6 +190,29 @@ def test_an_engine_that_fails_again_and_again_says_that_it_is_dead(
             await until(lambda: not engine.stats().alive)
             with pytest.raises(EngineClosedError):
                 await collect(engine, request("d"))
+
+    run(work())
+
+
+def test_a_dead_thread_leaves_nobody_waiting(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with running(model) as engine:
+
+            def broken(*_: Any) -> None:
+                raise RuntimeError("the books do not balance")
+
+            monkeypatch.setattr(engine._core.scheduler, "check_integrity", broken)
+            tasks = [
+                asyncio.ensure_future(collect(engine, request(str(i), max_tokens=200))) for i in range(3)
+            ]
+            await until(lambda: engine.stats().num_running == 3)
+            engine.abort("0")
+            for task in tasks[1:]:
+                assert (await task)[-1].finish_reason == "error"
+            assert not engine.stats().alive
+            with pytest.raises(EngineClosedError):
+                await collect(engine, request("late"))
+            tasks[0].cancel()
 
     run(work())
 

@@ -9,7 +9,7 @@ This writer alone owns `sequence_number`, `output_index`, `content_index` and it
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -54,6 +54,7 @@ from plumbline._generated.responses import (
     Reasoning,
     Response,
     ResponseError,
+    ResponseErrorCode,
     ResponseIncompleteDetails,
     ResponseReasoning,
     ResponseTextParam,
@@ -74,11 +75,15 @@ from plumbline.events import (
 )
 from plumbline.protocols.common import chat_logprob, given, new_id, now, or_default
 from plumbline.turn import Turn
+from plumbline.wire.errors import ApiError
 
 __all__ = ["ResponsesWriter"]
 
 E = TypeVar("E", bound=msgspec.Struct)
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+_FAILURE_CODES: dict[int, ResponseErrorCode] = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""By the status that the same failure would have had before the stream began."""
 
 
 class ResponsesWriter:
@@ -108,15 +113,15 @@ class ResponsesWriter:
             case TextDelta():
                 events, item = self._opened(_TextItem)
                 item.texts.append(event.text)
-                item.logprobs += event.logprobs
-                logprobs = _delta_logprobs(event.logprobs) if self._wants_logprobs else []
+                entries = event.logprobs if self._wants_logprobs else ()  # LP-06
+                item.logprobs += entries
                 delta = ResponseTextDeltaEvent(
                     sequence_number=0,
                     item_id=item.id,
                     output_index=self._index,
                     content_index=0,
                     delta=event.text,
-                    logprobs=logprobs,
+                    logprobs=_delta_logprobs(entries),
                 )
                 return [*events, self._number(delta)]
             case RefusalDelta():
@@ -158,18 +163,19 @@ class ResponsesWriter:
             case Finish():
                 return self._finish(event)
 
-    def fail(self, message: str, code: Literal["server_error"] = "server_error") -> list[ResponseStreamEvent]:
+    def fail(self, error: ApiError) -> list[ResponseStreamEvent]:
         """ERR-10, ERR-11: an error event with flat and nested fields, then `response.failed`."""
-        error = ResponseErrorEvent(
+        code = _FAILURE_CODES.get(error.status, "server_error")
+        told = ResponseErrorEvent(
             sequence_number=0,
             code=code,
-            message=message,
-            param=None,
-            error=Error(message=message, type="server_error", param=None, code=code),
+            message=error.message,
+            param=error.param,
+            error=Error(message=error.message, type=error.type, param=error.param, code=code),
         )
-        events = [*self._close("incomplete"), self._number(error)]
+        events = [*self._close("incomplete"), self._number(told)]
         self._response.status = "failed"
-        self._response.error = ResponseError(code=code, message=message)
+        self._response.error = ResponseError(code=code, message=error.message)
         return [*events, self._number(ResponseFailedEvent(sequence_number=0, response=self._snapshot()))]
 
     @property
@@ -260,7 +266,7 @@ class _OpenItem:
     def __init__(self) -> None:
         self.id = new_id(self.prefix)
         self.texts: list[str] = []
-        self.logprobs: tuple[Logprob, ...] = ()
+        self.logprobs: list[Logprob] = []
 
     @property
     def text(self) -> str:
@@ -445,7 +451,7 @@ def _usage(usage: Usage) -> ResponseUsage:
     )
 
 
-def _logprobs(entries: tuple[Logprob, ...]) -> list[LogProb]:
+def _logprobs(entries: Iterable[Logprob]) -> list[LogProb]:
     found: list[LogProb] = []
     for entry in map(chat_logprob, entries):
         top = [TopLogProb(token=t.token, logprob=t.logprob, bytes=t.bytes or []) for t in entry.top_logprobs]
@@ -455,7 +461,7 @@ def _logprobs(entries: tuple[Logprob, ...]) -> list[LogProb]:
     return found
 
 
-def _delta_logprobs(entries: tuple[Logprob, ...]) -> list[ResponseLogProb]:
+def _delta_logprobs(entries: Iterable[Logprob]) -> list[ResponseLogProb]:
     """The form that delta and done events have: without bytes."""
     return [
         ResponseLogProb(

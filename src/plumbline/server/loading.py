@@ -89,7 +89,12 @@ def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
         from plumbline.engines.transformers import TransformersEngine
 
         return TransformersEngine.from_folder(
-            folder, model=name, dtype=dtype, device=device, max_num_waiting=settings.max_num_waiting
+            folder,
+            model=name,
+            dtype=dtype,
+            device=device,
+            max_model_len=settings.max_model_len,
+            max_num_waiting=settings.max_num_waiting,
         )
     model = load_model(folder, dtype=dtype, device=device)
     config = _engine_config(model.config, settings, model.dtype)

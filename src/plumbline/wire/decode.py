@@ -49,19 +49,24 @@ def decode(root: type[T], body: bytes) -> T:
     except BROKEN as error:
         raise _unparsable(error) from None
     try:
-        raw = msgspec.json.decode(body)
-    except BROKEN as error:  # The type error came first, but the document is broken further on.
+        return _second_try(root, body)
+    except BROKEN as error:  # The wrong value came first, but the document is broken further on.
         raise _unparsable(error) from None
+
+
+def _second_try(root: type[T], body: bytes) -> T:
+    """Decode to plain values, write them as msgspec wants them, convert; what still fails is explained."""
+    raw = msgspec.json.decode(body)
     if not isinstance(raw, dict):
         raise unparsable_body("it holds another kind of value")
-    repaired = {
-        key: _with_types(_with_integers(value)) if key == "input" else _with_integers(value)
-        for key, value in raw.items()
-    }
+    repaired = _with_integers(raw)
+    if "input" in repaired:
+        repaired["input"] = _with_types(repaired["input"])
     try:
         return msgspec.convert(repaired, root)
     except msgspec.ValidationError as refused:
-        raise explain(root, repaired, str(refused)) from None
+        message = str(refused)
+    raise explain(root, repaired, message)
 
 
 def _unparsable(error: Exception) -> ApiError:

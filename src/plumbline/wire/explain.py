@@ -212,11 +212,6 @@ def _mismatched(refusal: Refusal, pattern: str) -> ApiError:
     return invalid_request(message, where, "invalid_value")
 
 
-def _mistyped_tag(refusal: Refusal, kind: str) -> ApiError:
-    where, value = refusal.find(lambda v: not isinstance(v, KINDS[kind]))
-    return invalid_type(where, PHRASES[kind], value)
-
-
 def _not_listed(refusal: Refusal, got: str) -> ApiError:
     supported = _supported(refusal)
     where, value = refusal.find(lambda v: v not in supported)
@@ -236,7 +231,6 @@ SENTENCES: list[tuple[re.Pattern[str], Callable[..., ApiError]]] = [
     (re.compile(r"Expected `(?P<kind>int|float)` (?P<sign>[<>]=?) (?P<bound>\S+)"), _out_of_range),
     (re.compile(r"Expected `(?P<kind>\w+)` of length (?P<sign>[<>]=) (?P<bound>\d+)"), _out_of_length),
     (re.compile(r"Expected `str` matching regex '(?P<pattern>.*)'"), _mismatched),
-    (re.compile(r"Expected `(?P<kind>\w+)`"), _mistyped_tag),
     (re.compile(r"Invalid (?:enum )?value (?P<got>.*)", re.DOTALL), _not_listed),
     (re.compile(r"`(?P<field>\w+)` mixes kinds of items"), _mixed),
 ]

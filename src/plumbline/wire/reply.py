@@ -15,8 +15,13 @@ from litestar.response import Response, Stream
 
 __all__ = ["EventReply", "JsonReply", "RawReply", "Reply", "respond"]
 
-# Proxies must neither store nor gather a stream (HTTP-15).
-STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# Proxies must neither store nor gather a stream (HTTP-15). The framework would add a charset to the type, which
+# is always UTF-8 and which some clients compare as a whole.
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
 
 
 @dataclass(frozen=True, slots=True)

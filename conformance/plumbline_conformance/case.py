@@ -1,0 +1,123 @@
+"""What the suite is made of: scenarios cost requests, checks cost none.
+
+A scenario sends requests and yields a transcript. A check is a pure function of that transcript: it yields the
+problems it sees, and yielding nothing means that its rule held. No check does I/O, so a recording can be judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = [
+    "CHECKS",
+    "SCENARIOS",
+    "Check",
+    "Inconclusive",
+    "Problem",
+    "Request",
+    "Scenario",
+    "Target",
+    "check",
+    "scenario",
+]
+
+Level = Literal["MUST", "SHOULD", "MAY"]
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The server under judgement."""
+
+    base_url: str
+    """Ends with the API's root, such as `http://127.0.0.1:8000/v1`."""
+    model: str
+    api_key: str | None = None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One HTTP request of a scenario."""
+
+    path: str
+    """Below the base URL, such as `/chat/completions`."""
+    method: Literal["GET", "POST", "DELETE", "PUT"] = "POST"
+    json: Any = None
+    content: bytes | None = None
+    """Raw bytes instead of `json`, for what is not JSON on purpose."""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+Steps = Callable[[Target], Generator[Request, Exchange, None]]
+"""A generator, so that later requests may use what earlier ones were answered."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a rule was broken."""
+
+    expected: str
+    actual: str
+    pointer: str = ""
+    """Where: `event 7, choices[0].delta.role`."""
+
+
+class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
+    """The transcript does not show what this check looks at, through no fault of the server."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests with one purpose."""
+
+    id: str
+    """A slug of two segments, `chat/stream-text`; never reused."""
+    title: str
+    steps: Steps
+    needs: frozenset[str] = frozenset()
+    """Operations that the target must have."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One claim about the transcript of a scenario."""
+
+    id: str
+    """The scenario's id and a slug of its own: `chat/stream-text/usage-last`."""
+    title: str
+    """An imperative sentence, printed as it is."""
+    level: Level
+    rules: tuple[str, ...]
+    """Ids of the rules that it observes; the first one's level is the check's."""
+    judge: Callable[[Transcript], Iterator[Problem]]
+
+
+SCENARIOS: dict[str, Scenario] = {}
+CHECKS: dict[str, Check] = {}
+
+
+def scenario(slug: str, title: str, *, needs: tuple[str, ...] = ()) -> Callable[[Steps], Steps]:
+    """Register a scenario."""
+
+    def register(steps: Steps) -> Steps:
+        if slug in SCENARIOS:
+            raise ValueError(f"scenario {slug} is registered twice")
+        SCENARIOS[slug] = Scenario(id=slug, title=title, steps=steps, needs=frozenset(needs))
+        return steps
+
+    return register
+
+
+def check(
+    slug: str, title: str, *rules: str, level: Level = "MUST"
+) -> Callable[[Callable[[Transcript], Iterator[Problem]]], Callable[[Transcript], Iterator[Problem]]]:
+    """Register a check of the scenario that its id begins with."""
+
+    def register(
+        judge: Callable[[Transcript], Iterator[Problem]],
+    ) -> Callable[[Transcript], Iterator[Problem]]:
+        if slug in CHECKS or slug.rsplit("/", 1)[0] not in SCENARIOS:
+            raise ValueError(f"check {slug} is registered twice, or before its scenario")
+        CHECKS[slug] = Check(id=slug, title=title, level=level, rules=rules, judge=judge)
+        return judge
+
+    return register

@@ -1,0 +1,146 @@
+"""What is refused, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from plumbline_conformance.case import Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.common import envelope, request_id
+from plumbline_conformance.transcript import Exchange, Transcript
+
+JSON = {"content-type": "application/json"}
+Steps = Generator[Request, Exchange, None]
+
+
+def chat(target: Target, **fields: object) -> dict[str, object]:
+    """A request that is right but for what a test makes wrong."""
+    return {"model": target.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
+
+
+@scenario("errors/broken-json", "A body that is cut in the middle")
+def broken_json(target: Target) -> Steps:
+    yield Request(path="/chat/completions", content=b'{"model": "x", "messages": [', headers=JSON)
+
+
+@check(
+    "errors/broken-json/envelope", "Answer malformed JSON with 400 and the error object", "HTTP-07", "ERR-01"
+)
+def broken_json_envelope(seen: Transcript) -> Iterator[Problem]:
+    yield from envelope(seen.last, 400)
+
+
+@check("errors/broken-json/request-id", "Give errors an x-request-id as well", "HTTP-03", level="SHOULD")
+def broken_json_request_id(seen: Transcript) -> Iterator[Problem]:
+    yield from request_id(seen.last)
+
+
+@scenario("errors/invalid-utf8", "A body that is not UTF-8")
+def invalid_utf8(target: Target) -> Steps:
+    yield Request(path="/chat/completions", content=b'{"model": "\xff\xfe"}', headers=JSON)
+
+
+@check(
+    "errors/invalid-utf8/envelope", "Answer invalid UTF-8 with 400 and the error object", "HTTP-07", "ERR-01"
+)
+def invalid_utf8_envelope(seen: Transcript) -> Iterator[Problem]:
+    yield from envelope(seen.last, 400)
+
+
+@scenario("errors/unknown-model", "A model that does not exist")
+def unknown_model(target: Target) -> Steps:
+    yield Request(path="/chat/completions", json=chat(target, model="no-such-model-0f3a"))
+
+
+@check(
+    "errors/unknown-model/not-found",
+    "Answer an unknown model with 404 `model_not_found`",
+    "ERR-06",
+    level="SHOULD",
+)
+def unknown_model_not_found(seen: Transcript) -> Iterator[Problem]:
+    problems = list(envelope(seen.last, 404))
+    yield from problems
+    if not problems and seen.last.json["error"]["code"] != "model_not_found":
+        yield Problem(
+            expected="model_not_found", actual=repr(seen.last.json["error"]["code"]), pointer="error.code"
+        )
+
+
+@scenario("errors/empty-messages", "A conversation without messages")
+def empty_messages(target: Target) -> Steps:
+    yield Request(path="/chat/completions", json=chat(target, messages=[]))
+
+
+@check("errors/empty-messages/envelope", "Refuse an empty list of messages", "ERR-07", "ERR-01")
+def empty_messages_envelope(seen: Transcript) -> Iterator[Problem]:
+    yield from envelope(seen.last, 400, 422)
+
+
+@scenario("errors/out-of-range", "Numbers beyond their bounds")
+def out_of_range(target: Target) -> Steps:
+    bad: list[dict[str, object]] = [
+        {"temperature": 2.1},
+        {"top_p": -0.1},
+        {"n": 0},
+        {"presence_penalty": 3},
+        {"top_logprobs": 21},
+    ]
+    for fields in bad:
+        yield Request(path="/chat/completions", json=chat(target, **{"logprobs": True, **fields}))
+
+
+@check("errors/out-of-range/refused", "Refuse numbers out of range instead of clamping them", "ERR-07")
+def out_of_range_refused(seen: Transcript) -> Iterator[Problem]:
+    for exchange in seen.exchanges:
+        yield from envelope(exchange, 400, 422)
+
+
+@scenario("errors/wrong-types", "Strings and objects where numbers and arrays belong")
+def wrong_types(target: Target) -> Steps:
+    bad: list[dict[str, object]] = [
+        {"stream": "true"},
+        {"max_tokens": "4"},
+        {"messages": {}},
+        {"temperature": [1]},
+    ]
+    for fields in bad:
+        yield Request(path="/chat/completions", json=chat(target, **fields))
+
+
+@check("errors/wrong-types/refused", "Refuse wrong JSON types", "ERR-08")
+def wrong_types_refused(seen: Transcript) -> Iterator[Problem]:
+    for exchange in seen.exchanges:
+        yield from envelope(exchange, 400, 422)
+
+
+@check("errors/wrong-types/param", "Name the offending field in `param`", "ERR-05", level="SHOULD")
+def wrong_types_param(seen: Transcript) -> Iterator[Problem]:
+    for exchange, name in zip(
+        seen.exchanges, ("stream", "max_tokens", "messages", "temperature"), strict=True
+    ):
+        error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
+        param = error.get("param") if isinstance(error, dict) else None
+        if param != name:
+            yield Problem(expected=f"param {name!r}", actual=repr(param), pointer="error.param")
+
+
+@scenario("errors/stream-options", "Stream options without a stream")
+def stream_options(target: Target) -> Steps:
+    yield Request(path="/chat/completions", json=chat(target, stream_options={"include_usage": True}))
+
+
+@check("errors/stream-options/refused", "Refuse `stream_options` without `stream: true`", "CS-09")
+def stream_options_refused(seen: Transcript) -> Iterator[Problem]:
+    yield from envelope(seen.last, 400, 422)
+
+
+@scenario("errors/unknown-route", "A path and a method that do not exist")
+def unknown_route(target: Target) -> Steps:
+    yield Request(path="/no/such/path", json={})
+    yield Request(path="/chat/completions", method="PUT", json={})
+
+
+@check("errors/unknown-route/envelope", "Answer 404 and 405 with the error object", "HTTP-08", level="SHOULD")
+def unknown_route_envelope(seen: Transcript) -> Iterator[Problem]:
+    yield from envelope(seen.exchanges[0], 404)
+    yield from envelope(seen.exchanges[1], 405)

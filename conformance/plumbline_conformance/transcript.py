@@ -1,0 +1,67 @@
+"""What was seen on the wire: bytes with the time they came, decoded late."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.sse import Event, parse_events
+
+__all__ = ["Exchange", "Transcript"]
+
+
+class Exchange(msgspec.Struct, kw_only=True, dict=True):
+    """One request and everything that came back."""
+
+    method: str
+    url: str
+    request_headers: dict[str, str]
+    request_body: bytes
+    status: int = 0
+    """0 if there was no response at all; `error` says why."""
+    headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    frames: list[tuple[float, bytes]] = msgspec.field(default_factory=list)
+    """(seconds since the request, bytes) of each read."""
+    error: str | None = None
+
+    @cached_property
+    def body(self) -> bytes:
+        """All bytes of the response."""
+        return b"".join(frame for _, frame in self.frames)
+
+    @cached_property
+    def json(self) -> Any:
+        """The body as JSON, or None if it is none."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The body as server-sent events."""
+        return parse_events(self.body)
+
+    @cached_property
+    def chunks(self) -> list[Any]:
+        """The JSON of every event but `[DONE]`; None where it does not parse."""
+        return [event.json for event in self.events if event.data != "[DONE]"]
+
+    def header(self, name: str) -> str | None:
+        """The first header of this name."""
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+
+class Transcript(msgspec.Struct, frozen=True, kw_only=True):
+    """The exchanges of one scenario, in order."""
+
+    scenario: str
+    exchanges: list[Exchange]
+
+    @property
+    def last(self) -> Exchange:
+        """The exchange that most checks look at."""
+        return self.exchanges[-1]
