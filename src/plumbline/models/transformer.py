@@ -26,10 +26,10 @@ from torch import Tensor
 from plumbline.models.config import ModelConfig
 from plumbline.models.linear import Linear
 from plumbline.models.rope import rope_table
-from plumbline_kernels.attention import AttentionBatch, paged_attention
-from plumbline_kernels.norm import add_rms_norm, rms_norm
-from plumbline_kernels.rope_kv import plan_rope, rope_kv_write
-from plumbline_kernels.swiglu import silu_mul
+from plumbline_kernels.attention import AttentionBatch, paged_attention, paged_attention_torch
+from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm
+from plumbline_kernels.rope_kv import plan_rope, rope_kv_write, rope_kv_write_torch
+from plumbline_kernels.swiglu import silu_mul, silu_mul_torch
 
 __all__ = ["KVCache", "Layer", "Transformer"]
 
@@ -46,8 +46,8 @@ class Layer:
     post_attention_norm: Tensor
     gate_up: Linear
     down: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    head_norms: tuple[Tensor, Tensor] | None
+    """Of q and k, where each head is normalised (Qwen3)."""
     sliding_window: int | None
 
 
@@ -97,9 +97,13 @@ class Transformer:
         """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""
         config, cos_sin, scale = self.config, self.cos_sin, self.scale
         heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
-        width = heads * config.head_dim
         positions, slots = batch.positions, batch.slot_mapping
-        plan = plan_rope(cos_sin, positions, slots) if token_ids.device.type == "cpu" else None
+        plan = None
+        add_norm, attend, activate = add_rms_norm, paged_attention, silu_mul
+        if token_ids.device.type == "cpu":
+            # The config has fixed all shapes: go past the checks, and share between layers what depends on none.
+            plan = plan_rope(cos_sin, positions, slots)
+            add_norm, attend, activate = add_rms_norm_torch, paged_attention_torch, silu_mul_torch
 
         residual = F.embedding(token_ids, self.embedding)
         x: Tensor | None = None
@@ -107,27 +111,21 @@ class Transformer:
             if x is None:
                 x = rms_norm(residual, layer.input_norm, eps)
             else:
-                x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
-            q = rope_kv_write(
-                layer.qkv(x),
-                cos_sin,
-                positions,
-                slots,
-                k_cache,
-                v_cache,
-                heads,
-                kv_heads,
-                layer.q_norm,
-                layer.k_norm,
-                eps,
-                plan=plan,
-            )
-            x = paged_attention(q, k_cache, v_cache, batch, scale, layer.sliding_window)
-            x, residual = add_rms_norm(layer.o(x.view(-1, width)), residual, layer.post_attention_norm, eps)
-            x = layer.down(silu_mul(layer.gate_up(x)))
+                x, residual = add_norm(x, residual, layer.input_norm, eps)
+            qkv = layer.qkv(x)
+            if plan is not None:
+                q = rope_kv_write_torch(qkv, plan, k_cache, v_cache, heads, layer.head_norms, eps)
+            else:
+                q_norm, k_norm = layer.head_norms or (None, None)
+                q = rope_kv_write(
+                    qkv, cos_sin, positions, slots, k_cache, v_cache, heads, kv_heads, q_norm, k_norm, eps
+                )
+            x = layer.o(attend(q, k_cache, v_cache, batch, scale, layer.sliding_window).flatten(1))
+            x, residual = add_norm(x, residual, layer.post_attention_norm, eps)
+            x = layer.down(activate(layer.gate_up(x)))
         if x is None:
             return rms_norm(residual, self.norm, eps)
-        return add_rms_norm(x, residual, self.norm, eps)[0]
+        return add_norm(x, residual, self.norm, eps)[0]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""
