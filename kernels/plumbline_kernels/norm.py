@@ -41,12 +41,17 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     check(residual.shape == x.shape and residual.dtype == x.dtype, "add_rms_norm: residual must be like x")
     if use_triton(x):
         return _launch(x, residual, weight, eps), residual
+    return add_rms_norm_torch(x, residual, weight, eps)
+
+
+def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The twin of `add_rms_norm`."""
     residual = residual.add_(x)
     return rms_norm_torch(residual, weight, eps), residual
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The twin; also used over the last dimension of [T, heads, head_dim].
+    """The twin of `rms_norm`; also used over the last dimension of [T, heads, head_dim].
 
     The mean of (x, -x) is zero and its variance is mean(x²), so torch's fused layer norm of it is the RMS norm of x:
     one operation instead of the five that `F.rms_norm` decomposes into on CPU.
