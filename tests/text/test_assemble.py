@@ -59,6 +59,7 @@ def test_any_chunking_gives_the_text_that_the_whole_gives(
 
 @given(answers, stops, st.booleans(), st.data())
 @example([TOKENIZER.encode_text("a")[0]] * 3, ("a",), False, None)
+@example([0xC2, *TOKENIZER.encode_text("a")], ("a",), False, None)
 def test_logprob_bytes_are_a_prefix_of_the_text_at_every_moment_and_equal_at_the_end(
     ids: list[int], stop: tuple[str, ...], include: bool, data: st.DataObject | None
 ) -> None:

@@ -20,7 +20,7 @@ from support.models import (
     byte_level_definition,
     chatml,
 )
-from support.strategies import texts
+from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
 from plumbline.text.render import Renderer
@@ -119,9 +119,13 @@ def test_an_assistants_own_markers_are_tokens() -> None:
     assert TOKENIZER.added["<think>"] in RENDERER.token_ids(prompt)
 
 
-@given(
-    st.lists(st.sampled_from(["<", "|", "im_", "start", "end", "|>", "<|im_end|>", "a", "\ue000", "\ue001"]))
+halves = st.one_of(
+    st.lists(st.sampled_from(["<", "a", "|>", "\ue000", "\ue001"]), max_size=3),
+    st.sampled_from(SPECIAL).flatmap(cuts),
 )
+
+
+@given(st.lists(halves, max_size=4).map(lambda groups: [part for group in groups for part in group]))
 def test_two_texts_side_by_side_do_not_make_a_control_token(parts: list[str]) -> None:
     """Each half is harmless; only what the template writes itself may become a control token."""
     source = "{% for message in messages %}{{ message.content }}{% endfor %}<|im_end|>"

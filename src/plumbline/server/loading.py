@@ -146,12 +146,14 @@ def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
     if settings.generation_config == "none" or not path.is_file():
         return Defaults(vocab_size=vocab_size)
     config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    greedy = config.get("do_sample") is False
+    known = {name: value for name, value in config.items() if isinstance(value, int | float)}
+    if config.get("do_sample") is False:
+        known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
     return Defaults(
-        temperature=0.0 if greedy else float(config.get("temperature") or 1.0),
-        top_p=1.0 if greedy else float(config.get("top_p") or 1.0),
-        top_k=0 if greedy else int(config.get("top_k") or 0),
-        min_p=float(config.get("min_p") or 0.0),
-        repetition_penalty=float(config.get("repetition_penalty") or 1.0),
+        temperature=float(known.get("temperature", 1.0)),
+        top_p=float(known.get("top_p", 1.0)),
+        top_k=int(known.get("top_k", 0)),
+        min_p=float(known.get("min_p", 0.0)),
+        repetition_penalty=float(known.get("repetition_penalty", 1.0)),
         vocab_size=vocab_size,
     )

@@ -83,7 +83,6 @@ class PlumblineService(Service):
         self._settings = settings
         self._metrics = metrics
         self._road = Road(model.engine, model.renderer)
-        self._started = time.monotonic()
 
     # Generation
 
@@ -96,18 +95,9 @@ class PlumblineService(Service):
         writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
         events = self._answer(prepared, call, arrived)
 
-        async def frames(events: AsyncIterator[ChoiceEvent]) -> Frames:
-            for chunk in writer.start():
-                yield frame(encode(chunk))
-            async for index, event in events:
-                for chunk in writer.event(index, event):
-                    yield frame(encode(chunk))
-            for chunk in writer.end():
-                yield frame(encode(chunk))
-
         if request.stream is True:
-            return await self._stream(call, events, frames)
-        await self._consume(call, events, lambda index, event: writer.event(index, event))
+            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
+        await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
     async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
@@ -122,19 +112,10 @@ class PlumblineService(Service):
         )
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
-        async def frames(events: AsyncIterator[ChoiceEvent]) -> Frames:
-            for chunk in writer.start():
-                yield frame(encode(chunk))
-            async for index, event in events:
-                for chunk in writer.event(index, event):
-                    yield frame(encode(chunk))
-            for chunk in writer.end():
-                yield frame(encode(chunk))
-
         if request.stream is True:
-            return await self._stream(call, events, frames)
+            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
         writer.start()
-        await self._consume(call, events, lambda index, event: writer.event(index, event))
+        await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
@@ -146,19 +127,8 @@ class PlumblineService(Service):
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
         events = self._answer(prepared, call, arrived)
 
-        async def frames(events: AsyncIterator[ChoiceEvent]) -> Frames:
-            for out in writer.start():
-                yield frame(encode(out), _event_name(out))
-            try:
-                async for _, event in events:
-                    for out in writer.event(event):
-                        yield frame(encode(out), _event_name(out))
-            except Exception as error:  # ERR-10: whatever it is, the stream ends as the protocol says.
-                for out in writer.fail(self._midway(error, call)):
-                    yield frame(encode(out), _event_name(out))
-
         if request.stream is True:
-            return await self._stream(call, events, frames)
+            return await self._stream(call, events, lambda primed: self._named(writer, primed, call))
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
         return JsonReply(encode(writer.response))
@@ -319,6 +289,18 @@ class PlumblineService(Service):
             yield frame(envelope(self._midway(error, call)))
         yield DONE
 
+    async def _named(self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call) -> Frames:
+        """Responses as named events (SSE-04), down to a terminal one, whatever happens on the way (ERR-10)."""
+        for out in writer.start():
+            yield frame(encode(out), _event_name(out))
+        try:
+            async for _, event in events:
+                for out in writer.event(event):
+                    yield frame(encode(out), _event_name(out))
+        except Exception as error:
+            for out in writer.fail(self._midway(error, call)):
+                yield frame(encode(out), _event_name(out))
+
     def _midway(self, error: Exception, call: Call) -> ApiError:
         """What the client is told of a failure that comes too late for a status."""
         self._metrics.failed_midway()
@@ -360,6 +342,17 @@ class PlumblineService(Service):
             max_model_len=self._model.engine.info.max_model_len,
             token_strs=strings,
         )
+
+
+async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
+    """Chat and completions as chunks without names (SSE-05)."""
+    for chunk in writer.start():
+        yield frame(encode(chunk))
+    async for index, event in events:
+        for chunk in writer.event(index, event):
+            yield frame(encode(chunk))
+    for chunk in writer.end():
+        yield frame(encode(chunk))
 
 
 _FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)

@@ -135,24 +135,23 @@ class TextAssembler:
             released.append(waiting.popleft().entry)
         if self._stop.matched is not None:
             if waiting and waiting[0].start < self._sent:
-                released += _shortened(waiting[0], self._sent - waiting[0].start)
+                released.append(_shortened(waiting[0], self._sent - waiting[0].start))
             waiting.clear()
         return TextDelta(text, tuple(released)) if text else None
 
 
-def _shortened(waiting: _Waiting, length: int) -> list[Logprob]:
-    """The entry of a token of which only the first characters were sent."""
+def _shortened(waiting: _Waiting, length: int) -> Logprob:
+    """The entry of a token of which only the first characters were sent.
+
+    It keeps no bytes at all where all that was sent of it is the U+FFFD for the bytes of a token before it.
+    """
     entry, pending = waiting.entry, waiting.pending
     kept = max(
         size
         for size in range(len(entry.raw) + 1)
         if size == 0 or len((pending + entry.raw[:size]).decode("utf-8", "replace")) <= length
     )
-    if kept == 0:
-        return []
     raw = entry.raw[:kept]
-    return [
-        msgspec.structs.replace(
-            entry, raw=raw, text=entry.text[:length], token=raw.decode("utf-8", "replace")
-        )
-    ]
+    return msgspec.structs.replace(
+        entry, raw=raw, text=entry.text[:length], token=raw.decode("utf-8", "replace")
+    )
