@@ -218,6 +218,24 @@ def test_what_comes_between_is_inconclusive(scenario: str, code: int) -> None:
     assert all(finding.reason for finding in found)
 
 
+@pytest.mark.parametrize("code", [301, 307])
+def test_a_redirection_is_not_followed(code: int) -> None:
+    moved = header("location", "https://elsewhere/v1")(status(code)(transcripts()["chat/text"]))
+
+    assert {(finding.verdict, finding.reason) for finding in judge(moved)} == {
+        ("inconclusive", f"status {code} to https://elsewhere/v1")
+    }
+
+
+@pytest.mark.parametrize("code", [201, 204])
+def test_another_success_is_a_failure(code: int) -> None:
+    """The contract knows 200 alone, and clients look for it."""
+    found = {finding.check: finding for finding in judge(status(code)(transcripts()["chat/text"]))}
+
+    assert found["chat/text/shape"].verdict == "fail"
+    assert found["chat/text/shape"].problems[0].expected == "status 200"
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_broken_connection_is_inconclusive(scenario: str) -> None:
     found = judge(error("ReadError: the connection broke")(transcripts()[scenario]))

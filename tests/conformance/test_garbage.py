@@ -87,7 +87,7 @@ def test_any_status_with_any_bytes_gets_verdicts(scenario: str, data: st.DataObj
     judged(scenario, exchanges)
 
 
-@given(SCENARIO, st.sampled_from([[], None, [None], {}, "x", [{}]]), st.integers(0, 1))
+@given(SCENARIO, st.sampled_from([[], None, True, [None], {}, "x", [{}]]), st.integers(0, 1))
 @SETTINGS
 def test_answers_with_other_choices_get_verdicts(scenario: str, choices: Any, index: int) -> None:
     exchanges = list(transcripts()[scenario].exchanges)

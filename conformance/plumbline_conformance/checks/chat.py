@@ -68,9 +68,11 @@ def chat_choices_n(seen: Transcript) -> Iterator[Problem]:
 
 def _indexes(exchange: Exchange, wanted: int) -> Iterator[Problem]:
     choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
-    found = [
-        c.get("index") if isinstance(c, dict) else None for c in choices or () if isinstance(choices, list)
-    ]
+    found = (
+        [choice.get("index") for choice in choices if isinstance(choice, dict)]
+        if isinstance(choices, list)
+        else []
+    )
     if sorted(map(repr, found)) != sorted(map(repr, range(wanted))):
         yield Problem(expected=repr(list(range(wanted))), actual=repr(found), pointer="choices[].index")
 
