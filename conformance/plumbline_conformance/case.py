@@ -11,14 +11,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from plumbline_conformance.contract import rules
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
     "CHECKS",
     "SCENARIOS",
+    "Broken",
     "Check",
     "Inconclusive",
     "Problem",
+    "Rejected",
     "Request",
     "Scenario",
     "Target",
@@ -27,6 +30,7 @@ __all__ = [
 ]
 
 Level = Literal["MUST", "SHOULD", "MAY"]
+"""A MUST NOT is a MUST."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +71,18 @@ class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
     """The transcript does not show what this check looks at, through no fault of the server."""
 
 
+class Rejected(Exception):  # noqa: N818 - it is a verdict, not an error
+    """The server refused the request, which is an honest answer wherever the feature is optional."""
+
+
+class Broken(Exception):  # noqa: N818 - it is a verdict, not an error
+    """The server accepted the request and then failed: whatever the rule is, it was not kept."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.actual)
+        self.problem = problem
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Requests with one purpose."""
 
@@ -74,8 +90,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """A slug of two segments, `chat/stream-text`; never reused."""
     title: str
     steps: Steps
-    needs: frozenset[str] = frozenset()
-    """Operations that the target must have."""
+    core: bool = False
+    """No server may refuse it; what is not core may be rejected without shame."""
+
+
+Judge = Callable[[Transcript], Iterator[Problem]]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,37 +106,43 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """An imperative sentence, printed as it is."""
     level: Level
     rules: tuple[str, ...]
-    """Ids of the rules that it observes; the first one's level is the check's."""
-    judge: Callable[[Transcript], Iterator[Problem]]
+    """Ids of the rules that it observes. The first one's level is the check's, unless the check is milder."""
+    judge: Judge
 
 
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 
 
-def scenario(slug: str, title: str, *, needs: tuple[str, ...] = ()) -> Callable[[Steps], Steps]:
+def scenario(slug: str, title: str, *, core: bool = False) -> Callable[[Steps], Steps]:
     """Register a scenario."""
 
     def register(steps: Steps) -> Steps:
         if slug in SCENARIOS:
             raise ValueError(f"scenario {slug} is registered twice")
-        SCENARIOS[slug] = Scenario(id=slug, title=title, steps=steps, needs=frozenset(needs))
+        SCENARIOS[slug] = Scenario(id=slug, title=title, steps=steps, core=core)
         return steps
 
     return register
 
 
-def check(
-    slug: str, title: str, *rules: str, level: Level = "MUST"
-) -> Callable[[Callable[[Transcript], Iterator[Problem]]], Callable[[Transcript], Iterator[Problem]]]:
-    """Register a check of the scenario that its id begins with."""
+def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callable[[Judge], Judge]:
+    """Register a check of the scenario that its id begins with.
 
-    def register(
-        judge: Callable[[Transcript], Iterator[Problem]],
-    ) -> Callable[[Transcript], Iterator[Problem]]:
+    Args:
+        slug: the check's id.
+        title: an imperative sentence.
+        observed: the rules; the first one gives the level.
+        milder: a SHOULD although the rule is a MUST, for rules on which servers of good repute disagree.
+    """
+    level = rules()[observed[0]]["level"].removesuffix(" NOT")
+
+    def register(judge: Judge) -> Judge:
         if slug in CHECKS or slug.rsplit("/", 1)[0] not in SCENARIOS:
             raise ValueError(f"check {slug} is registered twice, or before its scenario")
-        CHECKS[slug] = Check(id=slug, title=title, level=level, rules=rules, judge=judge)
+        CHECKS[slug] = Check(
+            id=slug, title=title, level="SHOULD" if milder else level, rules=observed, judge=judge
+        )
         return judge
 
     return register

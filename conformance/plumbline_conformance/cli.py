@@ -1,6 +1,7 @@
 """`plumbline check` and `plumbline list`.
 
-Exit status: 0 conforming, 1 violations, 2 could not run, 3 the suite itself failed.
+Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse), 2 could not run, or no
+check could come to a verdict, 3 the suite itself failed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,13 +20,20 @@ from rich.console import Console
 from rich.markup import escape
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, SCENARIOS, Scenario, Target
-from plumbline_conformance.judge import Finding, judge, record
-from plumbline_conformance.schema import rules
+from plumbline_conformance.case import CHECKS, SCENARIOS, Target
+from plumbline_conformance.contract import rules
+from plumbline_conformance.judge import Finding, Verdict, judge, record
 
 __all__ = ["add_commands", "check", "main", "run_command"]
 
-_MARKS = {"pass": "green", "fail": "bold red", "warn": "yellow", "inconclusive": "cyan", "error": "magenta"}
+_MARKS: dict[Verdict, str] = {
+    "pass": "green",
+    "fail": "bold red",
+    "warn": "yellow",
+    "rejected": "blue",
+    "inconclusive": "cyan",
+    "error": "magenta",
+}
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,8 +47,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     checker.add_argument(
         "--api-key", default=os.environ.get("OPENAI_API_KEY"), help="default: OPENAI_API_KEY"
     )
-    checker.add_argument("--concurrency", type=int, default=4)
-    checker.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
+    checker.add_argument("--concurrency", type=_positive(int), default=4)
+    checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
     checker.add_argument("--strict", action="store_true", help="SHOULD counts as well")
     checker.add_argument("--json", type=Path, metavar="FILE", help="write the findings")
     commands.add_parser("list", help="list the checks and the rules that they observe")
@@ -72,40 +81,58 @@ def check(
     json_file: Path | None = None,
 ) -> int:
     """Judge a target, print what is not green, return the exit status."""
-    console = Console(highlight=False)
-    wanted = _select(ids)
-    if not wanted:
-        console.print(f"No scenario or check begins with {', '.join(ids)}. `plumbline list` shows them.")
+    console = Console(highlight=False, soft_wrap=True)
+    for unknown in [i for i in ids if not any(check.startswith(i) for check in CHECKS)]:
+        console.print(f"No check begins with {_shown(unknown)}. `plumbline list` shows them all.")
         return 2
-    transcripts = asyncio.run(record(wanted, target, concurrency=concurrency, patience=timeout))
-    if all(exchange.status == 0 for transcript in transcripts for exchange in transcript.exchanges):
-        console.print(f"{target.base_url} cannot be reached: {transcripts[0].last.error}")
-        return 2
-    findings = [
-        finding
-        for transcript in transcripts
-        for finding in judge(transcript)
-        if not ids or any(finding.check.startswith(i) or i.startswith(transcript.scenario) for i in ids)
+    wanted = {name for name in CHECKS if not ids or any(name.startswith(i) for i in ids)}
+    scenarios = [
+        found for found in SCENARIOS.values() if any(name.startswith(f"{found.id}/") for name in wanted)
     ]
+    try:
+        transcripts = asyncio.run(record(scenarios, target, concurrency=concurrency, patience=timeout))
+    except UnicodeEncodeError:
+        console.print("The API key cannot be sent: it is not ASCII.")
+        return 2
+    exchanges = [exchange for transcript in transcripts for exchange in transcript.exchanges]
+    if all(exchange.status == 0 for exchange in exchanges):
+        console.print(f"{_shown(target.base_url)} cannot be reached: {_shown(exchanges[0].error or '')}")
+        return 2
+    findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
     for finding in findings:
         _show(console, finding)
-    counts = {name: sum(finding.verdict == name for finding in findings) for name in _MARKS}
-    console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    counts = Counter(finding.verdict for finding in findings)
+    summary = ", ".join(f"{counts[name]} {name}" for name in _MARKS if counts[name])
+    console.print(f"{len(findings)} checks: {summary}")
     if json_file is not None:
-        json_file.write_bytes(json.dumps(msgspec.to_builtins(findings), indent=1).encode())
-    if counts["error"]:
+        json_file.write_text(json.dumps(msgspec.to_builtins(findings), indent=1), "utf-8")
+    return _status(findings, strict=strict)
+
+
+def _status(findings: Sequence[Finding], *, strict: bool) -> int:
+    verdicts = {finding.verdict for finding in findings}
+    core = {finding.verdict for finding in findings if SCENARIOS[finding.check.rsplit("/", 1)[0]].core}
+    if "error" in verdicts:
         return 3
-    return 1 if counts["fail"] or (strict and counts["warn"]) else 0
+    if "fail" in verdicts or "rejected" in core or (strict and "warn" in verdicts):
+        return 1
+    return 2 if verdicts <= {"inconclusive"} else 0
 
 
-def _select(ids: Sequence[str]) -> list[Scenario]:
-    if not ids:
-        return list(SCENARIOS.values())
-    return [
-        found
-        for found in SCENARIOS.values()
-        if any(found.id.startswith(i) or i.startswith(found.id) for i in ids)
-    ]
+def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = kind(text)
+        if not value > 0:
+            raise ValueError(text)
+        return value
+
+    read.__name__ = f"positive {kind.__name__}"
+    return read
+
+
+def _shown(text: str) -> str:
+    """What a server wrote, fit for a terminal: no markup, no control characters, no halves of characters."""
+    return escape("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
 
 
 def _show(console: Console, finding: Finding) -> None:
@@ -116,15 +143,13 @@ def _show(console: Console, finding: Finding) -> None:
     style = _MARKS[finding.verdict]
     console.print(f"[{style}]{finding.verdict}[/] {finding.check}  {escape(found.title)}")
     if finding.reason:
-        console.print(f"    {escape(finding.reason)}")
+        console.print(f"    {_shown(finding.reason)}")
     for rule in found.rules if finding.problems else ():
         console.print(f"    {rule}: {escape(rules()[rule]['sentence'])}")
     for problem in finding.problems[:3]:
-        console.print(f"    expected {escape(problem.expected)}")
-        console.print(
-            f"    actual   {escape(problem.actual)}"
-            + (f"  ({escape(problem.pointer)})" if problem.pointer else "")
-        )
+        where = f"  ({_shown(problem.pointer)})" if problem.pointer else ""
+        console.print(f"    expected {_shown(problem.expected)}")
+        console.print(f"    actual   {_shown(problem.actual)}{where}")
     if len(finding.problems) > 3:
         console.print(f"    and {len(finding.problems) - 3} more of this kind")
 

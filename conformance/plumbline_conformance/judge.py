@@ -5,20 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import httpx
 import msgspec
 
-from plumbline_conformance.case import CHECKS, Check, Inconclusive, Problem, Request, Scenario, Target
+from plumbline_conformance.case import (
+    CHECKS,
+    Broken,
+    Check,
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Scenario,
+    Target,
+)
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["Finding", "judge", "record"]
+__all__ = ["Finding", "Verdict", "judge", "record"]
 
-Verdict = Literal["pass", "fail", "warn", "inconclusive", "error"]
+Verdict = Literal["pass", "fail", "warn", "rejected", "inconclusive", "error"]
+"""`rejected`: the server refused the request, so there is nothing to hold the rule against. `inconclusive`: the wire
+or a busy server came between. `error`: the suite itself is at fault."""
 
 _MAX_BODY = 32 * 1024 * 1024
 """A server that never stops talking is cut off here."""
+_PATIENCE_WITH_SILENCE = 4
+"""After so many requests without any answer, and none with one, the rest is not sent."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record(
-    scenarios: list[Scenario], target: Target, *, concurrency: int = 4, patience: float = 60.0
+    scenarios: Sequence[Scenario], target: Target, *, concurrency: int = 4, patience: float = 60.0
 ) -> list[Transcript]:
     """Send the requests of all scenarios; transcripts come in the order of the scenarios."""
     gate = asyncio.Semaphore(concurrency)
@@ -39,6 +54,7 @@ async def record(
     if target.api_key is not None:
         headers["authorization"] = f"Bearer {target.api_key}"
     async with httpx.AsyncClient(timeout=patience, headers=headers) as client:
+        wire = _Wire(client, target, patience)
 
         async def run(wanted: Scenario) -> Transcript:
             async with gate:
@@ -46,7 +62,7 @@ async def record(
                 steps = wanted.steps(target)
                 request = next(steps, None)
                 while request is not None:
-                    exchanges.append(await _send(client, target, request, patience))
+                    exchanges.append(await wire.send(request))
                     try:
                         request = steps.send(exchanges[-1])
                     except StopIteration:
@@ -59,53 +75,83 @@ async def record(
 def judge(transcript: Transcript) -> list[Finding]:
     """Apply every check of the transcript's scenario. Never raises."""
     prefix = f"{transcript.scenario}/"
-    return [_apply(found, transcript) for name, found in CHECKS.items() if name.startswith(prefix)]
+    findings: list[Finding] = []
+    stumbled: list[Finding] = []
+    for found in CHECKS.values():
+        if found.id.startswith(prefix):
+            finding = _apply(found, transcript)
+            findings.append(finding)
+            if finding.verdict == "error":
+                stumbled.append(finding)
+    if any(finding.verdict == "fail" for finding in findings):
+        # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
+        findings = [_forgiven(finding) if finding in stumbled else finding for finding in findings]
+    return findings
+
+
+def _forgiven(finding: Finding) -> Finding:
+    return Finding(
+        check=finding.check, verdict="inconclusive", reason=f"an answer of another shape: {finding.reason}"
+    )
 
 
 def _apply(found: Check, transcript: Transcript) -> Finding:
-    silent = next((exchange for exchange in transcript.exchanges if exchange.status == 0), None)
-    if silent is not None:
-        return Finding(check=found.id, verdict="inconclusive", reason=silent.error)
-    if any(exchange.status == 429 or exchange.status >= 500 for exchange in transcript.exchanges):
-        if found.level == "MUST" and any(exchange.status >= 500 for exchange in transcript.exchanges):
-            statuses = ", ".join(str(exchange.status) for exchange in transcript.exchanges)
-            problem = Problem(expected="an answer", actual=f"statuses {statuses}", pointer="status")
-            return Finding(check=found.id, verdict="fail", problems=[problem])
-        return Finding(check=found.id, verdict="inconclusive", reason="the server was overloaded or failed")
     try:
         problems = list(found.judge(transcript))
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        # The transcript has another shape than the check relies on; the check of its shape says which.
-        problem = Problem(expected="the documented shape", actual=f"{type(error).__name__}: {error}")
-        return Finding(
-            check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=[problem]
-        )
+    except Rejected as reason:
+        return Finding(check=found.id, verdict="rejected", reason=str(reason))
+    except Broken as broken:
+        problems = [broken.problem]
+    except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
+        return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
     if not problems:
         return Finding(check=found.id, verdict="pass")
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
 
 
-async def _send(client: httpx.AsyncClient, target: Target, request: Request, patience: float) -> Exchange:
-    body = request.content if request.content is not None else json.dumps(request.json).encode()
-    headers = dict(request.headers)
-    if request.method == "GET":
-        body = b""
-    elif request.content is None:
-        headers["content-type"] = "application/json"
-    exchange = Exchange(
-        method=request.method,
-        url=target.base_url.rstrip("/") + request.path,
-        request_headers=headers,
-        request_body=body,
-    )
-    started = time.monotonic()
-    try:
-        async with (
-            asyncio.timeout(patience),
-            client.stream(request.method, exchange.url, content=body, headers=headers) as answer,
-        ):
+class _Wire:
+    """Sends requests and keeps everything that comes back."""
+
+    def __init__(self, client: httpx.AsyncClient, target: Target, patience: float) -> None:
+        self._client = client
+        self._target = target
+        self._patience = patience
+        self._heard = False
+        self._silences = 0
+
+    async def send(self, request: Request) -> Exchange:
+        """One exchange; what goes wrong is noted in it, not raised."""
+        body = request.content if request.content is not None else json.dumps(request.json).encode()
+        headers = dict(request.headers)
+        if request.method == "GET":
+            body = b""
+        elif request.content is None:
+            headers["content-type"] = "application/json"
+        exchange = Exchange(
+            method=request.method,
+            url=self._target.base_url.rstrip("/") + request.path,
+            request_headers=headers,
+            request_body=body,
+        )
+        if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
+            exchange.error = "not sent: the server has answered nothing so far"
+            return exchange
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._exchange(exchange, started)
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+            exchange.error = f"{type(error).__name__}: {error}".rstrip(": ")
+        self._heard = self._heard or exchange.status != 0
+        self._silences += exchange.status == 0
+        return exchange
+
+    async def _exchange(self, exchange: Exchange, started: float) -> None:
+        async with self._client.stream(
+            exchange.method, exchange.url, content=exchange.request_body, headers=exchange.request_headers
+        ) as answer:
             exchange.status = answer.status_code
             exchange.headers = list(answer.headers.multi_items())
             size = 0
@@ -115,8 +161,3 @@ async def _send(client: httpx.AsyncClient, target: Target, request: Request, pat
                 if size > _MAX_BODY:
                     exchange.error = f"the body is longer than {_MAX_BODY} bytes"
                     break
-    except (httpx.HTTPError, TimeoutError, OSError) as error:
-        exchange.error = f"{type(error).__name__}: {error}"
-        if not exchange.frames:
-            exchange.status = 0
-    return exchange

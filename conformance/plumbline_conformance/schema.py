@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
-import json
+import copy
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jsonschema_rs
 
 from plumbline_conformance.case import Problem
+from plumbline_conformance.contract import document
 
-__all__ = ["contract", "rules", "violations"]
+__all__ = ["violations"]
 
-
-@cache
-def contract() -> dict[str, Any]:
-    """The OpenAPI document."""
-    found: dict[str, Any] = json.loads(_read("openapi.json"))
-    return found
-
-
-@cache
-def rules() -> dict[str, dict[str, Any]]:
-    """The semantic rules by id."""
-    return {rule["id"]: rule for rule in json.loads(_read("rules.json"))}
+_LIMIT = 20
+"""One value is not reported more often than this."""
 
 
 def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
-    """The ways in which a value breaks the schema of this name."""
-    for error in _validator(name).iter_errors(value):
+    """The ways in which a value breaks the schema of this name.
+
+    A null where the contract has an optional member that is not nullable counts as the member left out: many servers
+    write all members that they know, and every client reads it so.
+    """
+    try:
+        errors = _errors(name, value)
+    except ValueError as unreadable:  # Lone surrogates, or nesting without end: legal JSON, and no use to anyone.
+        yield Problem(expected=f"a valid {name}", actual=str(unreadable), pointer=where.rstrip(", "))
+        return
+    for error in errors:
         path = ".".join(str(part) for part in error.instance_path)
         yield Problem(expected=f"a valid {name}", actual=error.message[:300], pointer=f"{where}{path}")
+
+
+def _errors(name: str, value: Any) -> list[Any]:
+    validator = _validator(name)
+    errors = _first(validator, value)
+    nulls = [path for error in errors if (path := error.instance_path) and _is_null_member(value, path)]
+    if not nulls:
+        return errors
+    value = copy.deepcopy(value)
+    for path in nulls:
+        parent = _at(value, path[:-1])
+        parent.pop(path[-1], None)
+    return _first(validator, value)
+
+
+def _first(validator: Any, value: Any) -> list[Any]:
+    return [error for error, _ in zip(validator.iter_errors(value), range(_LIMIT), strict=False)]
+
+
+def _is_null_member(value: Any, path: list[str | int]) -> bool:
+    return isinstance(path[-1], str) and _at(value, path) is None
+
+
+def _at(value: Any, path: list[str | int]) -> Any:
+    for part in path:
+        value = value[part]
+    return value
 
 
 @cache
 def _validator(name: str) -> Any:
     return jsonschema_rs.Draft202012Validator(
-        {"$ref": f"#/components/schemas/{name}", "components": contract()["components"]}
+        {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
     )
-
-
-def _read(name: str) -> bytes:
-    return files("plumbline_conformance._generated").joinpath(name).read_bytes()

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
-__all__ = ["Event", "parse_events"]
+__all__ = ["BYTE_ORDER_MARK", "Event", "load_json", "parse_events"]
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def load_json(text: str | bytes) -> Any:
+    """The value, or None where this is not JSON: NaN is none, nor is what is nested too deep to be read."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 class Event(msgspec.Struct, kw_only=True, dict=True):
@@ -21,50 +35,52 @@ class Event(msgspec.Struct, kw_only=True, dict=True):
     """The names of its other fields: `id`, `retry`."""
     comments: int = 0
     closed: bool = True
-    """A blank line followed."""
+    """A blank line followed. A browser would drop the event otherwise."""
 
     @cached_property
     def json(self) -> Any:
         """The data as JSON, or None if it is none."""
-        try:
-            return None if self.data is None else json.loads(self.data)
-        except ValueError:
-            return None
+        return None if self.data is None else load_json(self.data)
 
 
 def parse_events(body: bytes) -> list[Event]:
     """All blocks that have at least one field. Blocks of comments alone are keep-alives and are left out."""
-    text = body.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    events: list[Event] = []
-    blocks = text.split("\n\n")
-    for index, block in enumerate(blocks):
-        lines = [line for line in block.split("\n") if line]
-        if not lines:
-            continue
-        data: list[str] = []
-        name: str | None = None
-        others: list[str] = []
-        comments = 0
-        for line in lines:
-            field, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            match field:
-                case "":
-                    comments += 1
-                case "data":
-                    data.append(value)
-                case "event":
-                    name = value
-                case _:
-                    others.append(field)
-        if data or name is not None or others:
-            events.append(
-                Event(
-                    data="\n".join(data) if data else None,
-                    name=name,
-                    fields=tuple(others),
-                    comments=comments,
-                    closed=index < len(blocks) - 1,
-                )
-            )
-    return events
+    text = body.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if not lines[-1]:
+        lines.pop()  # What comes after the last line end is no line.
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if line:
+            blocks[-1].append(line)
+        elif blocks[-1]:
+            blocks.append([])
+    return [event for index, block in enumerate(blocks) if (event := _event(block, index < len(blocks) - 1))]
+
+
+def _event(lines: list[str], closed: bool) -> Event | None:
+    data: list[str] = []
+    name: str | None = None
+    others: list[str] = []
+    comments = 0
+    for line in lines:
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match field:
+            case "":
+                comments += 1
+            case "data":
+                data.append(value)
+            case "event":
+                name = value
+            case _:
+                others.append(field)
+    if not data and name is None and not others:
+        return None
+    return Event(
+        data="\n".join(data) if data else None,
+        name=name,
+        fields=tuple(others),
+        comments=comments,
+        closed=closed,
+    )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from plumbline_conformance.sse import Event, parse_events
+from plumbline_conformance.sse import Event, load_json, parse_events
 
 __all__ = ["Exchange", "Transcript"]
 
@@ -35,10 +34,7 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     @cached_property
     def json(self) -> Any:
         """The body as JSON, or None if it is none."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return None
+        return load_json(self.body)
 
     @cached_property
     def events(self) -> list[Event]:

@@ -1,4 +1,5 @@
 """HTTP around the operations: headers, refusals, keys, models, health, metrics (HTTP-*, ERR-*, MOD-*)."""
+# ruff: noqa: E501 - a table reads best with one case a line
 
 from __future__ import annotations
 

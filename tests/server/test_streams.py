@@ -339,3 +339,26 @@ async def test_our_engine_answers_many_as_it_answers_one() -> None:
                 alone[i % 6][1],
                 alone[i % 6][2]["completion_tokens"],
             )
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_while_waiting_frees_the_place_in_the_queue(stream: bool) -> None:
+    """HTTP-11 and HTTP-05 with our own engine: one request runs, one waits, the third is a 429."""
+    engine = tiny_engine(max_num_seqs=1, max_num_waiting=1)
+    path = "/v1/completions"
+    long = {**BODIES[path], "ignore_eos": True, "max_tokens": 450}
+    async with serving(served(engine)) as server:
+        first = server.open("POST", path, {**long, "stream": True})
+        await anext(first.writes())
+        second = server.open("POST", path, {**long, "stream": stream})
+        await until(lambda: engine.stats().num_waiting == 1)
+        refused = await server.post(path, {**BODIES[path], "stream": stream})
+        assert (refused.status, refused.header("retry-after")) == (429, "1")
+        second.leave()
+        await second.finished()
+        await until(lambda: engine.stats().num_waiting == 0)
+        first.leave()
+        await first.finished()
+
+        assert (await server.post(path, BODIES[path])).status == 200
+        await until(lambda: engine.stats().kv_cache_usage == 0.0)

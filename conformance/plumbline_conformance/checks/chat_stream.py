@@ -6,58 +6,82 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.common import (
+    accepted,
+    at,
+    content_type,
+    done_last,
+    framing,
+    last,
+    tidy,
+    usage_adds_up,
+)
 from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
-
-@scenario("chat/stream-text", "Two choices, streamed with usage, and the same request not streamed")
-def stream_text(target: Target) -> Generator[Request, Exchange, None]:
-    body = chat(target, max_tokens=12, n=2, temperature=0, seed=1)
-    yield Request(path="/chat/completions", json=body)
-    yield Request(
-        path="/chat/completions", json={**body, "stream": True, "stream_options": {"include_usage": True}}
-    )
+Steps = Generator[Request, Exchange, None]
 
 
-def _chunks(seen: Transcript) -> list[Any]:
-    return [chunk for chunk in accepted(seen.last).chunks if isinstance(chunk, dict)]
+@scenario("chat/stream-text", "The same request in one piece and streamed", core=True)
+def stream_text(target: Target) -> Steps:
+    body = chat(target, max_tokens=12, temperature=0, seed=1)
+    yield from whole_and_streamed("/chat/completions", body, _whole, _streamed)
 
 
-def _choices(seen: Transcript) -> Iterator[tuple[int, Any]]:
-    for number, chunk in enumerate(_chunks(seen)):
+def _whole(answer: Any) -> object:
+    """What a stream has to say as well: text and the reason of its end."""
+    choice = answer["choices"][0]
+    return choice["message"].get("content") or "", choice["finish_reason"]
+
+
+def _streamed(exchange: Exchange) -> object:
+    choices = [choice for _, choice in _choices(exchange)]
+    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason") is not None]
+    return "".join(choice["delta"].get("content") or "" for choice in choices), *reasons
+
+
+def _chunks(exchange: Exchange) -> list[Any]:
+    return [chunk for chunk in accepted(exchange).chunks if isinstance(chunk, dict)]
+
+
+def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
+    for number, chunk in enumerate(_chunks(exchange)):
         for choice in chunk.get("choices") or []:
             yield number, choice
 
 
 @check("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")
 def stream_text_content_type(seen: Transcript) -> Iterator[Problem]:
-    found = accepted(seen.last).header("content-type") or ""
-    if not found.startswith("text/event-stream"):
-        yield Problem(expected="text/event-stream", actual=found, pointer="headers.content-type")
+    yield from content_type(accepted(last(seen)), "text/event-stream")
 
 
 @check("chat/stream-text/framing", "Frame one JSON object per event, without names", "SSE-01", "SSE-05")
 def stream_text_framing(seen: Transcript) -> Iterator[Problem]:
-    yield from framing(accepted(seen.last), named=False)
+    yield from framing(accepted(last(seen)), named=False)
+
+
+@check("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")
+def stream_text_tidy(seen: Transcript) -> Iterator[Problem]:
+    yield from tidy(accepted(last(seen)))
 
 
 @check("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")
 def stream_text_done(seen: Transcript) -> Iterator[Problem]:
-    yield from done_last(accepted(seen.last))
+    yield from done_last(accepted(last(seen)))
 
 
 @check("chat/stream-text/shape", "Send chunks as the contract says", "CS-01")
 def stream_text_shape(seen: Transcript) -> Iterator[Problem]:
-    for number, chunk in enumerate(_chunks(seen)):
+    for number, chunk in enumerate(_chunks(last(seen))):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
 
 
 @check("chat/stream-text/identity", "Keep id, created and model the same in every chunk", "CS-01")
 def stream_text_identity(seen: Transcript) -> Iterator[Problem]:
     for key in ("id", "created", "model"):
-        values = {repr(chunk.get(key)) for chunk in _chunks(seen)}
+        values = {repr(chunk.get(key)) for chunk in _chunks(last(seen))}
         if len(values) > 1:
             yield Problem(expected=f"one {key}", actual=", ".join(sorted(values)), pointer=key)
 
@@ -65,70 +89,103 @@ def stream_text_identity(seen: Transcript) -> Iterator[Problem]:
 @check("chat/stream-text/role-once", "Give the role in the first delta of a choice and never again", "CS-02")
 def stream_text_role(seen: Transcript) -> Iterator[Problem]:
     met: set[int] = set()
-    for number, choice in _choices(seen):
+    for number, choice in _choices(last(seen)):
         role = choice["delta"].get("role")
-        first = choice["index"] not in met
+        where = f"event {number}, choices[0].delta.role"
+        if choice["index"] not in met and role != "assistant":
+            yield Problem(expected="role assistant", actual=repr(role), pointer=where)
+        if choice["index"] in met and role:
+            yield Problem(expected="no role", actual=repr(role), pointer=where)
         met.add(choice["index"])
-        if first != (role == "assistant"):
-            expected = "role assistant" if first else "no role"
-            yield Problem(
-                expected=expected, actual=repr(role), pointer=f"event {number}, choices[0].delta.role"
-            )
 
 
 @check(
     "chat/stream-text/finish-once",
-    "Finish each choice exactly once, and send nothing of it after that",
+    "Finish the choice exactly once, and send nothing of it after that",
     "CS-03",
 )
 def stream_text_finish(seen: Transcript) -> Iterator[Problem]:
+    yield from _finish(last(seen), {0})
+
+
+def _finish(exchange: Exchange, wanted: set[int]) -> Iterator[Problem]:
     finished: set[int] = set()
-    for number, choice in _choices(seen):
+    for number, choice in _choices(exchange):
         if choice["index"] in finished:
             yield Problem(expected="nothing after the finish", actual="a chunk", pointer=f"event {number}")
-        if choice["finish_reason"] is not None:
+        if choice.get("finish_reason") is not None:
             finished.add(choice["index"])
-    if finished != {0, 1}:
-        yield Problem(expected="choices 0 and 1 finished", actual=repr(sorted(finished)), pointer="choices")
+    if finished != wanted:
+        yield Problem(expected=f"{wanted} finished", actual=repr(finished), pointer="choices")
 
 
-@check(
-    "chat/stream-text/choice-order",
-    "Let choices appear for the first time in the order of their index",
-    "CS-04",
-)
-def stream_text_order(seen: Transcript) -> Iterator[Problem]:
-    order = list(dict.fromkeys(choice["index"] for _, choice in _choices(seen)))
-    if order != sorted(order):
-        yield Problem(expected="0, 1", actual=repr(order), pointer="choices[].index")
-
-
-@check("chat/stream-text/usage-last", "Send the usage alone in the last chunk", "CS-06", "CS-08")
-def stream_text_usage(seen: Transcript) -> Iterator[Problem]:
-    chunks = _chunks(seen)
-    if not chunks:
-        raise Inconclusive("no chunks")
-    last = chunks[-1]
-    if last.get("choices") != []:
-        yield Problem(expected="choices []", actual=repr(last.get("choices"))[:80], pointer="last chunk")
-    yield from usage_adds_up(last.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
-    for number, chunk in enumerate(chunks[:-1]):
+@check("chat/stream-text/no-usage", "Send no usage that was not asked for", "CS-07")
+def stream_text_no_usage(seen: Transcript) -> Iterator[Problem]:
+    for number, chunk in enumerate(_chunks(last(seen))):
         if chunk.get("usage") is not None:
-            yield Problem(expected="usage null", actual="a usage", pointer=f"event {number}, usage")
+            yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
 
 
 @check(
     "chat/stream-text/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05"
 )
 def stream_text_same(seen: Transcript) -> Iterator[Problem]:
-    whole = accepted(seen.exchanges[0]).json
-    for expected in whole["choices"]:
-        parts = [choice for _, choice in _choices(seen) if choice["index"] == expected["index"]]
-        text = "".join(choice["delta"].get("content") or "" for choice in parts)
-        reason = next((c["finish_reason"] for c in parts if c["finish_reason"] is not None), None)
-        if (text, reason) != (expected["message"]["content"] or "", expected["finish_reason"]):
-            yield Problem(
-                expected=repr((expected["message"]["content"], expected["finish_reason"])),
-                actual=repr((text, reason)),
-                pointer=f"choice {expected['index']}",
-            )
+    yield from same(seen, _whole, _streamed)
+
+
+@scenario("chat/stream-choices", "Two choices, streamed")
+def stream_choices(target: Target) -> Steps:
+    yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
+
+
+@check("chat/stream-choices/shape", "Send chunks as the contract says", "CS-01")
+def stream_choices_shape(seen: Transcript) -> Iterator[Problem]:
+    for number, chunk in enumerate(_chunks(last(seen))):
+        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@check(
+    "chat/stream-choices/finish-once",
+    "Finish each choice exactly once, and send nothing of it after that",
+    "CS-03",
+)
+def stream_choices_finish(seen: Transcript) -> Iterator[Problem]:
+    yield from _finish(last(seen), {0, 1})
+
+
+@check(
+    "chat/stream-choices/order",
+    "Let choices appear for the first time in the order of their index",
+    "CS-04",
+)
+def stream_choices_order(seen: Transcript) -> Iterator[Problem]:
+    order = list(dict.fromkeys(choice["index"] for _, choice in _choices(last(seen))))
+    if order != sorted(order):
+        yield Problem(expected="0, 1", actual=repr(order), pointer="choices[].index")
+
+
+@scenario("chat/stream-usage", "A stream that is asked for its usage")
+def stream_usage(target: Target) -> Steps:
+    yield Request(
+        path="/chat/completions", json=chat(target, stream=True, stream_options={"include_usage": True})
+    )
+
+
+@check("chat/stream-usage/shape", "Send chunks as the contract says", "CS-01")
+def stream_usage_shape(seen: Transcript) -> Iterator[Problem]:
+    for number, chunk in enumerate(_chunks(at(seen, 0))):
+        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@check("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08")
+def stream_usage_last(seen: Transcript) -> Iterator[Problem]:
+    chunks = _chunks(at(seen, 0))
+    if not chunks:
+        raise Inconclusive("no chunks")
+    final = chunks[-1]
+    if final.get("choices") != []:
+        yield Problem(expected="choices []", actual=repr(final.get("choices"))[:80], pointer="last chunk")
+    yield from usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+    for number, chunk in enumerate(chunks[:-1]):
+        if chunk.get("usage") is not None:
+            yield Problem(expected="usage null", actual="a usage", pointer=f"event {number}, usage")

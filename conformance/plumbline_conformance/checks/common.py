@@ -5,23 +5,78 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem
+from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.sse import BYTE_ORDER_MARK
+from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["accepted", "done_last", "envelope", "framing", "request_id", "usage_adds_up"]
+__all__ = [
+    "accepted",
+    "answered",
+    "at",
+    "content_type",
+    "done_last",
+    "envelope",
+    "framing",
+    "last",
+    "request_id",
+    "tidy",
+    "usage_adds_up",
+]
+
+_NOT_NOW = {408, 429, 502, 503, 504}
+"""The server, or what stands before it, says that it cannot answer now. That is no fault against any rule."""
+
+
+def at(seen: Transcript, index: int) -> Exchange:
+    """One exchange of the scenario."""
+    if index >= len(seen.exchanges):
+        raise Inconclusive("this request was not sent")
+    return seen.exchanges[index]
+
+
+def last(seen: Transcript) -> Exchange:
+    """The exchange that most checks look at."""
+    return at(seen, max(0, len(seen.exchanges) - 1))
+
+
+def answered(exchange: Exchange) -> Exchange:
+    """Go on only with a whole answer of this server to this client."""
+    if exchange.error is not None or exchange.status == 0:
+        raise Inconclusive(exchange.error or "there was no answer")
+    if exchange.status in _NOT_NOW:
+        raise Inconclusive(f"the server was busy: status {exchange.status}")
+    if exchange.status in (401, 403):
+        raise Inconclusive(f"the API key was not accepted: status {exchange.status}")
+    return exchange
 
 
 def accepted(exchange: Exchange) -> Exchange:
-    """Go on only with a success: what a refused request looks like is not this check's business."""
+    """Go on only with a success: what a refused request looks like is the business of other checks."""
+    answered(exchange)
+    if exchange.status >= 500 and exchange.status != 501:
+        raise Broken(Problem(expected="an answer", actual=f"status {exchange.status}", pointer="status"))
     if exchange.status != 200:
-        raise Inconclusive(f"the request was answered with status {exchange.status}")
+        raise Rejected(f"status {exchange.status}: {_message(exchange)}")
+    for number, event in enumerate(exchange.chunks if b"data:" in exchange.body else ()):
+        if isinstance(event, dict) and (
+            event.get("error") or event.get("type") in ("error", "response.failed")
+        ):
+            shown = repr(event.get("error") or event)[:200]
+            raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
     return exchange
+
+
+def _message(exchange: Exchange) -> str:
+    """What the server says of a refusal."""
+    error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message[:200] if isinstance(message, str) else "no error object"
 
 
 def envelope(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
     """ERR-01, ERR-02: an error status with the error object."""
-    if exchange.status not in statuses:
+    if answered(exchange).status not in statuses:
         wanted = " or ".join(map(str, statuses))
         yield Problem(expected=f"status {wanted}", actual=f"status {exchange.status}", pointer="status")
         return
@@ -32,47 +87,57 @@ def envelope(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
     yield from violations("ErrorResponse", exchange.json)
 
 
+def content_type(exchange: Exchange, wanted: str) -> Iterator[Problem]:
+    """HTTP-01, HTTP-02: media types are compared without parameters and without regard to case."""
+    found = exchange.header("content-type") or "none"
+    if found.partition(";")[0].strip().lower() != wanted:
+        yield Problem(expected=wanted, actual=found, pointer="headers.content-type")
+
+
 def request_id(exchange: Exchange) -> Iterator[Problem]:
     """HTTP-03."""
-    if not exchange.header("x-request-id"):
+    if not answered(exchange).header("x-request-id"):
         yield Problem(expected="a header x-request-id", actual="none", pointer="headers")
+
+
+def tidy(exchange: Exchange) -> Iterator[Problem]:
+    """SSE-02: legal for every reader that follows the standard, and the end of those that split at line feeds."""
+    if exchange.body.startswith(BYTE_ORDER_MARK):
+        yield Problem(expected="no byte order mark", actual="one at the start", pointer="body")
+    if b"\r" in exchange.body:
+        yield Problem(expected="line ends of one line feed", actual="carriage returns", pointer="body")
+    for index, event in enumerate(exchange.events):
+        if "id" in event.fields:
+            yield Problem(expected="no id field", actual="one", pointer=f"event {index}")
 
 
 def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
     """SSE-01, SSE-03, SSE-04, SSE-05: one JSON object per event, closed by a blank line, nothing clients choke on."""
-    if exchange.body.startswith(b"\xef\xbb\xbf"):
-        yield Problem(expected="no byte order mark", actual="one at the start", pointer="body")
+    if not exchange.events:
+        yield Problem(expected="events", actual=repr(exchange.body[:80]), pointer="body")
     for index, event in enumerate(exchange.events):
         where = f"event {index}"
-        if event.data is None:
+        if event.data is None and event.name is not None:
             yield Problem(expected="data in every event", actual="a block without data", pointer=where)
-        elif event.data != "[DONE]" and not isinstance(event.json, dict):
-            yield Problem(expected="one JSON object", actual=event.data[:80], pointer=where)
-        if event.fields:
-            yield Problem(
-                expected="data and event fields only", actual=", ".join(event.fields), pointer=where
-            )
+        if event.data not in (None, "[DONE]") and not isinstance(event.json, dict):
+            yield Problem(expected="one JSON object", actual=repr(event.data)[:80], pointer=where)
+        if "retry" in event.fields:
+            yield Problem(expected="no retry field", actual="one", pointer=where)
         if not event.closed:
             yield Problem(
                 expected="a blank line after the event", actual="the end of the body", pointer=where
             )
         if not named and event.name is not None:
-            yield Problem(expected="no event name", actual=event.name, pointer=where)
-        if (
-            named
-            and event.data != "[DONE]"
-            and isinstance(event.json, dict)
-            and event.name != event.json.get("type")
-        ):
-            yield Problem(
-                expected=f"event: {event.json.get('type')}", actual=f"event: {event.name}", pointer=where
-            )
+            yield Problem(expected="no event name", actual=repr(event.name), pointer=where)
+        kind = event.json.get("type") if isinstance(event.json, dict) else event.name
+        if named and event.data != "[DONE]" and event.name != kind:
+            yield Problem(expected=f"event: {kind}", actual=f"event: {event.name}", pointer=where)
 
 
-def done_last(exchange: Exchange) -> Iterator[Problem]:
+def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]:
     """SSE-05, SSE-06, SSE-07: exactly one `[DONE]`, and it is the last event."""
     places = [index for index, event in enumerate(exchange.events) if event.data == "[DONE]"]
-    if places != [len(exchange.events) - 1]:
+    if places != [len(exchange.events) - 1] and (places or required):
         yield Problem(
             expected="one [DONE], as the last event",
             actual=f"{len(places)} of them, at {places[:5]} of {len(exchange.events)} events",
@@ -86,6 +151,6 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
         yield Problem(expected="a usage object", actual=repr(usage), pointer="usage")
         return
     parts = [usage.get(name) for name in (prompt, completion, "total_tokens")]
-    counts = [part for part in parts if isinstance(part, int)]
+    counts = [part for part in parts if isinstance(part, int) and part >= 0]
     if len(counts) != 3 or counts[0] < 1 or counts[0] + counts[1] != counts[2]:
         yield Problem(expected=f"{prompt} + {completion} = total_tokens", actual=repr(parts), pointer="usage")

@@ -1,0 +1,46 @@
+"""A stream says what the same request says in one piece: asked so that a server whose arithmetic varies is not blamed.
+
+Temperature 0 promises little: batches of another size add numbers in another order. Where the two answers differ, both
+requests are sent once more, and only a server that repeats itself in each and still differs between them breaks the
+rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, Request
+from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = ["same", "whole_and_streamed"]
+
+Whole = Callable[[Any], object]
+Streamed = Callable[[Exchange], object]
+
+
+def whole_and_streamed(
+    path: str, body: dict[str, object], of_whole: Whole, of_stream: Streamed
+) -> Generator[Request, Exchange, None]:
+    """Two requests, or four if their answers differ. The last one is a stream in either case."""
+    for _ in range(2):
+        whole = yield Request(path=path, json=body)
+        streamed = yield Request(path=path, json={**body, "stream": True})
+        try:
+            if of_whole(accepted(whole).json) == of_stream(streamed):
+                return
+        except (Inconclusive, Rejected, Broken, LookupError, TypeError, AttributeError):
+            return  # The checks of shape will say what is wrong.
+
+
+def same(seen: Transcript, of_whole: Whole, of_stream: Streamed) -> Iterator[Problem]:
+    """CHAT-19, RS-16."""
+    at(seen, 1)
+    wholes = [of_whole(accepted(exchange).json) for exchange in seen.exchanges[0::2]]
+    streams = [of_stream(exchange) for exchange in seen.exchanges[1::2]]
+    if wholes[0] == streams[0]:
+        return
+    if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
+        raise Inconclusive("the same request was answered differently each time")
+    yield Problem(expected=repr(wholes[0]), actual=repr(streams[0]), pointer="the text")
