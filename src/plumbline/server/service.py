@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -27,8 +26,8 @@ from plumbline._generated.own import (
 )
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
-from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError, TokenLogprob
-from plumbline.events import ChoiceEvent, Logprob, OutputEvent
+from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
+from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default
@@ -48,8 +47,8 @@ from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
+from plumbline.text.echo import echoed
 from plumbline.text.template import TemplateError
-from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -263,7 +262,9 @@ class PlumblineService(Service):
             entries = None
             if plan.logprobs is not None:
                 entries = await _api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
-            found.append(_echoed(self._road.tokenizer, turn, entries))
+            found.append(
+                PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
+            )
         return found
 
     async def _stream(
@@ -388,36 +389,3 @@ def _event_name(event: msgspec.Struct) -> str:
 
 def _contract(name: str) -> bytes:
     return files("plumbline._generated").joinpath(name).read_bytes()
-
-
-def _echoed(
-    tokenizer: TextTokenizer, prepared: PreparedTurn, entries: Sequence[TokenLogprob | None] | None
-) -> PromptText:
-    """The prompt's own text (CMP-04): without the sequence start that the tokenizer has put before it."""
-    ids = prepared.prompt_token_ids
-    prompt = prepared.turn.prompt
-    if entries is None and isinstance(prompt, TextPrompt):
-        return PromptText(prompt.text)
-    pieces = tokenizer.pieces(ids)
-    if isinstance(prompt, TextPrompt) and tokenizer.begins_with_bos(ids, prompt.text):
-        pieces[0] = b""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    texts = [decoder.decode(piece, final=index == len(pieces) - 1) for index, piece in enumerate(pieces)]
-    if entries is None:
-        return PromptText("".join(texts))
-    tokens = [
-        text if entry is None else _logprob(tokenizer, entry, text, piece)
-        for entry, text, piece in zip(entries, texts, pieces, strict=True)
-    ]
-    return PromptText("".join(texts), tuple(tokens))
-
-
-def _logprob(tokenizer: TextTokenizer, entry: TokenLogprob, text: str, raw: bytes) -> Logprob:
-    return Logprob(
-        token=raw.decode("utf-8", "replace"),
-        token_id=entry.token_id,
-        raw=raw,
-        text=text,
-        logprob=entry.logprob,
-        top=tuple((i, tokenizer.token_text(i), tokenizer.table[i], value) for i, value in entry.top),
-    )
