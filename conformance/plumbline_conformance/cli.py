@@ -105,7 +105,11 @@ def check(
     summary = ", ".join(f"{counts[name]} {name}" for name in _MARKS if counts[name])
     console.print(f"{len(findings)} checks: {summary}")
     if json_file is not None:
-        json_file.write_text(json.dumps(msgspec.to_builtins(findings), indent=1), "utf-8")
+        try:
+            json_file.write_text(json.dumps(msgspec.to_builtins(findings), indent=1), "utf-8")
+        except OSError as error:
+            console.print(f"The findings cannot be written: {_shown(str(error))}")
+            return 2
     return _status(findings, strict=strict)
 
 

@@ -26,7 +26,9 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
     """
     try:
         errors = _errors(name, value)
-    except ValueError as unreadable:  # Lone surrogates, or nesting without end: legal JSON, and no use to anyone.
+    except (
+        ValueError
+    ) as unreadable:  # Lone surrogates, or nesting without end: legal JSON, and no use to anyone.
         yield Problem(expected=f"a valid {name}", actual=str(unreadable), pointer=where.rstrip(", "))
         return
     for error in errors:

@@ -87,6 +87,17 @@ def test_any_status_with_any_bytes_gets_verdicts(scenario: str, data: st.DataObj
     judged(scenario, exchanges)
 
 
+@given(SCENARIO, st.sampled_from([[], None, True, [None], {}, "x", [{}]]), st.integers(0, 1))
+@SETTINGS
+def test_answers_with_other_choices_get_verdicts(scenario: str, choices: Any, index: int) -> None:
+    exchanges = list(transcripts()[scenario].exchanges)
+    place = index % len(exchanges)
+    if isinstance(exchanges[place].json, dict):
+        changed = {**exchanges[place].json, "choices": choices, "output": choices, "data": choices}
+        exchanges[place] = with_body(exchanges[place], json.dumps(changed).encode())
+    judged(scenario, exchanges)
+
+
 @SETTINGS
 @given(SCENARIO, st.integers(0, 5000))
 def test_cut_bodies_get_verdicts(scenario: str, length: int) -> None:

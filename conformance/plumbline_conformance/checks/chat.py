@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, content_type, last, request_id, usage_adds_up
@@ -50,7 +51,7 @@ def chat_text_length(seen: Transcript) -> Iterator[Problem]:
     tokens = (answer.get("usage") or {}).get("completion_tokens")
     if not isinstance(tokens, int):
         raise Inconclusive("the answer has no usage; another check says so")
-    reason = answer["choices"][0]["finish_reason"]
+    reason = _choice(accepted(last(seen)))["finish_reason"]
     if tokens > LIMIT or (reason == "length" and tokens != LIMIT):
         yield Problem(expected=f"{LIMIT} tokens for `length`", actual=f"{tokens}, {reason}", pointer="usage")
 
@@ -67,9 +68,11 @@ def chat_choices_n(seen: Transcript) -> Iterator[Problem]:
 
 def _indexes(exchange: Exchange, wanted: int) -> Iterator[Problem]:
     choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
-    found = [
-        c.get("index") if isinstance(c, dict) else None for c in choices or () if isinstance(choices, list)
-    ]
+    found = (
+        [choice.get("index") for choice in choices if isinstance(choice, dict)]
+        if isinstance(choices, list)
+        else []
+    )
     if sorted(map(repr, found)) != sorted(map(repr, range(wanted))):
         yield Problem(expected=repr(list(range(wanted))), actual=repr(found), pointer="choices[].index")
 
@@ -88,7 +91,7 @@ def chat_logprobs_shape(seen: Transcript) -> Iterator[Problem]:
 
 @check("chat/logprobs/given", "Give an entry for each token of the content", "LP-01")
 def chat_logprobs_given(seen: Transcript) -> Iterator[Problem]:
-    choice = accepted(last(seen)).json["choices"][0]
+    choice = _choice(accepted(last(seen)))
     content = (choice.get("logprobs") or {}).get("content")
     if not content and choice["message"].get("content"):
         yield Problem(expected="entries", actual=repr(content), pointer="choices[0].logprobs.content")
@@ -96,7 +99,7 @@ def chat_logprobs_given(seen: Transcript) -> Iterator[Problem]:
 
 @check("chat/logprobs/alternatives", "Give at most as many alternatives as asked for, best first", "LP-02")
 def chat_logprobs_alternatives(seen: Transcript) -> Iterator[Problem]:
-    choice = accepted(last(seen)).json["choices"][0]
+    choice = _choice(accepted(last(seen)))
     for number, entry in enumerate((choice.get("logprobs") or {}).get("content") or []):
         found = [other["logprob"] for other in entry["top_logprobs"]]
         # A drawn token outside the best k may be listed after them.
@@ -107,7 +110,7 @@ def chat_logprobs_alternatives(seen: Transcript) -> Iterator[Problem]:
 
 @check("chat/logprobs/join", "Give entries whose bytes join to the content", "LP-03")
 def chat_logprobs_join(seen: Transcript) -> Iterator[Problem]:
-    choice = accepted(last(seen)).json["choices"][0]
+    choice = _choice(accepted(last(seen)))
     message = choice["message"]
     entries = (choice.get("logprobs") or {}).get("content") or []
     if not entries or any(entry["bytes"] is None for entry in entries):
@@ -122,6 +125,13 @@ def chat_logprobs_join(seen: Transcript) -> Iterator[Problem]:
         yield Problem(
             expected=repr(content), actual=repr(b"".join(found)), pointer="choices[0].logprobs.content"
         )
+
+
+def _choice(exchange: Exchange) -> Any:
+    choices = exchange.json["choices"]
+    if not choices:
+        raise Inconclusive("there is no choice; another check says so")
+    return choices[0]
 
 
 def _whole(text: bytes) -> str:

@@ -56,6 +56,10 @@ def accepted(exchange: Exchange) -> Exchange:
     answered(exchange)
     if exchange.status >= 500 and exchange.status != 501:
         raise Broken(Problem(expected="an answer", actual=f"status {exchange.status}", pointer="status"))
+    if 200 < exchange.status < 300:
+        raise Broken(Problem(expected="status 200", actual=f"status {exchange.status}", pointer="status"))
+    if exchange.status < 400 and exchange.status != 200:
+        raise Inconclusive(f"status {exchange.status} to {exchange.header('location') or 'nowhere'}")
     if exchange.status != 200:
         raise Rejected(f"status {exchange.status}: {_message(exchange)}")
     for number, event in enumerate(exchange.chunks if b"data:" in exchange.body else ()):

@@ -1,0 +1,141 @@
+"""The judge's commands: what is chosen, what is printed, how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from good_server import MODEL, app, serving
+
+from plumbline_conformance.case import CHECKS, Check, Target
+from plumbline_conformance.cli import check, main
+
+
+@pytest.fixture(scope="module")
+def good() -> Iterator[str]:
+    with serving(app()) as base_url:
+        yield base_url
+
+
+def fixed(status: int, content: Any, kind: str = "application/json") -> Any:
+    """A server that says the same to every request."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", kind.encode()), (b"x-request-id", b"1")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+    return application
+
+
+ERROR = {"error": {"message": "no [bold]", "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def test_our_server_conforms(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--base-url", good, "--model", MODEL, "--strict"]) == 0
+    assert capsys.readouterr().out == f"{len(CHECKS)} checks: {len(CHECKS)} pass\n"
+
+
+def test_violations_end_with_1_and_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(fixed(200, {})) as base_url:
+        assert check(Target(base_url=base_url, model="m"), ["errors/empty-messages"]) == 1
+
+    out = capsys.readouterr().out
+    assert "fail errors/empty-messages/envelope  Refuse an empty list of messages" in out
+    assert "ERR-07: Every out-of-range value" in out
+    assert "expected status 400 or 422" in out
+    assert "actual   status 200  (status)" in out
+
+
+def test_what_is_core_may_not_be_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(fixed(400, ERROR)) as base_url:
+        target = Target(base_url=base_url, model="m")
+        assert check(target, ["chat/text"]) == 1
+        assert check(target, ["responses"]) == 0
+
+    assert "no [bold]" in capsys.readouterr().out
+
+
+def test_warnings_count_where_one_is_strict() -> None:
+    with serving(fixed(404, {**ERROR, "error": {**ERROR["error"], "code": "x"}})) as base_url:
+        target = Target(base_url=base_url, model="m")
+        assert check(target, ["errors/unknown-model"]) == 0
+        assert check(target, ["errors/unknown-model"], strict=True) == 1
+
+
+def test_a_server_that_is_always_busy_cannot_be_judged() -> None:
+    with serving(fixed(429, ERROR)) as base_url:
+        assert check(Target(base_url=base_url, model="m"), ["chat"]) == 2
+
+
+def test_a_check_that_crashes_is_the_suites_fault(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CHECKS["chat/text/shape"]
+
+    def crash(_: object) -> Any:
+        raise ZeroDivisionError("oh")
+
+    broken = Check(id=found.id, title=found.title, level="MUST", rules=found.rules, judge=crash)
+    monkeypatch.setitem(CHECKS, found.id, broken)
+
+    assert check(Target(base_url=good, model=MODEL), ["chat/text"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (["chat/text/usage"], {"chat/text/usage"}),
+        (["chat/stream-text/do"], {"chat/stream-text/done"}),
+        (
+            ["models", "chat/choices"],
+            {name for name in CHECKS if name.startswith(("models", "chat/choices"))},
+        ),
+    ],
+)
+def test_ids_and_their_beginnings_choose_checks(
+    good: str, tmp_path: Path, chosen: list[str], expected: set[str]
+) -> None:
+    file = tmp_path / "findings.json"
+
+    assert main(["check", "--base-url", good, "--model", MODEL, "--json", str(file), *chosen]) == 0
+
+    findings = json.loads(file.read_text("utf-8"))
+    assert {finding["check"] for finding in findings} == expected
+    assert findings[0] == {"check": findings[0]["check"], "verdict": "pass", "problems": [], "reason": None}
+
+
+def test_unknown_ids_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Even beside known ones, and before anything is sent."""
+    assert main(["check", "--base-url", "http://127.0.0.1:1", "--model", "m", "chat", "chatt[/x"]) == 2
+    assert "No check begins with chatt[/x." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--concurrency", "0"], ["--timeout", "-1"], ["--timeout", "nan"]])
+def test_numbers_that_would_hang_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--base-url", "http://127.0.0.1:1", "--model", "m", *option])
+    assert ended.value.code == 2
+    assert "positive" in capsys.readouterr().err
+
+
+def test_findings_that_cannot_be_written_are_said(good: str, tmp_path: Path) -> None:
+    file = tmp_path / "no" / "folder.json"
+
+    assert main(["check", "--base-url", good, "--model", MODEL, "--json", str(file), "models"]) == 2
+
+
+def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(CHECKS)
+    assert "MUST" in lines[0]

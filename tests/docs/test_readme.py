@@ -1,0 +1,239 @@
+"""What README.md shows is what happens.
+
+A fenced block whose info string ends with the word `example` is run, with a server of the pocket model behind it:
+
+    ```console example        lines after `$ ` are commands (and what continues them after a backslash)
+    ```bash example           the whole block is one script
+    ```python example         the whole block is one program
+
+If the next fenced block is a
+
+    ```text output            (or ```json output)
+
+the example must print just that. Blocks without these words are left alone, so `nox -s serve` can be shown as well.
+
+Examples write the default address, `127.0.0.1:8000` or `localhost:8000`; the test puts its own port there. Two outputs
+are the same if they are equal after ids, times and hexadecimal fingerprints have become placeholders; where both are
+JSON, white space between tokens does not count. `…` in an output stands for anything. Sampling is not repeatable
+unless the example says `"temperature": 0`, so an example says that or writes `…` for the words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from plumbline.server.settings import pocket_model
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+WEIGHTS = pocket_model() / "model.safetensors"
+FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+PLACEHOLDERS = [
+    (
+        re.compile(r"\b(chatcmpl|cmpl|resp|msg|req|rs|fc|call|fp)([-_])(?:[0-9a-f]+|…)(?![0-9a-zA-Z])"),
+        r"\1\2ID",
+    ),
+    (re.compile(r'("(?:created|created_at|completed_at)":\s*)(?:\d+|"…")'), r"\g<1>0"),
+    (re.compile(r"\b(created(?:_at)?=)\d+"), r"\g<1>0"),
+    (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
+]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A block that is run."""
+
+    language: str
+    code: str
+    output: str | None
+    line: int
+
+
+def examples(text: str) -> list[Example]:
+    """The marked blocks of a document."""
+    blocks = [
+        (match[1].split(), match[2], text.count("\n", 0, match.start()) + 1) for match in FENCE.finditer(text)
+    ]
+    found = []
+    for number, (words, code, line) in enumerate(blocks):
+        if words[1:] != ["example"]:
+            continue
+        following = blocks[number + 1] if number + 1 < len(blocks) else ([], "", 0)
+        output = following[1] if following[0][1:] == ["output"] else None
+        found.append(Example(words[0], code, output, line))
+    return found
+
+
+def script(example: Example) -> list[str]:
+    """The command that runs an example."""
+    if example.language == "python":
+        return [sys.executable, "-c", example.code]
+    if example.language == "bash":
+        return ["bash", "-euc", example.code]
+    assert example.language == "console", f"line {example.line}: {example.language} cannot be run"
+    commands, continued = [], False
+    for line in example.code.splitlines():
+        assert continued or line.startswith("$ "), f"line {example.line}: not a command: {line}"
+        commands.append(line if continued else line.removeprefix("$ "))
+        continued = line.endswith("\\")
+    return ["bash", "-euc", "\n".join(commands)]
+
+
+def comparable(text: str) -> str:
+    """Without what differs from run to run."""
+    text = text.strip()
+    try:
+        text = json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+    except ValueError:
+        text = "\n".join(line.rstrip() for line in text.splitlines())
+    for pattern, placeholder in PLACEHOLDERS:
+        text = pattern.sub(placeholder, text)
+    return text
+
+
+def same(shown: str, printed: str) -> bool:
+    """Equal up to placeholders; `…` in what is shown stands for anything."""
+    parts = [re.escape(part) for part in comparable(shown).split("…")]
+    return re.fullmatch(".*?".join(parts), comparable(printed), re.DOTALL) is not None
+
+
+def run(example: Example, port: int) -> str:
+    """Run an example; returns what it printed."""
+    moved = Example(
+        example.language,
+        re.sub(r"\b(127\.0\.0\.1|localhost):8000\b", f"127.0.0.1:{port}", example.code),
+        example.output,
+        example.line,
+    )
+    command = script(moved)
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env={**os.environ, "PATH": os.pathsep.join(folders), "PYTHONUTF8": "1"},
+    )
+    assert ended.returncode == 0, f"line {example.line} of README.md: {ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server with the pocket model, as a process of its own."""
+    if not WEIGHTS.is_file():
+        pytest.skip("the pocket model's weights are not there")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plumbline", "serve", "--device", "cpu", "--port", str(found)],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not _healthy(found):
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline, "the server did not come up"
+            time.sleep(0.1)
+        yield found
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("example", examples(README.read_text("utf-8")), ids=lambda e: f"line-{e.line}")
+def test_an_example_prints_what_the_readme_says(example: Example, port: int) -> None:
+    if "curl" in example.code and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    printed = run(example, port)
+
+    if example.output is not None:
+        assert same(example.output, printed), f"line {example.line} of README.md printed:\n{printed}"
+
+
+def test_the_readme_has_examples() -> None:
+    if not WEIGHTS.is_file():
+        pytest.skip("the pocket model's weights are not there")
+    assert examples(README.read_text("utf-8"))
+
+
+DOCUMENT = """
+```
+nox -s serve
+```
+
+```console example
+$ echo one \\
+  two
+$ echo '{"id": "chatcmpl-0a", "created": 12}'
+```
+prints
+```text output
+one two
+…"chatcmpl-…"…
+```
+
+```python example
+print("127.0.0.1:8000")
+```
+"""
+
+
+def test_marked_blocks_are_found_with_their_output() -> None:
+    first, second = examples(DOCUMENT)
+
+    assert (first.language, second.language) == ("console", "python")
+    assert first.output == 'one two\n…"chatcmpl-…"…\n'
+    assert second.output is None
+    assert DOCUMENT.splitlines()[first.line - 1] == "```console example"
+
+
+def test_examples_are_run_with_the_port_of_the_test() -> None:
+    first, second = examples(DOCUMENT)
+
+    assert same(first.output or "", run(first, 1))
+    assert run(second, 1234) == "127.0.0.1:1234\n"
+
+
+def test_an_example_that_fails_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="line 7"):
+        run(Example("bash", "false\necho later", None, 7), 1)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        ('{"id": "chatcmpl-1f", "created": 1}', '{"id":"chatcmpl-2e","created":22}', True),
+        ('{"id": "resp_…", "created_at": 1}', '{"id":"resp_9c","created_at":22}', True),
+        ('{"text": "a"}', '{"text":"b"}', False),
+        ('{"text": "…"}', '{"text":"anything"}', True),
+        ("Serving on http://127.0.0.1:8000/v1", "Serving on http://127.0.0.1:4711/v1\n", True),
+        ("one\n…\nthree", "one\n2\n2.5\nthree", True),
+        ("one", "one\ntwo", False),
+    ],
+)
+def test_outputs_are_compared_up_to_placeholders(shown: str, printed: str, expected: bool) -> None:
+    assert same(shown, printed) is expected
