@@ -128,6 +128,7 @@ def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
         max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
         max_num_waiting=settings.max_num_waiting,
         enable_prefix_caching=settings.enable_prefix_caching,
+        batch_invariant=settings.batch_invariant,
     )
 
 
