@@ -122,6 +122,11 @@ def chat_logprobs_join(seen: Transcript) -> Iterator[Problem]:
     content = message.get("content") or ""
     if not isinstance(content, str):
         raise Inconclusive("the content is no text; another check says so")
+    if any(byte not in range(256) for entry in entries for byte in entry["bytes"]):
+        yield Problem(
+            expected="numbers from 0 to 255", actual="others", pointer="choices[0].logprobs.content"
+        )
+        return
     found = [bytes(entry["bytes"]) for entry in entries]
     # The token that ended the answer may have an entry, and no text.
     candidates = [found] if choice.get("finish_reason") == "length" else [found, found[:-1]]
