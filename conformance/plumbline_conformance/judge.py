@@ -53,7 +53,9 @@ async def record(
     headers = {"user-agent": "plumbline-conformance"}
     if target.api_key is not None:
         headers["authorization"] = f"Bearer {target.api_key}"
-    async with httpx.AsyncClient(timeout=patience, headers=headers) as client:
+    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
         wire = _Wire(client, target, patience)
 
         async def run(wanted: Scenario) -> Transcript:

@@ -14,11 +14,19 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def load_json(text: str | bytes) -> Any:
-    """The value, or None where this is not JSON: NaN is none, nor is what is nested too deep to be read."""
+    """The value, or None where this is not JSON: NaN is none, nor is what is nested too deep to be read.
+
+    `1.0` is the integer 1, as JSON Schema has it.
+    """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_number)
     except (ValueError, RecursionError):
         return None
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def _refuse(name: str) -> NoReturn:

@@ -51,7 +51,7 @@ def test_violations_end_with_1_and_are_explained(capsys: pytest.CaptureFixture[s
         assert check(Target(base_url=base_url, model="m"), ["errors/empty-messages"]) == 1
 
     out = capsys.readouterr().out
-    assert "fail errors/empty-messages/envelope  Refuse an empty list of messages" in out
+    assert "fail errors/empty-messages/refused  Refuse an empty list of messages" in out
     assert "ERR-07: Every out-of-range value" in out
     assert "expected status 400 or 422" in out
     assert "actual   status 200  (status)" in out

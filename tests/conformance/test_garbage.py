@@ -16,7 +16,9 @@ from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.judge import Finding, judge
 from plumbline_conformance.transcript import Exchange, Transcript
 
-SETTINGS = settings(max_examples=250, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(
+    max_examples=250, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 KEYS = st.sampled_from(
     ["id", "choices", "index", "delta", "type", "item", "usage", "error", "data", "output"]

@@ -48,10 +48,10 @@ def chat_text_usage(seen: Transcript) -> Iterator[Problem]:
 @check("chat/text/length", "Say `length` only when the limit was reached, and never exceed it", "CHAT-06")
 def chat_text_length(seen: Transcript) -> Iterator[Problem]:
     answer = accepted(last(seen)).json
+    reason = _choice(accepted(last(seen))).get("finish_reason")
     tokens = (answer.get("usage") or {}).get("completion_tokens")
     if not isinstance(tokens, int):
         raise Inconclusive("the answer has no usage; another check says so")
-    reason = _choice(accepted(last(seen)))["finish_reason"]
     if tokens > LIMIT or (reason == "length" and tokens != LIMIT):
         yield Problem(expected=f"{LIMIT} tokens for `length`", actual=f"{tokens}, {reason}", pointer="usage")
 
@@ -84,9 +84,11 @@ def chat_logprobs(target: Target) -> Generator[Request, Exchange, None]:
     )
 
 
-@check("chat/logprobs/shape", "Answer as the contract says", "LP-02")
+@check("chat/logprobs/shape", "Write logprobs as the contract says", "LP-02")
 def chat_logprobs_shape(seen: Transcript) -> Iterator[Problem]:
-    yield from violations("CreateChatCompletionResponse", accepted(last(seen)).json)
+    choice = _choice(accepted(last(seen)))
+    if choice.get("logprobs") is not None:
+        yield from violations("ChatCompletionLogprobs", choice["logprobs"], "choices[0].logprobs.")
 
 
 @check("chat/logprobs/given", "Give an entry for each token of the content", "LP-01")
@@ -118,20 +120,29 @@ def chat_logprobs_join(seen: Transcript) -> Iterator[Problem]:
     if message.get("reasoning") or message.get("reasoning_content") or message.get("tool_calls"):
         raise Inconclusive("the entries cover more than the content")
     content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise Inconclusive("the content is no text; another check says so")
+    if any(byte not in range(256) for entry in entries for byte in entry["bytes"]):
+        yield Problem(
+            expected="numbers from 0 to 255", actual="others", pointer="choices[0].logprobs.content"
+        )
+        return
     found = [bytes(entry["bytes"]) for entry in entries]
     # The token that ended the answer may have an entry, and no text.
-    candidates = [found] if choice["finish_reason"] == "length" else [found, found[:-1]]
+    candidates = [found] if choice.get("finish_reason") == "length" else [found, found[:-1]]
     if not any(_whole(b"".join(parts)) == _whole(content.encode()) for parts in candidates):
         yield Problem(
             expected=repr(content), actual=repr(b"".join(found)), pointer="choices[0].logprobs.content"
         )
 
 
-def _choice(exchange: Exchange) -> Any:
-    choices = exchange.json["choices"]
-    if not choices:
-        raise Inconclusive("there is no choice; another check says so")
-    return choices[0]
+def _choice(exchange: Exchange) -> dict[str, Any]:
+    """The first choice, with a message that can be looked at. Whether it is right is for `chat/text/shape` to say."""
+    choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+        raise Inconclusive("there is no choice with a message; another check says so")
+    return choice
 
 
 def _whole(text: bytes) -> str:

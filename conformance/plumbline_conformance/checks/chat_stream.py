@@ -72,7 +72,7 @@ def stream_text_done(seen: Transcript) -> Iterator[Problem]:
     yield from done_last(accepted(last(seen)))
 
 
-@check("chat/stream-text/shape", "Send chunks as the contract says", "CS-01")
+@check("chat/stream-text/shape", "Send chunks as the contract says", "CS-01", "CS-03")
 def stream_text_shape(seen: Transcript) -> Iterator[Problem]:
     for number, chunk in enumerate(_chunks(last(seen))):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
@@ -138,7 +138,7 @@ def stream_choices(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
 
 
-@check("chat/stream-choices/shape", "Send chunks as the contract says", "CS-01")
+@check("chat/stream-choices/shape", "Send chunks as the contract says", "CS-01", "CS-03")
 def stream_choices_shape(seen: Transcript) -> Iterator[Problem]:
     for number, chunk in enumerate(_chunks(last(seen))):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
@@ -171,7 +171,7 @@ def stream_usage(target: Target) -> Steps:
     )
 
 
-@check("chat/stream-usage/shape", "Send chunks as the contract says", "CS-01")
+@check("chat/stream-usage/shape", "Send chunks as the contract says", "CS-01", "CS-03")
 def stream_usage_shape(seen: Transcript) -> Iterator[Problem]:
     for number, chunk in enumerate(_chunks(at(seen, 0))):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")

@@ -17,8 +17,10 @@ __all__ = [
     "content_type",
     "done_last",
     "envelope",
+    "error_of",
     "framing",
     "last",
+    "refused",
     "request_id",
     "tidy",
     "usage_adds_up",
@@ -73,22 +75,32 @@ def accepted(exchange: Exchange) -> Exchange:
 
 def _message(exchange: Exchange) -> str:
     """What the server says of a refusal."""
-    error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
+    message = (error_of(exchange) or {}).get("message")
     return message[:200] if isinstance(message, str) else "no error object"
 
 
-def envelope(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
-    """ERR-01, ERR-02: an error status with the error object."""
+def refused(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
+    """The status of a refusal. What its body looks like is the business of `envelope`."""
     if answered(exchange).status not in statuses:
         wanted = " or ".join(map(str, statuses))
         yield Problem(expected=f"status {wanted}", actual=f"status {exchange.status}", pointer="status")
-        return
+
+
+def envelope(exchange: Exchange) -> Iterator[Problem]:
+    """ERR-01: the error object, in all four keys."""
+    if answered(exchange).status < 400:
+        raise Inconclusive(f"the request was not refused: status {exchange.status}")
     if exchange.json is None:
         shown = exchange.body[:80].decode("utf-8", "replace")
         yield Problem(expected="a JSON error object", actual=repr(shown), pointer="body")
         return
     yield from violations("ErrorResponse", exchange.json)
+
+
+def error_of(exchange: Exchange) -> dict[str, Any] | None:
+    """The error object, whatever is in it."""
+    error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
+    return error if isinstance(error, dict) else None
 
 
 def content_type(exchange: Exchange, wanted: str) -> Iterator[Problem]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.case import Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import answered, at, envelope, last, request_id
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.common import answered, at, envelope, error_of, last, refused, request_id
 from plumbline_conformance.transcript import Exchange, Transcript
 
 JSON = {"content-type": "application/json"}
@@ -23,11 +23,21 @@ def broken_json(target: Target) -> Steps:
     yield Request(path="/chat/completions", content=b'{"model": "x", "messages": [', headers=JSON)
 
 
-@check(
-    "errors/broken-json/envelope", "Answer malformed JSON with 400 and the error object", "HTTP-07", "ERR-01"
-)
+@check("errors/broken-json/refused", "Answer malformed JSON with 400 and an error object", "HTTP-07")
+def broken_json_refused(seen: Transcript) -> Iterator[Problem]:
+    yield from _malformed(last(seen))
+
+
+def _malformed(exchange: Exchange) -> Iterator[Problem]:
+    yield from refused(exchange, 400)
+    if exchange.status >= 400 and error_of(exchange) is None:
+        shown = exchange.body[:80].decode("utf-8", "replace")
+        yield Problem(expected="an error object", actual=repr(shown), pointer="body")
+
+
+@check("errors/broken-json/envelope", "Write the error object with all its keys", "ERR-01")
 def broken_json_envelope(seen: Transcript) -> Iterator[Problem]:
-    yield from envelope(last(seen), 400)
+    yield from envelope(last(seen))
 
 
 @check("errors/broken-json/request-id", "Give errors an x-request-id as well", "HTTP-03")
@@ -41,11 +51,9 @@ def invalid_utf8(target: Target) -> Steps:
     yield Request(path="/chat/completions", content=body, headers=JSON)
 
 
-@check(
-    "errors/invalid-utf8/envelope", "Answer invalid UTF-8 with 400 and the error object", "HTTP-07", "ERR-01"
-)
-def invalid_utf8_envelope(seen: Transcript) -> Iterator[Problem]:
-    yield from envelope(last(seen), 400)
+@check("errors/invalid-utf8/refused", "Answer invalid UTF-8 with 400 and an error object", "HTTP-07")
+def invalid_utf8_refused(seen: Transcript) -> Iterator[Problem]:
+    yield from _malformed(last(seen))
 
 
 @scenario("errors/unknown-model", "A model that does not exist")
@@ -59,12 +67,10 @@ def unknown_model(target: Target) -> Steps:
     "ERR-06",
 )
 def unknown_model_not_found(seen: Transcript) -> Iterator[Problem]:
-    problems = list(envelope(last(seen), 404))
-    yield from problems
-    if not problems and last(seen).json["error"]["code"] != "model_not_found":
-        yield Problem(
-            expected="model_not_found", actual=repr(last(seen).json["error"]["code"]), pointer="error.code"
-        )
+    yield from refused(last(seen), 404)
+    code = (error_of(last(seen)) or {}).get("code")
+    if last(seen).status == 404 and code != "model_not_found":
+        yield Problem(expected="model_not_found", actual=repr(code), pointer="error.code")
 
 
 @scenario("errors/empty-messages", "A conversation without messages")
@@ -72,9 +78,9 @@ def empty_messages(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, messages=[]))
 
 
-@check("errors/empty-messages/envelope", "Refuse an empty list of messages", "ERR-07", "ERR-01")
-def empty_messages_envelope(seen: Transcript) -> Iterator[Problem]:
-    yield from envelope(last(seen), 400, 422)
+@check("errors/empty-messages/refused", "Refuse an empty list of messages", "ERR-07")
+def empty_messages_refused(seen: Transcript) -> Iterator[Problem]:
+    yield from refused(last(seen), 400, 422)
 
 
 @scenario("errors/out-of-range", "Numbers beyond their bounds")
@@ -93,7 +99,7 @@ def out_of_range(target: Target) -> Steps:
 @check("errors/out-of-range/refused", "Refuse numbers out of range instead of clamping them", "ERR-07")
 def out_of_range_refused(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges:
-        yield from envelope(exchange, 400, 422)
+        yield from refused(exchange, 400, 422)
 
 
 WRONG_TYPES: dict[str, object] = {"stream": "true", "max_tokens": "4", "messages": {}, "temperature": [1]}
@@ -108,18 +114,30 @@ def wrong_types(target: Target) -> Steps:
 @check("errors/wrong-types/refused", "Refuse wrong JSON types", "ERR-08")
 def wrong_types_refused(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges:
-        yield from envelope(exchange, 400, 422)
+        yield from refused(exchange, 400, 422)
+
+
+@check("errors/wrong-types/envelope", "Write the error object with all its keys", "ERR-01")
+def wrong_types_envelope(seen: Transcript) -> Iterator[Problem]:
+    for exchange in _refusals(seen).values():
+        yield from envelope(exchange)
 
 
 @check("errors/wrong-types/param", "Name the offending field in `param`", "ERR-05")
 def wrong_types_param(seen: Transcript) -> Iterator[Problem]:
-    for exchange, name in zip(seen.exchanges, WRONG_TYPES, strict=False):
-        if answered(exchange).status not in (400, 422):
-            continue  # Whether it is refused is another check's business.
-        error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
-        param = error.get("param") if isinstance(error, dict) else None
+    for name, exchange in _refusals(seen).items():
+        param = (error_of(exchange) or {}).get("param")
         if param != name:
             yield Problem(expected=f"param {name!r}", actual=repr(param), pointer="error.param")
+
+
+def _refusals(seen: Transcript) -> dict[str, Exchange]:
+    """What was refused, by the field that is wrong. That it is refused is another check's business."""
+    pairs = zip(WRONG_TYPES, seen.exchanges, strict=False)
+    found = {name: exchange for name, exchange in pairs if answered(exchange).status in (400, 422)}
+    if not found:
+        raise Inconclusive("nothing was refused; another check says so")
+    return found
 
 
 @scenario("errors/stream-options", "Stream options without a stream")
@@ -129,7 +147,7 @@ def stream_options(target: Target) -> Steps:
 
 @check("errors/stream-options/refused", "Refuse `stream_options` without `stream: true`", "CS-09")
 def stream_options_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from envelope(last(seen), 400, 422)
+    yield from refused(last(seen), 400, 422)
 
 
 @scenario("errors/unknown-route", "A path and a method that do not exist")
@@ -140,5 +158,7 @@ def unknown_route(target: Target) -> Steps:
 
 @check("errors/unknown-route/envelope", "Answer 404 and 405 with the error object", "HTTP-08")
 def unknown_route_envelope(seen: Transcript) -> Iterator[Problem]:
-    yield from envelope(at(seen, 0), 404)
-    yield from envelope(at(seen, 1), 405)
+    for exchange, wanted in ((at(seen, 0), 404), (at(seen, 1), 405)):
+        yield from refused(exchange, wanted)
+        if exchange.status >= 400:
+            yield from envelope(exchange)

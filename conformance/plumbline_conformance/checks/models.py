@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, answered, at, envelope
+from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -51,8 +51,7 @@ def _identity(model: dict[str, Any]) -> tuple[Any, ...]:
 
 @check("models/list/unknown", "Answer an unknown id with 404 `model_not_found`", "MOD-03")
 def models_list_unknown(seen: Transcript) -> Iterator[Problem]:
-    problems = list(envelope(at(seen, 1), 404))
-    yield from problems
-    if not problems and at(seen, 1).json["error"]["code"] != "model_not_found":
-        code = at(seen, 1).json["error"]["code"]
-        yield Problem(expected="model_not_found", actual=repr(code), pointer="error.code")
+    yield from refused(at(seen, 1), 404)
+    error = error_of(at(seen, 1))
+    if at(seen, 1).status == 404 and (error is None or error.get("code") != "model_not_found"):
+        yield Problem(expected="an error with code model_not_found", actual=repr(error), pointer="error.code")
