@@ -84,7 +84,9 @@ def json_answer(lx: Lexicon) -> Sample:
     turn = structured.json_turn(lx)
     sample = Sample("json", [*_history(lx, 0.08), _user(turn.user)], turn.answer, turn.thought)
     if lx.chance(0.1):
-        sample.messages.insert(0, {"role": "system", "content": lx.one(("Answer in JSON.", "Reply only with JSON."))})
+        sample.messages.insert(
+            0, {"role": "system", "content": lx.one(("Answer in JSON.", "Reply only with JSON."))}
+        )
         return sample
     return _with_system(lx, sample, 0.25)
 
@@ -98,10 +100,13 @@ def talk(lx: Lexicon) -> Sample:
         *messages, reply = conversation.persona(lx)
         return Sample("persona", messages, reply["content"], "The system message tells me this.")
     make = lx.rng.choices(
-        (conversation.intent, conversation.capital, conversation.unknown, conversation.own_name), (60, 7, 12, 4)
+        (conversation.intent, conversation.capital, conversation.unknown, conversation.own_name),
+        (60, 7, 12, 4),
     )[0]
     turn = make(lx)
-    return _with_system(lx, Sample("talk", [*_history(lx, 0.2), _user(turn.user)], turn.answer, turn.thought), 0.35)
+    return _with_system(
+        lx, Sample("talk", [*_history(lx, 0.2), _user(turn.user)], turn.answer, turn.thought), 0.35
+    )
 
 
 def tool_call(lx: Lexicon, most: int = 4) -> Sample:
@@ -116,7 +121,9 @@ def tool_call(lx: Lexicon, most: int = 4) -> Sample:
 def parallel_call(lx: Lexicon) -> Sample:
     box = tools.toolbox(lx, 1, 3)
     text, wanted = tools.parallel(lx, box)
-    sample = Sample("parallel", [_user(text)], calls=[r.call for r in wanted], thought=tools.thought_for(wanted))
+    sample = Sample(
+        "parallel", [_user(text)], calls=[r.call for r in wanted], thought=tools.thought_for(wanted)
+    )
     sample.tools = [t.schema for t in box]
     return _with_system(lx, sample, 0.35)
 
@@ -129,9 +136,7 @@ def tool_result(lx: Lexicon) -> Sample:
     else:
         wanted = [tools.request(lx, lx.one(box))]
         text = wanted[0].text
-    calls: list[dict[str, Any]] = [
-        {"id": f"call_{i}", **r.call.message_form()} for i, r in enumerate(wanted)
-    ]
+    calls: list[dict[str, Any]] = [{"id": f"call_{i}", **r.call.message_form()} for i, r in enumerate(wanted)]
     said: Message = {"role": "assistant", "content": "", "tool_calls": calls}
     messages = [*_history(lx, 0.08), _user(text), said]
     sentences, must = [], []
@@ -140,7 +145,9 @@ def tool_result(lx: Lexicon) -> Sample:
         messages.append({"role": "tool", "tool_call_id": f"call_{i}", "content": content})
         sentences.append(sentence)
         must += values
-    sample = Sample("tool_result", messages, " ".join(sentences), "The tool has answered, so I tell the result.")
+    sample = Sample(
+        "tool_result", messages, " ".join(sentences), "The tool has answered, so I tell the result."
+    )
     sample.must_contain = must
     sample.tools = [t.schema for t in box] if lx.chance(0.9) else []
     sample.thinking = lx.chance(0.3)

@@ -87,7 +87,9 @@ def cases(count: int, seed: int) -> list[tuple[str, Sample]]:
         "no_tool": corpus.no_tool,
     }
     found = [
-        ("instruction", corpus.instruction(lexicon, skill)) for skill in SKILLS for _ in range(-(-count // len(SKILLS)))
+        ("instruction", corpus.instruction(lexicon, skill))
+        for skill in SKILLS
+        for _ in range(-(-count // len(SKILLS)))
     ]
     found += [(row, make(lexicon)) for row, make in makers.items() for _ in range(count)]
     for _, sample in found:
@@ -102,8 +104,10 @@ def _same_calls(reply: Reply, sample: Sample) -> bool:
 
 def judge(row: str, sample: Sample, reply: Reply) -> dict[str, bool]:
     """Which rows this case counts for, and whether it passes."""
-    verdict = {"thinking_switch": (bool(reply.thought and reply.thought.strip())) == sample.thinking
-               and "<think>" not in reply.content}  # fmt: skip
+    verdict = {
+        "thinking_switch": (bool(reply.thought and reply.thought.strip())) == sample.thinking
+        and "<think>" not in reply.content
+    }
     if row == "tool_name":
         verdict["tool_name"] = [c.get("name") for c in reply.calls] == [c.name for c in sample.calls]
         verdict["tool_arguments"] = _same_calls(reply, sample)
@@ -150,7 +154,9 @@ class Runner:
             encoded = self.tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True)
             longest = max(len(self.tokenizer.encode(samples[i].completion())) for i in rows)
             made = self.model.generate(**encoded, do_sample=False, max_new_tokens=longest + 40)
-            texts = self.tokenizer.batch_decode(made[:, encoded["input_ids"].shape[1] :], skip_special_tokens=False)
+            texts = self.tokenizer.batch_decode(
+                made[:, encoded["input_ids"].shape[1] :], skip_special_tokens=False
+            )
             out.update({i: take_apart(t) for i, t in zip(rows, texts, strict=True)})
         return [out[i] for i in range(len(samples))]
 
@@ -171,8 +177,10 @@ def evaluate(folder: Path, count: int, seed: int, show: int = 0) -> dict[str, An
             skills[sample.skill].append(verdict[row])
         if not all(verdict.values()) and shown[sample.skill] < show:
             shown[sample.skill] += 1
-            print(f"--- {sample.skill} {[k for k, v in verdict.items() if not v]}\n  asked: "
-                  f"{sample.messages[-1]['content']!r}\n  wanted: {sample.completion()!r}\n  got: {reply}")  # fmt: skip
+            print(
+                f"--- {sample.skill} {[k for k, v in verdict.items() if not v]}\n  asked: "
+                f"{sample.messages[-1]['content']!r}\n  wanted: {sample.completion()!r}\n  got: {reply}"
+            )
     return {
         "seed": seed,
         "rows": {
@@ -194,8 +202,12 @@ def card_table(result: dict[str, Any]) -> str:
         f"| {LABELS[name]} | {row['cases']} | {percent(row)} | {100 * row['target']:.0f} % |"
         for name, row in result["rows"].items()
     ]
-    lines += ["", "Instructions by skill: "
-              + ", ".join(f"{name} {percent(row)}" for name, row in result["skills"].items()) + "."]  # fmt: skip
+    lines += [
+        "",
+        "Instructions by skill: "
+        + ", ".join(f"{name} {percent(row)}" for name, row in result["skills"].items())
+        + ".",
+    ]
     return "\n".join(lines)
 
 
@@ -215,7 +227,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--show", type=int, default=0, help="failures to print for each skill")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="write evaluation.json and the table of the card")
+    parser.add_argument(
+        "--write", action="store_true", help="write evaluation.json and the table of the card"
+    )
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     start = time.time()

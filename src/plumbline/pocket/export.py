@@ -52,10 +52,13 @@ def export(checkpoint: Path, folder: Path = MODEL_DIR, averaged: bool = True) ->
     """The averaged weights are the model; the raw ones are kept for going on."""
     state = torch.load(checkpoint, weights_only=True)
     tok = tokenizer.load()
-    weights = {k: v.to(torch.bfloat16).contiguous() for k, v in state["average" if averaged else "network"].items()}
+    weights = {
+        k: v.to(torch.bfloat16).contiguous() for k, v in state["average" if averaged else "network"].items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    eos, pad = tok.token_to_id(tokenizer.IM_END), tok.token_to_id(tokenizer.END_OF_TEXT)
+    vocabulary = tok.get_vocab()
+    eos, pad = vocabulary[tokenizer.IM_END], vocabulary[tokenizer.END_OF_TEXT]
     _write(folder / "config.json", config_of(Shape(), eos, pad))
     _write(
         folder / "generation_config.json",

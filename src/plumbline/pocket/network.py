@@ -49,7 +49,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.heads, self.groups, self.dim = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
+        self.heads, self.groups, self.dim = (
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.head_dim,
+        )
         self.q_proj = nn.Linear(shape.hidden_size, self.heads * self.dim, bias=False)
         self.k_proj = nn.Linear(shape.hidden_size, self.groups * self.dim, bias=False)
         self.v_proj = nn.Linear(shape.hidden_size, self.groups * self.dim, bias=False)

@@ -14,6 +14,9 @@ class Call:
     name: str
     arguments: dict[str, Any]
 
+    def text(self) -> str:
+        return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
+
     def message_form(self) -> dict[str, Any]:
         return {"type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
@@ -44,10 +47,7 @@ class Sample:
     def completion(self) -> str:
         """The reply as the model writes it after the generation prompt, without the end token."""
         if self.calls:
-            body = "\n".join(
-                f"<tool_call>\n{json.dumps(dict(name=c.name, arguments=c.arguments), ensure_ascii=False)}\n</tool_call>"
-                for c in self.calls
-            )
+            body = "\n".join(f"<tool_call>\n{c.text()}\n</tool_call>" for c in self.calls)
         else:
             body = self.answer
         return f"<think>\n{self.thought}\n</think>\n\n{body}" if self.thinking else body

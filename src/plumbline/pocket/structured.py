@@ -40,10 +40,19 @@ def person(lx: Lexicon) -> Turn:
     if lx.chance(0.3):
         lx.rng.shuffle(keys)
     listed = ", ".join(keys[:-1]) + " and " + keys[-1]
-    form = lx.one(("{s} Answer in JSON with the keys {k}.", "Extract {k} as JSON: {s}", "{s}\nReturn JSON with {k}.",
-                   "Turn this into a JSON object with {k}: {s}", "{s} Give me {k} as a JSON object.",
-                   "Write a JSON object with keys {k} for this text: {s}"))  # fmt: skip
-    return Turn(form.format(s=sentence, k=listed), _dump({k: facts[k] for k in keys}), f"I fill the keys {listed}.")
+    form = lx.one(
+        (
+            "{s} Answer in JSON with the keys {k}.",
+            "Extract {k} as JSON: {s}",
+            "{s}\nReturn JSON with {k}.",
+            "Turn this into a JSON object with {k}: {s}",
+            "{s} Give me {k} as a JSON object.",
+            "Write a JSON object with keys {k} for this text: {s}",
+        )
+    )
+    return Turn(
+        form.format(s=sentence, k=listed), _dump({k: facts[k] for k in keys}), f"I fill the keys {listed}."
+    )
 
 
 def keyed(lx: Lexicon) -> Turn:
@@ -63,14 +72,22 @@ def keyed(lx: Lexicon) -> Turn:
     elif style == 3:
         user = "Turn this into JSON: " + ", ".join(f"{k}: {v}" for k, v in facts.items())
     else:
-        user = " ".join(f"The {k} is {v}." for k, v in facts.items()) + lx.one((" Answer in JSON.", " Reply as JSON."))
+        user = " ".join(f"The {k} is {v}." for k, v in facts.items()) + lx.one(
+            (" Answer in JSON.", " Reply as JSON.")
+        )
     return Turn(user, _dump(facts), f"I write a JSON object with {' and '.join(facts)}.")
 
 
 def array(lx: Lexicon) -> Turn:
     words = lx.words(2, 5)
     joiner = lx.one((", ", " "))
-    form = lx.one(("Write as a JSON array: {t}", "Turn these words into a JSON list: {t}", "Give me a JSON array of: {t}"))
+    form = lx.one(
+        (
+            "Write as a JSON array: {t}",
+            "Turn these words into a JSON list: {t}",
+            "Give me a JSON array of: {t}",
+        )
+    )
     return Turn(form.format(t=joiner.join(words)), _dump(words), "I write a JSON array of the words.")
 
 

@@ -20,7 +20,8 @@ from plumbline.pocket.corpus import MODEL_DIR, make_sample, prompt_of
 from plumbline.pocket.words import Lexicon
 
 QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CLASS_SPLIT = r"[a-z]+|[A-Z]|[0-9]| ?[!-/:-@\[-`{-~]+|[\r\n]+| +|[^\x00-\x7f]"
 VOCAB_SIZE = 1024
@@ -42,7 +43,7 @@ def added_tokens() -> list[AddedToken]:
 
 
 def corpus(seed: int, count: int) -> Iterator[str]:
-    """Text to learn the merges from: prompts and replies of the mixture, without the marks of the chat format."""
+    """Text to learn the merges from: prompts and replies of the mixture, without the marks of the format."""
     lexicon = Lexicon(random.Random(seed))
     marks = "|".join(re.escape(mark) for mark in (END_OF_TEXT, IM_START, IM_END, *MARKS))
     for _ in range(count):
@@ -70,7 +71,8 @@ def train(seed: int = 1, count: int = 20_000) -> Tokenizer:
     tokenizer.train_from_iterator(corpus(seed, count), trainer)
     tokenizer.pre_tokenizer = _pre_tokenizer(fine=False)
     tokenizer.add_tokens(added)
-    assert tokenizer.get_vocab_size() == VOCAB_SIZE
+    if tokenizer.get_vocab_size() != VOCAB_SIZE:
+        raise RuntimeError("the text holds too few distinct pairs for this vocabulary")
     return tokenizer
 
 

@@ -8,9 +8,29 @@ from plumbline.pocket.families import FAMILIES, value
 from plumbline.pocket.sample import Call
 from plumbline.pocket.words import VERBS, Lexicon, side
 
-JSON_TYPES = {"int": "integer", "integer": "integer", "small": "integer", "big": "integer", "decimal": "number",
-              "bool": "boolean"}  # fmt: skip
-KINDS = ("word", "word", "phrase", "name", "city", "integer", "integer", "decimal", "bool", "enum", "code", "date", "email")
+JSON_TYPES = {
+    "int": "integer",
+    "integer": "integer",
+    "small": "integer",
+    "big": "integer",
+    "decimal": "number",
+    "bool": "boolean",
+}
+KINDS = (
+    "word",
+    "word",
+    "phrase",
+    "name",
+    "city",
+    "integer",
+    "integer",
+    "decimal",
+    "bool",
+    "enum",
+    "code",
+    "date",
+    "email",
+)
 
 
 @dataclass
@@ -91,9 +111,9 @@ def invented(lx: Lexicon) -> Tool:
     if joiner == "" and lx.chance(0.5):
         name = pieces[0] + "".join(p.capitalize() for p in pieces[1:])
     thing = " ".join(things)
-    about = lx.one(("{V} the {t}.", "{V} a {t}.", "{V} {t}", "{V} the {t} of the {x}.", "Use this to {v} the {t}.")).format(
-        V=verb.capitalize(), v=verb, t=thing, x=lx.word(0.2)
-    )
+    about = lx.one(
+        ("{V} the {t}.", "{V} a {t}.", "{V} {t}", "{V} the {t} of the {x}.", "Use this to {v} the {t}.")
+    ).format(V=verb.capitalize(), v=verb, t=thing, x=lx.word(0.2))
     params: dict[str, str] = {}
     for _ in range(lx.rng.choices((0, 1, 2, 3, 4), (3, 30, 35, 22, 10))[0]):
         kind = lx.one(KINDS)
@@ -104,10 +124,20 @@ def invented(lx: Lexicon) -> Tool:
         key = _identifier(lx, 1 if lx.chance(0.75) else 2)
         params[key] = kind + ("?" if lx.chance(0.2) else "")
     result = [
-        (_identifier(lx, 1 if lx.chance(0.8) else 2), lx.one(("word", "integer", "decimal", "name", "code", "city", "phrase")))
+        (
+            _identifier(lx, 1 if lx.chance(0.8) else 2),
+            lx.one(("word", "integer", "decimal", "name", "code", "city", "phrase")),
+        )
         for _ in range(lx.rng.choice((1, 1, 1, 2, 2, 3)))
     ]
-    return Tool(name, about, params, _asks(lx, name, verb, thing, params), result, _schema(lx, name, about, params, lx.chance(0.5)))
+    return Tool(
+        name,
+        about,
+        params,
+        _asks(lx, name, verb, thing, params),
+        result,
+        _schema(lx, name, about, params, lx.chance(0.5)),
+    )
 
 
 def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str]) -> list[str]:
@@ -121,7 +151,12 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
     equal = ", ".join(f"{k}={{{k}}}" for k in mentioned)
     colon = ", ".join(f"{k}: {{{k}}}" for k in mentioned)
     if not mentioned:
-        return [f"Use {name}.", f"Call {name}.", f"Please {verb} the {thing}.", f"{verb.capitalize()} the {thing}."]
+        return [
+            f"Use {name}.",
+            f"Call {name}.",
+            f"Please {verb} the {thing}.",
+            f"{verb.capitalize()} the {thing}.",
+        ]
     listed = " and ".join(plain) if len(plain) < 3 else ", ".join(plain[:-1]) + " and " + plain[-1]
     return [
         f"Use {name} with {listed}.",

@@ -1,7 +1,7 @@
 """Trains the pocket model on one CPU core: seeded, resumable, with a log of the loss of every skill.
 
-Data come in pools of a fixed number of tokens. Pool `n` depends on the seed and `n` alone, and a checkpoint is
-written between pools, so a run that is stopped goes on exactly where it was.
+Data come in pools of a fixed number of tokens. Pool `n` depends on the seed and `n` alone, and a checkpoint
+is written between pools, so a run that is stopped goes on exactly where it was.
 """
 
 import argparse
@@ -65,7 +65,9 @@ def make_pool(seed: int, index: int, tok: Tokenizer) -> list[list[Document]]:
 
 
 def tensors(batch: list[Document]) -> tuple[Tensor, Tensor]:
-    length = -(-(max(len(d.ids) for d in batch) - 1) // 16) * 16 + 1  # few distinct shapes keep the kernels cached
+    length = (
+        -(-(max(len(d.ids) for d in batch) - 1) // 16) * 16 + 1
+    )  # few distinct shapes keep the kernels cached
     ids = torch.full((len(batch), length), PAD)
     weights = torch.zeros(len(batch), length)
     for row, d in enumerate(batch):
@@ -85,7 +87,9 @@ class Trainer:
         matrices = [p for n, p in self.network.named_parameters() if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in self.network.named_parameters() if p.dim() == 1 or "embed" in n]
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=args.lr, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.Muon(
+                matrices, lr=args.lr, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+            ),
             torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         ]
         self.average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
@@ -118,7 +122,7 @@ class Trainer:
         """Share of the full learning rate: a short climb, a plateau, a straight way down."""
         done = self.tokens / self.args.tokens
         climb = min(1.0, (self.step + 1) / 100)
-        return climb * min(1.0, max(0.02, (1 - done) / (1 - self.args.plateau)))
+        return float(climb * min(1.0, max(0.02, (1 - done) / (1 - self.args.plateau))))
 
     def one_step(self, micro: list[list[Document]], losses: dict[str, list[float]]) -> None:
         total = sum(sum(d.weights) for batch in micro for d in batch)
@@ -129,7 +133,7 @@ class Trainer:
                 logits = self.network(ids[:, :-1], wanted)
             each = F.cross_entropy(logits.float(), ids[:, 1:][wanted], reduction="none")
             share = weights[:, 1:][wanted]
-            (torch.dot(each, share) / total).backward()
+            torch.autograd.backward(torch.dot(each, share) / total)
             grid = torch.zeros_like(weights[:, 1:])
             grid[wanted] = each.detach()
             grid[weights[:, 1:] < 0.5] = 0
@@ -161,8 +165,11 @@ class Trainer:
             speed = (self.tokens - before) / (time.time() - start)
             table = {k: round(sum(v) / len(v), 3) for k, v in sorted(losses.items())}
             mean = sum(table.values()) / len(table)
-            print(f"{time.strftime('%H:%M:%S')} step {self.step} tokens {self.tokens / 1e6:.2f}M loss {mean:.3f} "
-                  f"lr {self.rate():.2f} {speed:.0f} tok/s {json.dumps(table)}", flush=True)  # fmt: skip
+            print(
+                f"{time.strftime('%H:%M:%S')} step {self.step} tokens {self.tokens / 1e6:.2f}M "
+                f"loss {mean:.3f} lr {self.rate():.2f} {speed:.0f} tok/s {json.dumps(table)}",
+                flush=True,
+            )
             if not math.isfinite(mean):
                 raise RuntimeError("the loss is not finite")
 
@@ -172,7 +179,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--run", type=Path, default=Path(".pocket"), help="folder of the checkpoint")
     parser.add_argument("--tokens", type=float, default=30e6, help="tokens to train on, padding included")
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--plateau", type=float, default=0.5, help="share of the run at the full learning rate")
+    parser.add_argument(
+        "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
