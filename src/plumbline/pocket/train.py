@@ -84,6 +84,9 @@ class Trainer:
         self.args = args
         self.tokenizer = tokenizer.load()
         self.network = Network(Shape())
+        if args.compile:
+            for layer in self.network.model.layers:
+                layer.compile(dynamic=True)
         matrices = [p for n, p in self.network.named_parameters() if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in self.network.named_parameters() if p.dim() == 1 or "embed" in n]
         self.optimizers: list[torch.optim.Optimizer] = [
@@ -183,6 +186,7 @@ def main(argv: list[str] | None = None) -> None:
         "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="needs a C++ compiler")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
