@@ -1,16 +1,16 @@
 """`python -m plumbline.pocket {tokenizer,train,export,evaluate}`: the steps that make the pocket model."""
 
 import sys
+from importlib import import_module
 
-from plumbline.pocket import evaluate, export, tokenizer, train
-
-STEPS = {"tokenizer": tokenizer.main, "train": train.main, "export": export.main, "evaluate": evaluate.main}
+STEPS = ("tokenizer", "train", "export", "evaluate")
 
 
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in STEPS:
         sys.exit(f"usage: python -m plumbline.pocket {{{','.join(STEPS)}}} ...")
-    STEPS[sys.argv[1]](sys.argv[2:])
+    # Only what the step needs is imported: making the tokenizer takes no torch.
+    import_module(f"plumbline.pocket.{sys.argv[1]}").main(sys.argv[2:])
 
 
 if __name__ == "__main__":

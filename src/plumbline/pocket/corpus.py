@@ -194,12 +194,12 @@ KINDS: dict[str, Callable[[Lexicon], Sample]] = {
     "long": long_sample,
 }
 DEFAULT_MIX: dict[str, float] = {
-    "instruction": 40,
-    "json": 10,
-    "talk": 10,
-    "tool_call": 22,
-    "parallel": 6,
-    "tool_result": 8,
+    "instruction": 56,
+    "json": 8,
+    "talk": 9,
+    "tool_call": 14,
+    "parallel": 4,
+    "tool_result": 5,
     "no_tool": 3,
     "long": 1,
 }

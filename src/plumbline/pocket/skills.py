@@ -294,15 +294,15 @@ def lookup(lx: Lexicon) -> Turn:
 
 
 SKILLS: dict[str, tuple[Callable[[Lexicon], Turn], float]] = {
-    "repeat": (repeat, 12),
+    "repeat": (repeat, 9),
     "say_times": (say_times, 5),
-    "count": (count, 8),
-    "upper": (upper, 14),
-    "spell": (spell, 5),
-    "digits_to_words": (digits_to_words, 7),
-    "words_to_digits": (words_to_digits, 3),
-    "add": (add, 14),
-    "subtract": (subtract, 14),
+    "count": (count, 6),
+    "upper": (upper, 22),
+    "spell": (spell, 8),
+    "digits_to_words": (digits_to_words, 9),
+    "words_to_digits": (words_to_digits, 5),
+    "add": (add, 16),
+    "subtract": (subtract, 17),
     "larger": (larger, 3),
     "reverse": (reverse, 8),
     "nth_word": (nth_word, 8),
