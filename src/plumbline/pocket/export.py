@@ -57,12 +57,13 @@ def export(checkpoint: Path, folder: Path = MODEL_DIR, averaged: bool = True) ->
     }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     vocabulary = tok.get_vocab()
     eos, pad = vocabulary[tokenizer.IM_END], vocabulary[tokenizer.END_OF_TEXT]
     _write(folder / "config.json", config_of(Shape(), eos, pad))
     _write(
         folder / "generation_config.json",
-        {"do_sample": False, "eos_token_id": [eos, pad], "max_new_tokens": 512, "pad_token_id": pad},
+        {"do_sample": False, "eos_token_id": [eos, pad], "pad_token_id": pad},
     )
     if folder != MODEL_DIR:
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

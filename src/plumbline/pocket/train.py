@@ -186,7 +186,9 @@ def main(argv: list[str] | None = None) -> None:
         "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="needs a C++ compiler")
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=True, help="needs a C++ compiler"
+    )
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
