@@ -224,6 +224,13 @@ def induction(lx: Lexicon, tokenizer: Tokenizer) -> Document:
     return Document("induction", ids * 2, weights)
 
 
+DRILLS = {
+    "sums": ("add", "subtract"),
+    "letters": ("upper", "spell"),
+    "digits": ("digits_to_words", "words_to_digits"),
+}
+
+
 class Renderer:
     """Turns samples into documents with one tokenizer."""
 
@@ -238,3 +245,17 @@ class Renderer:
         weights += [min(max(1.0, 10.0 / len(reply)), 3.0)] * len(reply)  # so that short answers count too
         name = f"{sample.skill}+" if sample.thinking else sample.skill
         return Document(name, prompt + reply, weights)
+
+    def drill(self, lx: Lexicon) -> Document:
+        """A chat of many short turns of one kind, every answer at full weight: practice at half the price."""
+        kind = lx.rng.choices(list(DRILLS), (6, 3, 1))[0]
+        ids: list[int] = []
+        weights: list[float] = []
+        for _ in range(lx.rng.randint(4, 8)):
+            turn = SKILLS[lx.one(DRILLS[kind])][0](lx)
+            asked = f"<|im_start|>user\n{turn.user}<|im_end|>\n<|im_start|>assistant\n"
+            prompt = self.tokenizer.encode("\n" + asked if ids else asked).ids
+            reply = self.tokenizer.encode(turn.answer + "<|im_end|>").ids
+            ids += prompt + reply
+            weights += [0.0] * len(prompt) + [min(max(1.0, 10.0 / len(reply)), 3.0)] * len(reply)
+        return Document(f"drill_{kind}", ids, weights)

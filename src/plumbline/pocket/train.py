@@ -34,6 +34,7 @@ def mix_at(tokens: float) -> dict[str, float]:
     if tokens < 2.5e6:
         return {"induction": 40, "instruction": 40, "json": 8, "talk": 6, "tool_call": 10, "tool_result": 3}
     mix = dict(corpus.DEFAULT_MIX)
+    mix["drill"] = 14
     mix["long"] = 0.0 if tokens < 8e6 else mix["long"]
     return mix
 
@@ -43,11 +44,14 @@ def make_pool(seed: int, index: int, tok: Tokenizer) -> list[list[Document]]:
     lexicon = Lexicon(random.Random(f"{seed}:{index}"))
     renderer = Renderer(tok)
     mix = mix_at(index * POOL_TOKENS)
-    pairs = mix.pop("induction", 0.0) / 100
+    whole = sum(mix.values())
+    pairs, drills = mix.pop("induction", 0.0) / whole, mix.pop("drill", 0.0) / whole
     documents, total = [], 0
     while total < POOL_TOKENS:
         if pairs and lexicon.chance(pairs):
             document = corpus.induction(lexicon, tok)
+        elif drills and lexicon.chance(drills):
+            document = renderer.drill(lexicon)
         else:
             document = renderer.document(corpus.make_sample(lexicon, mix))
         if len(document.ids) <= 4000:
