@@ -1,9 +1,9 @@
-"""`python -m plumbline.pocket {tokenizer,train,export,evaluate}`: the steps that make the pocket model."""
+"""`python -m plumbline.pocket STEP`: the steps that make the pocket model, `STEPS` below, in order."""
 
 import sys
 from importlib import import_module
 
-STEPS = ("tokenizer", "train", "export", "evaluate")
+STEPS = ("tokenizer", "train", "export", "evaluate", "to_gguf")
 
 
 def main() -> None:
