@@ -66,6 +66,26 @@ SYSTEM_PROMPTS = [
 ]
 
 
+def system_prompt(lx: Lexicon) -> str:
+    """A usual system message, or a random one that says nothing about the task."""
+    if lx.chance(0.7):
+        return lx.one(SYSTEM_PROMPTS)
+    form = lx.one(
+        (
+            "You are a {a} assistant.",
+            "You are a {a} {b} assistant for the {n} team.",
+            "You help people with {n} and {m}.",
+            "You work for {N}. Be {a}.",
+            "The user is called {N}. Be {a} and {b}.",
+            "Today is 20{d}.",
+            "Never talk about {n}. Always be {a}.",
+        )
+    )
+    a, b, n, m = (lx.word(0.2) for _ in range(4))
+    date = f"{lx.rng.randint(20, 35)}-{lx.rng.randint(1, 12):02d}-{lx.rng.randint(1, 28):02d}"
+    return form.format(a=a, b=b, n=n, m=m, N=lx.name(), d=date)
+
+
 def _cased(lx: Lexicon, text: str) -> str:
     """Requests arrive with and without a capital and an end mark."""
     if lx.chance(0.75):

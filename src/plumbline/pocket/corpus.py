@@ -24,6 +24,13 @@ PROMPT_WEIGHT = 0.2
 """Weight of a prompt token as a target; every fourth one is a target at all."""
 
 
+DRILLS = {
+    "sums": ("add", "subtract"),
+    "letters": ("upper", "spell"),
+    "digits": ("digits_to_words", "words_to_digits"),
+}
+
+
 @dataclass
 class Document:
     """Token ids, the weight of each id as a target, and the skill it teaches."""
@@ -58,7 +65,7 @@ def _user(text: str) -> Message:
 
 def _with_system(lx: Lexicon, sample: Sample, share: float) -> Sample:
     if lx.chance(share):
-        sample.messages.insert(0, {"role": "system", "content": lx.one(conversation.SYSTEM_PROMPTS)})
+        sample.messages.insert(0, {"role": "system", "content": conversation.system_prompt(lx)})
     return sample
 
 
@@ -109,10 +116,23 @@ def talk(lx: Lexicon) -> Sample:
     )
 
 
+def _exchange(lx: Lexicon, box: list[tools.Tool]) -> list[Message]:
+    """An earlier call with its result and the answer, so that a second call can follow."""
+    earlier = tools.request(lx, lx.one(box))
+    content, sentence, _ = tools.result_for(lx, earlier.tool)
+    return [
+        _user(earlier.text),
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "call_0", **earlier.call.message_form()}]},
+        {"role": "tool", "tool_call_id": "call_0", "content": content},
+        {"role": "assistant", "content": sentence},
+    ]
+
+
 def tool_call(lx: Lexicon, most: int = 4) -> Sample:
     box = tools.toolbox(lx, 1, most)
     wanted = tools.request(lx, lx.one(box))
-    sample = Sample("tool_call", [*_history(lx, 0.08), _user(wanted.text)], calls=[wanted.call])
+    before = _exchange(lx, box) if lx.chance(0.1) else _history(lx, 0.08)
+    sample = Sample("tool_call", [*before, _user(wanted.text)], calls=[wanted.call])
     sample.thought = tools.thought_for([wanted])
     sample.tools = [t.schema for t in box]
     return _with_system(lx, sample, 0.35)
@@ -158,8 +178,12 @@ def tool_result(lx: Lexicon) -> Sample:
 
 def no_tool(lx: Lexicon) -> Sample:
     """Tools are there, but the request needs none of them."""
-    sample = lx.rng.choices((talk, instruction, json_answer), (5, 3, 1))[0](lx)
-    sample.tools = [t.schema for t in tools.toolbox(lx, 1, 2)]
+    skill = lx.one([name for name in SKILLS if name not in DRILLS["sums"]])  # there might be a tool that adds
+    sample = lx.rng.choices((talk(lx), instruction(lx, skill), json_answer(lx)), (5, 3, 1))[0]
+    box = tools.toolbox(lx, 1, 2)
+    if lx.chance(0.2):
+        sample.messages[-1:-1] = _exchange(lx, box)
+    sample.tools = [t.schema for t in box]
     sample.skill = "no_tool"
     return sample
 
@@ -222,13 +246,6 @@ def induction(lx: Lexicon, tokenizer: Tokenizer) -> Document:
     ids = tokenizer.encode(first).ids
     weights = [0.0] * (len(ids) + 1) + [0.5] * (len(ids) - 1)
     return Document("induction", ids * 2, weights)
-
-
-DRILLS = {
-    "sums": ("add", "subtract"),
-    "letters": ("upper", "spell"),
-    "digits": ("digits_to_words", "words_to_digits"),
-}
 
 
 class Renderer:

@@ -84,6 +84,8 @@ def count(lx: Lexicon) -> Turn:
     low, high = lx.pair("to", 0, 60 if longest == 12 else 100)
     while not 1 <= abs(high - low) <= longest:
         low, high = lx.pair("to", 0, 60 if longest == 12 else 100)
+    if lx.chance(0.15):
+        low, high = 1, lx.rng.randint(3, 20)
     step = 1 if high > low else -1
     way = "" if step == 1 else lx.one((" down", " down", " backwards"))
     form = lx.one(
@@ -95,6 +97,8 @@ def count(lx: Lexicon) -> Turn:
             "Write the numbers{w} from {a} to {b}.",
         )
     )
+    if low == 1 and lx.chance(0.5):
+        form = lx.one(("Count to {b}.", "Count to {b}", "Count up to {b}."))
     answer = ", ".join(str(i) for i in range(low, high + step, step))
     return Turn(
         _polite(lx, form.format(w=way, a=low, b=high)),

@@ -65,9 +65,14 @@ def _schema(lx: Lexicon, name: str, about: str, params: dict[str, str], describe
         base, _, detail = kind.rstrip("?").partition(":")
         prop: dict[str, Any] = {"type": JSON_TYPES.get(base, "string")}
         if described and lx.chance(0.7):
+            spoken = key.replace("_", " ")
             prop["description"] = lx.one(("The {p}", "The {p} to use", "The {p}.", "{P}")).format(
-                p=key.replace("_", " "), P=key.replace("_", " ").capitalize()
+                p=spoken, P=spoken.capitalize()
             )
+            if lx.chance(0.25):  # an example that is not to be copied
+                prop["description"] += lx.one((", for example {v}", ", e.g. {v}", " such as {v}")).format(
+                    v=_show(value(lx, kind))
+                )
         if base == "enum":
             prop["enum"] = detail.split(",")
         properties[key] = prop
@@ -158,6 +163,19 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
             f"{verb.capitalize()} the {thing}.",
         ]
     listed = " and ".join(plain) if len(plain) < 3 else ", ".join(plain[:-1]) + " and " + plain[-1]
+    if len(params) == 1 and lx.chance(0.35):  # the value alone, as people talk
+        slot = f"{{{mentioned[0]}}}"
+        return [
+            f"{verb.capitalize()} the {thing} for {slot}.",
+            f"{verb.capitalize()} the {thing} of {slot}.",
+            f"{verb.capitalize()} {slot}.",
+            f"What is the {thing} of {slot}?",
+            f"What is the {thing} in {slot}?",
+            f"Can you {verb} the {thing} for {slot}?",
+            f"Show me the {thing} for {slot}.",
+            f"I need the {thing} of {slot}.",
+            f"{slot}: {verb} the {thing}",
+        ]
     return [
         f"Use {name} with {listed}.",
         f"Call {name} with {listed}.",
