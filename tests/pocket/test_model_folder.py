@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from plumbline.pocket import evaluate, tokenizer
 from plumbline.pocket.corpus import MODEL_DIR
 from plumbline.pocket.network import Network, Shape
+from plumbline.pocket.to_gguf import gguf_name
 
 FILES = [
     "README.md",
@@ -82,3 +83,15 @@ def test_the_card_repeats_the_evaluation() -> None:
     assert table == evaluate.card_table(result)
     assert set(result["rows"]) == set(evaluate.TARGETS)
     assert all(row["cases"] >= 200 for row in result["rows"].values())
+
+
+def test_every_tensor_has_a_name_in_gguf() -> None:
+    names = [n for n, _ in Network(Shape()).named_parameters()]
+    found = {gguf_name(n) for n in names}
+    assert len(found) == len(names)
+    assert {
+        "token_embd.weight",
+        "output_norm.weight",
+        "blk.4.attn_q_norm.weight",
+        "blk.0.ffn_down.weight",
+    } <= found
