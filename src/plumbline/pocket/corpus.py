@@ -218,13 +218,13 @@ KINDS: dict[str, Callable[[Lexicon], Sample]] = {
     "long": long_sample,
 }
 DEFAULT_MIX: dict[str, float] = {
-    "instruction": 56,
-    "json": 8,
-    "talk": 9,
-    "tool_call": 14,
-    "parallel": 4,
+    "instruction": 48,
+    "json": 6,
+    "talk": 10,
+    "tool_call": 20,
+    "parallel": 8,
     "tool_result": 5,
-    "no_tool": 3,
+    "no_tool": 5,
     "long": 1,
 }
 

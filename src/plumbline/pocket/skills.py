@@ -264,14 +264,6 @@ def nth_word(lx: Lexicon) -> Turn:
     return Turn(form.format(w=which, t=text), answer, f"I look for the {which} word.")
 
 
-def how_many(lx: Lexicon) -> Turn:
-    words, _, text = _listed(lx, 1, 7)
-    form = lx.one(
-        ("How many words are there: {t}", "Count the words: {t}", "How many words are in this list: {t}")
-    )
-    return Turn(form.format(t=text), str(len(words)), "I count the words.")
-
-
 def lookup(lx: Lexicon) -> Turn:
     """Find the value that belongs to a key: what every tool argument comes down to."""
     keys = lx.words(2, 6, invented=0.6)
@@ -299,7 +291,7 @@ def lookup(lx: Lexicon) -> Turn:
 
 SKILLS: dict[str, tuple[Callable[[Lexicon], Turn], float]] = {
     "repeat": (repeat, 9),
-    "say_times": (say_times, 5),
+    "say_times": (say_times, 6),
     "count": (count, 6),
     "upper": (upper, 22),
     "spell": (spell, 8),
@@ -307,9 +299,8 @@ SKILLS: dict[str, tuple[Callable[[Lexicon], Turn], float]] = {
     "words_to_digits": (words_to_digits, 5),
     "add": (add, 16),
     "subtract": (subtract, 17),
-    "larger": (larger, 3),
-    "reverse": (reverse, 8),
-    "nth_word": (nth_word, 8),
-    "how_many": (how_many, 3),
-    "lookup": (lookup, 8),
+    "larger": (larger, 4),
+    "reverse": (reverse, 9),
+    "nth_word": (nth_word, 9),
+    "lookup": (lookup, 9),
 }

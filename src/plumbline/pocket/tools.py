@@ -104,15 +104,18 @@ def _identifier(lx: Lexicon, parts: int) -> str:
     return lx.draw(lambda: "_".join(lx.words(parts, parts, invented=0.35)))
 
 
-def invented(lx: Lexicon) -> Tool:
-    """A tool nobody has seen: verb and nouns for the name, parameters named and typed at random."""
+def invented(lx: Lexicon, lean: bool = False) -> Tool:
+    """A tool nobody has seen: verb and nouns for the name, parameters named and typed at random.
+
+    A lean one is short, so that a prompt can hold several and choosing among them is what is practised.
+    """
     verb = lx.one(VERBS) if lx.chance(0.85) else lx.pseudo()
     things = lx.words(1, 2, invented=0.3)
     joiner = "_" if lx.chance(0.9) else lx.one(("-", ""))
     pieces = [verb, *things] if lx.chance(0.8) else [*things, verb]
     name = joiner.join(pieces)
     if side(name) != lx.split:
-        return invented(lx)
+        return invented(lx, lean)
     if joiner == "" and lx.chance(0.5):
         name = pieces[0] + "".join(p.capitalize() for p in pieces[1:])
     thing = " ".join(things)
@@ -120,7 +123,7 @@ def invented(lx: Lexicon) -> Tool:
         ("{V} the {t}.", "{V} a {t}.", "{V} {t}", "{V} the {t} of the {x}.", "Use this to {v} the {t}.")
     ).format(V=verb.capitalize(), v=verb, t=thing, x=lx.word(0.2))
     params: dict[str, str] = {}
-    for _ in range(lx.rng.choices((0, 1, 2, 3, 4), (3, 30, 35, 22, 10))[0]):
+    for _ in range(lx.rng.choices((0, 1, 2, 3, 4), (3, 10, 4, 0, 0) if lean else (3, 30, 35, 22, 10))[0]):
         kind = lx.one(KINDS)
         if kind == "enum":
             kind += ":" + ",".join(lx.words(2, 4, invented=0.3))
@@ -141,7 +144,7 @@ def invented(lx: Lexicon) -> Tool:
         params,
         _asks(lx, name, verb, thing, params),
         result,
-        _schema(lx, name, about, params, lx.chance(0.5)),
+        _schema(lx, name, about, params, lx.chance(0.1 if lean else 0.5)),
     )
 
 
@@ -193,16 +196,19 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
     ]
 
 
-def make_tool(lx: Lexicon) -> Tool:
-    return everyday(lx) if lx.split == "train" and lx.chance(0.25) else invented(lx)
+def make_tool(lx: Lexicon, lean: bool = False) -> Tool:
+    return everyday(lx) if lx.split == "train" and lx.chance(0.2) else invented(lx, lean)
 
 
 def toolbox(lx: Lexicon, low: int = 1, high: int = 4) -> list[Tool]:
     """Tools with distinct names."""
     tools: dict[str, Tool] = {}
     wanted = lx.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4)) if high == 4 else lx.rng.randint(low, high)
+    lean = lx.chance(0.5)
+    if lean and low < high < 5:
+        wanted = lx.rng.randint(2, high + 1)
     while len(tools) < wanted:
-        tool = make_tool(lx)
+        tool = make_tool(lx, lean)
         tools.setdefault(tool.name, tool)
     return list(tools.values())
 

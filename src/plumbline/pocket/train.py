@@ -34,7 +34,7 @@ def mix_at(tokens: float) -> dict[str, float]:
     if tokens < 2.5e6:
         return {"induction": 40, "instruction": 40, "json": 8, "talk": 6, "tool_call": 10, "tool_result": 3}
     mix = dict(corpus.DEFAULT_MIX)
-    mix["drill"] = 14
+    mix["drill"] = 12
     mix["long"] = 0.0 if tokens < 8e6 else mix["long"]
     return mix
 
