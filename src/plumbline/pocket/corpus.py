@@ -28,6 +28,7 @@ DRILLS = {
     "sums": ("add", "subtract"),
     "letters": ("upper", "spell"),
     "digits": ("digits_to_words", "words_to_digits"),
+    "lists": ("nth_word", "reverse", "say_times", "count", "larger"),
 }
 
 
@@ -265,12 +266,12 @@ class Renderer:
 
     def drill(self, lx: Lexicon) -> Document:
         """A chat of many short turns of one kind, every answer at full weight: practice at half the price."""
-        kind = lx.rng.choices(list(DRILLS), (6, 3, 1))[0]
+        kind = lx.rng.choices(list(DRILLS), (5, 3, 1, 4))[0]
         ids: list[int] = []
         weights: list[float] = []
         for _ in range(lx.rng.randint(4, 8)):
             turn = SKILLS[lx.one(DRILLS[kind])][0](lx)
-            asked = f"<|im_start|>user\n{turn.user}<|im_end|>\n<|im_start|>assistant\n"
+            asked = f"<|im_start|>user\n{turn.user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
             prompt = self.tokenizer.encode("\n" + asked if ids else asked).ids
             reply = self.tokenizer.encode(turn.answer + "<|im_end|>").ids
             ids += prompt + reply

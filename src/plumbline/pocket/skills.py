@@ -82,7 +82,7 @@ def say_times(lx: Lexicon) -> Turn:
 def count(lx: Lexicon) -> Turn:
     longest = 50 if lx.chance(0.1) else 12
     low, high = lx.pair("to", 0, 60 if longest == 12 else 100)
-    while not 1 <= abs(high - low) <= longest:
+    while not 1 <= abs(high - low) <= longest or (high < low and lx.chance(0.6)):
         low, high = lx.pair("to", 0, 60 if longest == 12 else 100)
     if lx.chance(0.15):
         low, high = 1, lx.rng.randint(3, 20)
@@ -291,16 +291,16 @@ def lookup(lx: Lexicon) -> Turn:
 
 SKILLS: dict[str, tuple[Callable[[Lexicon], Turn], float]] = {
     "repeat": (repeat, 9),
-    "say_times": (say_times, 6),
-    "count": (count, 6),
+    "say_times": (say_times, 8),
+    "count": (count, 9),
     "upper": (upper, 22),
     "spell": (spell, 8),
     "digits_to_words": (digits_to_words, 9),
     "words_to_digits": (words_to_digits, 5),
     "add": (add, 16),
     "subtract": (subtract, 17),
-    "larger": (larger, 4),
+    "larger": (larger, 5),
     "reverse": (reverse, 9),
-    "nth_word": (nth_word, 9),
+    "nth_word": (nth_word, 11),
     "lookup": (lookup, 9),
 }

@@ -96,6 +96,11 @@ def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
+def letter_runs(tokenizer: Tokenizer) -> list[str]:
+    """The pieces of words in the vocabulary: tokens of two or more lower-case letters."""
+    return sorted(t for t in tokenizer.get_vocab() if re.fullmatch(r"[a-z]{2,}", t))
+
+
 def load(folder: Path = MODEL_DIR) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 

@@ -41,7 +41,7 @@ def mix_at(tokens: float) -> dict[str, float]:
 
 def make_pool(seed: int, index: int, tok: Tokenizer) -> list[list[Document]]:
     """Micro-batches of documents of like length, shuffled."""
-    lexicon = Lexicon(random.Random(f"{seed}:{index}"))
+    lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
     renderer = Renderer(tok)
     mix = mix_at(index * POOL_TOKENS)
     whole = sum(mix.values())

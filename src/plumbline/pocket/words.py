@@ -131,7 +131,9 @@ def side(text: str) -> Split:
 class Lexicon:
     """Draws words and values that belong to one side of the split."""
 
-    def __init__(self, rng: random.Random, split: Split = "train") -> None:
+    def __init__(self, rng: random.Random, split: Split = "train", pieces: Sequence[str] = ()) -> None:
+        """`pieces` are letter runs of a vocabulary: words made of them let training copy every one."""
+        self.pieces = pieces
         self.rng = rng
         self.split: Split = split
         self.nouns = self._own(NOUNS + TOPICS)
@@ -172,9 +174,13 @@ class Lexicon:
     def _letters(self) -> str:
         return "".join(self.rng.choices("abcdefghijklmnopqrstuvwxyz", k=self.rng.randint(2, 5)))
 
+    def _joined(self) -> str:
+        return "".join(self.rng.choices(self.pieces, k=self.rng.choice((1, 2, 2, 3))))
+
     def pseudo(self) -> str:
         """An invented lower-case word; the three makers together reach every piece of the vocabulary."""
-        make = self.rng.choices((self._syllables, self._blend, self._letters), (4, 5, 1))[0]
+        shares = (4, 5, 1, 6 if self.pieces else 0)
+        make = self.rng.choices((self._syllables, self._blend, self._letters, self._joined), shares)[0]
         return self.draw(make)
 
     def word(self, invented: float = 0.5) -> str:
