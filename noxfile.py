@@ -123,8 +123,15 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def pocket(session: nox.Session) -> None:
-    """Train the pocket model from nothing and evaluate it (hours on a CPU; resumes from its checkpoint)."""
-    Environment(session, DEV).run("python", "-m", "plumbline.pocket", *session.posargs)
+    """Make the pocket model: tokenizer, training (hours on a CPU; resumes), export, evaluation; or one step, `-- train`."""
+    environment = Environment(session, DEV)
+    steps = (
+        [session.posargs]
+        if session.posargs
+        else [["tokenizer"], ["train"], ["export"], ["evaluate", "--write"]]
+    )
+    for step in steps:
+        environment.run("python", "-m", "plumbline.pocket", *step)
 
 
 @nox.session(venv_backend="none")
