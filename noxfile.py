@@ -123,7 +123,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def pocket(session: nox.Session) -> None:
-    """Make the pocket model: tokenizer, training (hours on a CPU; resumes), export, evaluation; or one step, `-- train`."""
+    """Make the pocket model (hours on a CPU; training resumes), or do one of its steps with `-- train`."""
     environment = Environment(session, DEV)
     steps = (
         [session.posargs]
