@@ -3,6 +3,7 @@
 The twin is the execution path on CPU, the oracle of the tests and the documentation of the kernel.
 """
 
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, paged_attention
 from plumbline_kernels.norm import add_rms_norm, rms_norm
 from plumbline_kernels.rope_kv import plan_rope, rope_kv_write
@@ -20,4 +21,5 @@ __all__ = [
     "rope_kv_write",
     "sample",
     "silu_mul",
+    "use_triton",
 ]

@@ -1,12 +1,12 @@
 """RMS normalisation, alone and fused with the residual add that precedes it.
 
-`rms_norm(x) = x / sqrt(mean(x²) + eps) * weight`, computed in fp32 and rounded once to the dtype of `x`.
+`rms_norm(x) = x / sqrt(mean(x²) + eps) * weight`, with the sums in fp32.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline_kernels._backend import (
@@ -41,25 +41,24 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     check(residual.shape == x.shape and residual.dtype == x.dtype, "add_rms_norm: residual must be like x")
     if use_triton(x):
         return _launch(x, residual, weight, eps), residual
+    return add_rms_norm_torch(x, residual, weight, eps)
+
+
+def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The twin of `add_rms_norm`."""
     residual = residual.add_(x)
     return rms_norm_torch(residual, weight, eps), residual
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The twin; also used over the last dimension of [T, heads, head_dim].
+    """The twin of `rms_norm`; also used over the last dimension of [T, heads, head_dim].
 
-    Few small operations, where `F.rms_norm` decomposes into more on CPU: with n the row's 2-norm,
-    sqrt(mean(x²) + eps) is hypot(n / sqrt(D), sqrt(eps)).
+    The mean of (x, -x) is zero and its variance is mean(x²), so torch's fused layer norm of it is the RMS norm of x:
+    one operation instead of the five that `F.rms_norm` decomposes into on CPU.
     """
-    rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    rms = rms.mul_(x.shape[-1] ** -0.5).hypot_(_sqrt(eps))
-    normed = torch.div(x, rms).mul_(weight)
-    return normed if x.dtype == torch.float32 else normed.to(x.dtype)
-
-
-@lru_cache(maxsize=64)
-def _sqrt(eps: float) -> Tensor:
-    return torch.tensor(eps**0.5, dtype=torch.float32)
+    width = x.shape[-1]
+    normed = F.layer_norm(torch.cat((x, -x), -1), (2 * width,), None, None, eps)
+    return normed.narrow(-1, 0, width) * weight
 
 
 @jit

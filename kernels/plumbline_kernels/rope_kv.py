@@ -104,8 +104,8 @@ def rope_kv_write_torch(
     v = heads.narrow(1, num_heads + num_kv_heads, num_kv_heads)
     if plan.rows is not None:
         k, v = k.index_select(0, plan.rows), v.index_select(0, plan.rows)
-    k_cache.flatten(0, 1).index_copy_(0, plan.slots, k)
-    v_cache.flatten(0, 1).index_copy_(0, plan.slots, v)
+    k_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, k)
+    v_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, v)
     return rotated.narrow(1, 0, num_heads)
 
 

@@ -7,6 +7,7 @@ the result does not depend on an order among equals; the Triton version finds th
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -77,10 +78,10 @@ def sample_torch(
     if bool(relative.any()):
         floor = torch.where(relative, logits.amax(-1) + divisor * min_p.log(), -_INF)
         scores.masked_fill_(logits < floor.unsqueeze(1), -_INF)
-    noise = gumbel_noise(seeds, positions, vocab)
+    noise = _log_exponential(seeds, positions, vocab)
     if not bool(random.all()):
         noise.masked_fill_(~random.unsqueeze(1), 0.0)
-    return scores.add_(noise).argmax(-1)
+    return scores.sub_(noise).argmax(-1)
 
 
 def _threshold(logits: Tensor, divisor: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -124,47 +125,72 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 
     The integers are the same bit for bit on every device; the logarithms may differ in the last place.
     """
-    uniform = random_bits(seeds, positions, vocab_size).to(torch.int64).bitwise_and_(0xFFFFFFFF)
-    # Centred in its cell. Small values keep their full precision and are the ones that win, so the tail of the noise
-    # is resolved to 2**-33.
-    uniform = uniform.to(torch.float32).add_(0.5).mul_(2.0**-32)
-    exponential = uniform.clamp_(max=1 - 2.0**-24).neg_().log1p_().neg_()
-    return exponential.log_().neg_()
+    return _log_exponential(seeds, positions, vocab_size).neg_()
+
+
+def _log_exponential(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """The logarithm of exponential noise, which is the negative of Gumbel noise: log(-log(1 - u)), u uniform.
+
+    u is centred in its cell of width 2**-31. Small ones keep their full precision in fp32, and they are the ones that
+    win, so the tail of the noise is resolved to 2**-32.
+    """
+    noise = random_bits(seeds, positions, vocab_size).to(torch.float32)
+    noise = noise.mul_(-(2.0**-31)).sub_(2.0**-32).clamp_(min=2.0**-24 - 1)
+    return noise.log1p_().neg_().log_()
 
 
 def random_bits(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """32 random bits per (seed, position, token id), as int32 [B, V]: a hash, with wrapping arithmetic."""
-    tokens = torch.arange(vocab_size, dtype=torch.int32, device=seeds.device)
-    seed_low, seed_high, position = _low_word(seeds), _low_word(seeds >> 32), _low_word(positions)
-    first = _mix(_mix(_mix(seed_low) ^ seed_high) ^ position)
-    second = _mix(_mix(first ^ _SECOND) ^ seed_low)
-    bits = _mix((tokens * _GOLDEN) ^ first.unsqueeze(1))
-    return _mix(bits.bitwise_xor_(second.unsqueeze(1)))
+    """31 random bits per (seed, position, token id), as int32 [B, V]: a hash, in wrapping arithmetic.
+
+    The token id is hashed with two keys of 32 bits, one before and one within the hash. A key is cheaper to make in
+    Python, for the few rows there are, than with fifty operations on tiny tensors.
+    """
+    keys = [
+        _row_keys(seed, position) for seed, position in zip(seeds.tolist(), positions.tolist(), strict=True)
+    ]
+    first, second = torch.tensor(keys, dtype=torch.int32).view(-1, 2).unsqueeze(-1).unbind(1)
+    # int32 shifts copy the sign, hence the masks.
+    x = _scattered_tokens(vocab_size) ^ first
+    x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_signed(_MIX_1)).bitwise_xor_(second)
+    x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(_signed(_MIX_2))
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).bitwise_and_(0x7FFFFFFF)
 
 
-# Odd constants of well-mixed bits: the golden ratio, and those of MurmurHash3's finaliser; as int32 for torch.
-_GOLDEN = 0x9E3779B1 - 2**32
-_SECOND = 0x7F4A7C15
-_MIX_1 = 0x85EBCA6B - 2**32
-_MIX_2 = 0xC2B2AE35 - 2**32
+_GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: multiples of it are spread evenly
+_SECOND = 0x7F4A7C15  # sets the second key apart from the first
+_MIX_1 = 0x7FEB352D  # with the shifts 16, 15, 16, a bijection of 32 bits with hardly any bias ("lowbias32")
+_MIX_2 = 0x846CA68B
+_WORD = 0xFFFFFFFF
 
 
-def _mix(x: Tensor) -> Tensor:
-    """The 32-bit finaliser of MurmurHash3; int32 shifts are arithmetic, hence the masks."""
-    x = (x ^ ((x >> 16) & 0xFFFF)).mul_(_MIX_1)
-    x = (x ^ ((x >> 13) & 0x7FFFF)).mul_(_MIX_2)
-    return x.bitwise_xor_((x >> 16) & 0xFFFF)
+@lru_cache(maxsize=8)
+def _scattered_tokens(vocab_size: int) -> Tensor:
+    return torch.arange(vocab_size, dtype=torch.int32) * _signed(_GOLDEN)
 
 
-def _low_word(x: Tensor) -> Tensor:
-    """The low 32 bits of an int64 tensor as int32."""
-    return ((x & 0xFFFFFFFF) ^ 0x80000000).sub_(0x80000000).to(torch.int32)
+def _row_keys(seed: int, position: int) -> tuple[int, int]:
+    """Two 32-bit keys of (seed, position), as signed integers."""
+    low, high = seed & _WORD, (seed >> 32) & _WORD
+    first = _mix(_mix(_mix(low) ^ high) ^ (position & _WORD))
+    second = _mix(_mix(first ^ _SECOND) ^ low)
+    return _signed(first), _signed(second)
+
+
+def _mix(x: int) -> int:
+    x = (x ^ (x >> 16)) * _MIX_1 & _WORD
+    x = (x ^ (x >> 15)) * _MIX_2 & _WORD
+    return x ^ (x >> 16)
+
+
+def _signed(x: int) -> int:
+    """The int32 with the bits of an unsigned 32-bit integer."""
+    return x - 2**32 if x >= 2**31 else x
 
 
 @jit
 def _mix_u32(x):
-    x = (x ^ (x >> 16)) * 0x85EBCA6B
-    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
 
 
@@ -269,9 +295,12 @@ def _draw_kernel(
         position = (tl.load(positions_ptr + row) & 0xFFFFFFFF).to(tl.uint32)
         first = _mix_u32(_mix_u32(_mix_u32(seed_low) ^ seed_high) ^ position)
         second = _mix_u32(_mix_u32(first ^ 0x7F4A7C15) ^ seed_low)
-        bits = _mix_u32((token.to(tl.uint32) * 0x9E3779B1) ^ first)
-        bits = _mix_u32(bits ^ second)
-        u = tl.minimum((bits.to(tl.float32) + 0.5) * (1.0 / 4294967296.0), 1.0 - 1.0 / 16777216.0)
+        bits = (token.to(tl.uint32) * 0x9E3779B1) ^ first
+        bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ second
+        bits = (bits ^ (bits >> 15)) * 0x846CA68B
+        bits = (bits ^ (bits >> 16)) & 0x7FFFFFFF
+        u = (bits.to(tl.float32) + 0.5) * (1.0 / 2147483648.0)
+        u = tl.minimum(u, 1.0 - 1.0 / 16777216.0)
         # -log(1 - u), by its series where the subtraction would lose the small values.
         series = u * (1.0 + u * (0.5 + u * (1.0 / 3.0 + u * 0.25)))
         noise = -tl.log(tl.where(u < 0.004, series, -tl.log(1.0 - u)))

@@ -38,7 +38,7 @@ def outputs() -> dict[Path, str]:
         "service": operations.write_service(found, whole),
         "routes": operations.write_routes(found),
         "types": _reexports(types.public()),
-        "__init__": _init(types.public(), bundle.digest(whole)),
+        "__init__": _init(bundle.digest(whole)),
     }
     files = {SERVER / f"{name}.py": header + text for name, text in modules.items()}
     formatted = {path: _format(path, text) for path, text in files.items()}
@@ -61,15 +61,13 @@ def _reexports(public: dict[str, list[str]]) -> str:
     return "\n".join(lines)
 
 
-def _init(public: dict[str, list[str]], digest: str) -> str:
-    names = sorted(name for family in public.values() for name in family)
+def _init(digest: str) -> str:
     return "\n".join(
         [
-            '"""What the contract says, in Python. The routes are in `.routes`, which needs litestar."""\n',
-            "from .operations import OPERATIONS, Operation",
-            f"from .types import {', '.join(names)}\n",
+            '"""What the contract says, in Python: `.types`, `.events`, `.operations`, `.service` and `.routes`."""\n',
+            "from .operations import OPERATIONS, Operation\n",
             f"CONTRACT_DIGEST = {digest!r}\n",
-            f"__all__ = {['CONTRACT_DIGEST', 'OPERATIONS', 'Operation', *names]!r}",
+            "__all__ = ['CONTRACT_DIGEST', 'OPERATIONS', 'Operation']",
         ]
     )
 

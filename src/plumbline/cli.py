@@ -88,6 +88,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--block-size", type=int, default=16, metavar="TOKENS")
     engine.add_argument("--kv-cache-bytes", type=int, default=256 * 1024 * 1024, metavar="BYTES")
+    engine.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="on a CPU: the same bits for a request in any batch and any chunking; prefill is slower",
+    )
     engine.add_argument("--no-prefix-caching", dest="enable_prefix_caching", action="store_false")
 
 

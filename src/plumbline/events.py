@@ -28,12 +28,17 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class Logprob(msgspec.Struct, frozen=True):
-    """One token of the answer. `raw` of consecutive tokens concatenates to the bytes of the text (LP-03)."""
+    """One token of the answer. `raw` of consecutive tokens concatenates to the bytes of the text (LP-03).
+
+    Where a model writes bytes that are no UTF-8, the text has U+FFFD for them and `raw` still has the bytes.
+    """
 
     token: str
     """The token's bytes as text; U+FFFD stands where they are not valid UTF-8 by themselves."""
     token_id: int
     raw: bytes
+    text: str
+    """What this token completes of the text: empty inside a character, the whole character at its last byte."""
     logprob: float
     top: tuple[tuple[int, str, bytes, float], ...] = ()
     """(token id, token, raw bytes, logprob) of the most likely tokens, best first."""

@@ -7,9 +7,10 @@ strings, count. Nothing else computes a finish reason or a usage number.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -20,7 +21,18 @@ from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Message, Turn
 
-__all__ = ["AbortedError", "GenerationError", "PreparedTurn", "PromptTooLongError", "Road"]
+__all__ = [
+    "AbortedError",
+    "EmptyPromptError",
+    "GenerationError",
+    "PreparedTurn",
+    "PromptTooLongError",
+    "Road",
+    "merged",
+]
+
+
+T = TypeVar("T")
 
 
 class PromptTooLongError(Exception):
@@ -33,6 +45,10 @@ class PromptTooLongError(Exception):
         self.max_model_len = max_model_len
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
+
+
+class EmptyPromptError(Exception):
+    """The prompt has no tokens, so there is nothing to continue."""
 
 
 class GenerationError(Exception):
@@ -68,6 +84,7 @@ class Road:
 
         Raises:
             TemplateError: the chat template refused the messages.
+            EmptyPromptError: it has no tokens.
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
         """
         limit = self.engine.info.max_model_len
@@ -80,6 +97,8 @@ class Road:
                 raise PromptTooLongError(max_model_len=limit, prompt_tokens=len(ids), output_tokens=needed)
             turn = shorter
             ids = await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
+        if not ids:
+            raise EmptyPromptError
         return PreparedTurn(turn, tuple(ids))
 
     async def answer(self, prepared: PreparedTurn, request_id: str) -> AsyncGenerator[ChoiceEvent, None]:
@@ -98,33 +117,10 @@ class Road:
                 async for event in events:
                     yield 0, event
             return
-        merged: asyncio.Queue[tuple[int, OutputEvent | BaseException | None]] = asyncio.Queue()
-
-        async def run(index: int) -> None:
-            try:
-                async with aclosing(self._choice(prepared, f"{request_id}-{index}", index)) as events:
-                    async for event in events:
-                        merged.put_nowait((index, event))
-            except Exception as error:  # Handed to the reader, who raises it.
-                merged.put_nowait((index, error))
-            else:
-                merged.put_nowait((index, None))
-
-        tasks = [asyncio.create_task(run(index)) for index in range(count)]
-        try:
-            left = count
-            while left:
-                index, item = await merged.get()
-                if item is None:
-                    left -= 1
-                elif isinstance(item, BaseException):
-                    raise item
-                else:
-                    yield index, item
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        choices = [self._choice(prepared, f"{request_id}-{index}", index) for index in range(count)]
+        async with aclosing(merged(choices)) as events:
+            async for item in events:
+                yield item
 
     async def prompt_logprobs(
         self, prepared: PreparedTurn, request_id: str
@@ -195,11 +191,46 @@ class Road:
         )
 
 
+async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Read all sources side by side; yields (number of the source, item) as they come.
+
+    The first failure of one ends them all. Closing the iterator closes every source.
+    """
+    mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
+
+    async def read(number: int, source: AsyncGenerator[T, None]) -> None:
+        try:
+            async with aclosing(source) as items:
+                async for item in items:
+                    mailbox.put_nowait((number, item))
+        except Exception as error:  # Raised where the items are read.
+            mailbox.put_nowait(error)
+        else:
+            mailbox.put_nowait(None)
+
+    tasks = [asyncio.create_task(read(number, source)) for number, source in enumerate(sources)]
+    try:
+        left = len(tasks)
+        while left:
+            match await mailbox.get():
+                case None:
+                    left -= 1
+                case Exception() as error:
+                    raise error
+                case item:
+                    yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
     """Choices of one request differ: each draws with its own seed, derived from the client's."""
     if sampling.seed is None or index == 0:
         return sampling
-    return msgspec.structs.replace(sampling, seed=sampling.seed + 0x9E3779B97F4A7C15 * index)
+    seed = (sampling.seed + 0x9E3779B97F4A7C15 * index) & 0x7FFFFFFFFFFFFFFF
+    return msgspec.structs.replace(sampling, seed=seed)
 
 
 def _raise_if_failed(chunk: TokenChunk) -> None:

@@ -10,9 +10,10 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
-import plumbline._generated as generated
+import plumbline._generated.types as generated
 from generate import bundle
-from plumbline._generated import OPERATIONS, CreateChatCompletionRequest, CreateResponse
+from plumbline._generated import OPERATIONS
+from plumbline._generated.types import CreateChatCompletionRequest, CreateResponse
 from plumbline.wire.decode import decode
 
 CONTRACT = bundle.document()

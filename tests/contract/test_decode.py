@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import plumbline._generated as generated
+import plumbline._generated.types as generated
 from generate import bundle
-from plumbline._generated import (
-    OPERATIONS,
+from plumbline._generated import OPERATIONS
+from plumbline._generated.types import (
     CreateChatCompletionRequest,
     CreateCompletionRequest,
     CreateResponse,

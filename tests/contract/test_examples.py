@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-import plumbline._generated as generated
+import plumbline._generated.types as generated
 from generate import bundle
 from generate.operations import operations
 from plumbline._generated import OPERATIONS

@@ -122,6 +122,24 @@ def test_preemption_does_happen_when_admission_was_too_hopeful(engine: Build) ->
     assert driver.core.scheduler.num_preemptions > 0
 
 
+@SETTINGS
+@given(requests=st.lists(prompts, min_size=2, max_size=5), budget=st.sampled_from([16, 33, 64]))
+def test_a_batch_invariant_engine_gives_the_same_logprobs_in_any_batch(
+    engine: Build, requests: list[list[int]], budget: int
+) -> None:
+    """Not only the same tokens: the same bits, however the requests are batched and their prompts are cut."""
+    driver = engine(batch_invariant=True, max_num_batched_tokens=budget)
+    for index, prompt in enumerate(requests):
+        driver.add(str(index), prompt, max_tokens=6, logprobs=2)
+    driver.run()
+
+    for index, prompt in enumerate(requests):
+        alone = engine(batch_invariant=True, max_num_batched_tokens=256)
+        alone.add("alone", prompt, max_tokens=6, logprobs=2)
+        alone.run()
+        assert driver.logprobs[str(index)] == alone.logprobs["alone"]
+
+
 def test_unwritten_cache_changes_nothing(engine: Build) -> None:
     prompt = list(range(2, 31))
     expected = alone(engine, prompt, max_tokens=16)

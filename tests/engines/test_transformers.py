@@ -63,6 +63,11 @@ def tokens(chunks: list[TokenChunk]) -> list[int]:
     return [token for chunk in chunks for token in chunk.token_ids]
 
 
+def _hf_model(engine: TransformersEngine) -> Any:
+    """The transformers model inside, for tests that replace a part of it."""
+    return engine._core._model  # type: ignore[attr-defined]
+
+
 Scenario = Callable[[TransformersEngine], Coroutine[Any, Any, None]]
 
 
@@ -73,7 +78,7 @@ def play(folder: Path) -> Callable[..., None]:
     def run(scenario: Scenario, **limits: int) -> None:
         async def main() -> None:
             loaded = TransformersEngine.from_folder(folder, model="tiny")
-            engine = TransformersEngine(loaded._model, model="tiny", **limits)
+            engine = TransformersEngine(_hf_model(loaded), model="tiny", **limits)
             await engine.start()
             try:
                 await asyncio.wait_for(scenario(engine), 60)
@@ -262,14 +267,14 @@ def test_what_cannot_be_computed_is_refused(play, wrong, message):
 
 def test_a_failed_step_ends_its_request_only(play):
     async def scenario(engine: TransformersEngine) -> None:
-        forward = engine._model.forward
+        forward = _hf_model(engine).forward
 
         def failing(input_ids: torch.Tensor, **rest: Any) -> Any:
             if input_ids[0, 0] == 66:
                 raise RuntimeError("boom")
             return forward(input_ids=input_ids, **rest)
 
-        engine._model.forward = failing
+        _hf_model(engine).forward = failing
         bad, good = await asyncio.gather(
             collect(engine, request("bad", [66])), collect(engine, request("good", [5]))
         )

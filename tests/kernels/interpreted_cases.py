@@ -6,13 +6,15 @@ Shapes are tiny: a program costs up to a millisecond.
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
 import torch
 from torch import Tensor
 
-from plumbline_kernels import _attention_triton, attention, logits, norm, rope_kv, sampling, swiglu
+from plumbline.models import ModelConfig, random_model
+from plumbline_kernels import _attention_triton, _backend, attention, logits, norm, rope_kv, sampling, swiglu
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
@@ -196,6 +198,48 @@ def test_sample_draws_the_same_tokens(randn):
     seeds = torch.arange(rows) * 0x1234567890ABCDE - 2**61
     arguments = (scores, temperature, top_k.int(), top_p, min_p, seeds, torch.arange(rows) * 17 - 3)
     assert torch.equal(sampling.sample(*arguments), sampling.sample_torch(*arguments))
+
+
+@torch.inference_mode()
+def test_a_whole_model_runs_on_the_kernels(monkeypatch):
+    """Prefill, then a step of a decode, a chunk and padding: the logits of the twins."""
+    config = ModelConfig(
+        model_type="qwen3",
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=40,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        qk_norm=True,
+        sliding_windows=(None, 6),
+    )
+    model = random_model(config, seed=1)
+    outcomes = []
+    for forced in (True, False):
+        monkeypatch.setattr(_backend, "_FORCED", forced)
+        caches = model.allocate_kv(4, 8)
+        logits = []
+        for tokens, query_start, seq_lens, slots, positions, decodes in (
+            ([3, 9, 4, 7, 7], [0, 5], [5], range(8, 13), range(5), 0),
+            ([1, 5, 6, 8, 0], [0, 1, 4], [6, 3], [13, 24, 25, 26, -1], [5, 0, 1, 2, 0], 1),
+        ):
+            batch = attention.AttentionBatch(
+                query_start_loc=torch.tensor(query_start, dtype=torch.int32),
+                seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+                block_tables=torch.tensor([[1], [3]][: len(seq_lens)], dtype=torch.int32),
+                slot_mapping=torch.tensor(list(slots)),
+                positions=torch.tensor(list(positions)),
+                max_query_len=max(b - a for a, b in itertools.pairwise(query_start)),
+                max_seq_len=max(seq_lens),
+                num_decodes=decodes,
+            )
+            hidden = model.forward(torch.tensor(tokens), batch, caches)
+            logits.append(model.compute_logits(hidden[: query_start[-1]]))
+        outcomes.append(torch.cat(logits))
+    torch.testing.assert_close(outcomes[0], outcomes[1], atol=1e-5, rtol=1e-4)
+    assert not torch.equal(outcomes[0], outcomes[1])  # else the same path ran twice
 
 
 def test_the_wrappers_name_what_is_wrong(randn):

@@ -35,6 +35,7 @@ def make_case(
     seed: int,
     dtype: torch.dtype = torch.float32,
     padding: int = 0,
+    exact: bool = False,
 ) -> Case:
     """A batch of (context_len, query_len), decodes first, over scattered blocks; all else in the cache is NaN."""
     lens = sorted(lens, key=lambda item: item[1] != 1)
@@ -69,6 +70,7 @@ def make_case(
         max_query_len=max(query for _, query in lens),
         max_seq_len=max(seq_lens),
         num_decodes=sum(query == 1 for _, query in lens),
+        exact=exact,
     )
     q = torch.randn(len(positions), group * kv_heads, head_dim, generator=generator).to(dtype)
     return Case(q, *caches, batch, owned)
@@ -108,13 +110,14 @@ lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5,
     block_size=st.sampled_from([1, 3, 4, 16]),
     window=st.none() | st.integers(1, 24),
     padding=st.integers(0, 2),
+    exact=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
-    lens, group, kv_heads, head_dim, block_size, window, padding, seed
+    lens, group, kv_heads, head_dim, block_size, window, padding, exact, seed
 ):
     """Paging, raggedness, grouping, windows and padding change nothing, and unowned slots are never read."""
-    case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding)
+    case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding, exact=exact)
     scale = 1 / math.sqrt(head_dim)
     out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, scale, window)
     torch.testing.assert_close(out.double(), naive(case, scale, window), atol=1e-5, rtol=1e-5)
@@ -129,24 +132,66 @@ def test_half_precision_stays_near_the_reference(dtype, tolerance, window):
     torch.testing.assert_close(out.double(), naive(case, 0.25, window), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_decode_has_the_same_bits_in_any_batch(dtype):
-    """What else is in the batch, and how long the longest sequence is, does not touch a row."""
-    case = make_case([(5, 1), (300, 1), (64, 1), (17, 1)], 2, 2, 32, 16, seed=9, dtype=dtype)
-    together = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.2)
-    for row in range(4):
-        alone = AttentionBatch(
-            query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
-            seq_lens=case.batch.seq_lens[row : row + 1],
-            block_tables=case.batch.block_tables[row : row + 1],
-            slot_mapping=case.batch.slot_mapping[row : row + 1],
-            positions=case.batch.positions[row : row + 1],
-            max_query_len=1,
-            max_seq_len=int(case.batch.seq_lens[row]),
-            num_decodes=1,
-        )
-        out = paged_attention(case.q[row : row + 1], case.k_cache, case.v_cache, alone, 0.2)
-        assert torch.equal(out[0], together[row])
+def alone(case: Case, sequence: int, query_len: int, seq_len: int, window: int | None, exact: bool) -> Tensor:
+    """The last `query_len` queries up to `seq_len` of a sequence, computed by themselves."""
+    start = (
+        int(case.batch.query_start_loc[sequence + 1])
+        - int(case.batch.seq_lens[sequence])
+        + seq_len
+        - query_len
+    )
+    batch = AttentionBatch(
+        query_start_loc=torch.tensor([0, query_len], dtype=torch.int32),
+        seq_lens=torch.tensor([seq_len], dtype=torch.int32),
+        block_tables=case.batch.block_tables[sequence : sequence + 1],
+        slot_mapping=torch.full((query_len,), -1),
+        positions=torch.arange(seq_len - query_len, seq_len),
+        max_query_len=query_len,
+        max_seq_len=seq_len,
+        num_decodes=int(query_len == 1),
+        exact=exact,
+    )
+    return paged_attention(case.q[start : start + query_len], case.k_cache, case.v_cache, batch, 0.2, window)
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+
+
+@DTYPES
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("window", [None, 50, 530])
+def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(dtype, group, window):
+    """Other sequences, the longest length, the size of the chunk, decode or prefill: none touches a bit of a row."""
+    lens = [(4, 1), (1099, 1), (0, 131), (500, 600), (63, 1)]
+    case = make_case(lens, group, 2, 32, 16, seed=group, dtype=dtype, exact=True)
+    together = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.2, window)
+    starts = case.batch.query_start_loc.tolist()
+    for sequence, seq_len in enumerate(case.batch.seq_lens.tolist()):
+        query_len = starts[sequence + 1] - starts[sequence]
+        rows = together[starts[sequence] : starts[sequence + 1]]
+        for size in (1, 7, 200, query_len):
+            if size <= query_len:
+                for end in {seq_len, seq_len - (query_len - size) // 2}:
+                    offset = end - seq_len + query_len
+                    expected = rows[offset - size : offset]
+                    assert torch.equal(alone(case, sequence, size, end, window, True), expected), (
+                        sequence,
+                        size,
+                        end,
+                    )
+
+
+@DTYPES
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("window", [None, 50, 530])
+def test_a_decode_has_the_same_bits_in_any_batch(dtype, group, window):
+    """Without being asked, for up to two query heads per key head."""
+    case = make_case(
+        [(4, 1), (1099, 1), (300, 1), (63, 1), (0, 70)], group, 2, 32, 16, seed=group, dtype=dtype
+    )
+    together = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.2, window)
+    for sequence, seq_len in enumerate(case.batch.seq_lens.tolist()[:4]):
+        assert torch.equal(alone(case, sequence, 1, seq_len, window, False)[0], together[sequence])
 
 
 @pytest.mark.parametrize(

@@ -152,16 +152,16 @@ def test_a_very_high_temperature_is_uniform_and_a_very_low_one_greedy():
 
 
 def test_noise_differs_between_seeds_positions_and_tokens():
-    """Neighbouring keys share no more bits than chance: of 32 about 16 differ, for each kind of neighbour."""
+    """Neighbouring keys share no more bits than chance: about half of them differ, for each kind of neighbour."""
     seeds = torch.tensor([0, 1, 2**32, 2**33, 0, 0])
     positions = torch.tensor([0, 0, 0, 0, 1, 2])
     bits = random_bits(seeds, positions, 2000)
     for row in range(1, 6):
         changed = bits[0] ^ bits[row]
-        flips = torch.stack([(changed >> i) & 1 for i in range(32)]).double().mean(1)
+        flips = torch.stack([(changed >> i) & 1 for i in range(31)]).double().mean(1)
         assert ((flips - 0.5).abs() < 0.06).all()
     neighbours = bits[0, 1:] ^ bits[0, :-1]
-    flips = torch.stack([(neighbours >> i) & 1 for i in range(32)]).double().mean(1)
+    flips = torch.stack([(neighbours >> i) & 1 for i in range(31)]).double().mean(1)
     assert ((flips - 0.5).abs() < 0.06).all()
 
 
@@ -184,9 +184,9 @@ def test_the_integers_behind_the_noise_never_change():
 
 
 RECORDED = [
-    [1238780610, 1230744787, -1027969789],
-    [-652383709, -1378563742, -1987939927],
-    [-1619491574, -2112354847, 858175560],
+    [595329723, 1165202626, 1846514629],
+    [722704582, 1034601183, 2121079430],
+    [1973615729, 470359174, 300031131],
 ]
 
 

@@ -25,14 +25,13 @@ class Driver:
     """Owns a paged cache whose blocks are handed out in a scattered order."""
 
     def __init__(
-        self, model: Transformer, num_blocks: int = 64, block_size: int = 16, poison: bool = True
+        self, model: Transformer, num_blocks: int = 64, block_size: int = 16, exact: bool = False
     ) -> None:
-        self.model, self.block_size = model, block_size
+        self.model, self.block_size, self.exact = model, block_size, exact
         self.kv_caches = model.allocate_kv(num_blocks, block_size)
-        if poison:
-            for k, v in self.kv_caches:
-                k.fill_(float("nan"))
-                v.fill_(float("nan"))
+        for k, v in self.kv_caches:
+            k.fill_(float("nan"))
+            v.fill_(float("nan"))
         self._free = [(7 * i + 3) % num_blocks for i in range(num_blocks)]
 
     def add(self, tokens: list[int], max_len: int) -> Sequence:
@@ -66,6 +65,7 @@ class Driver:
             max_query_len=max(count for _, count in plan),
             max_seq_len=max(seq_lens),
             num_decodes=sum(count == 1 for _, count in plan),
+            exact=self.exact,
         )
         hidden = self.model.forward(torch.tensor(ids + [0] * padding), batch, self.kv_caches)
         logits = self.model.compute_logits(hidden[: len(ids)])

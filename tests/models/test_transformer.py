@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from plumbline.models import Transformer, load_model
+from plumbline.models import Transformer, load_model, random_model
 
 _spec = importlib.util.spec_from_file_location("models_driver", Path(__file__).with_name("driver.py"))
 assert _spec is not None
@@ -129,12 +129,10 @@ def test_greedy_tokens_agree_over_64_steps_in_ragged_batches(pair: tuple[Any, Tr
         assert len(sequence.tokens) == len(tokens) + 64
 
 
-def test_a_decode_step_has_the_same_bits_in_any_batch(pair: tuple[Any, Transformer]) -> None:
+def test_an_exact_decode_step_has_the_same_bits_in_any_batch(pair: tuple[Any, Transformer]) -> None:
     """Whatever else is decoded in the same step, a sequence's logits do not change in a single bit."""
     _, model = pair
-    if model.config.num_heads // model.config.num_kv_heads > 3:
-        pytest.skip("in fp32, BLAS orders sums by length for larger groups")
-    driver = Driver(model)
+    driver = Driver(model, exact=True)
     sequences = [driver.add(prompt(length, seed=length), 40) for length in (3, 30, 17, 9)]
     for sequence in sequences:
         driver.step([(sequence, len(sequence.tokens))])
@@ -144,6 +142,24 @@ def test_a_decode_step_has_the_same_bits_in_any_batch(pair: tuple[Any, Transform
     for row, sequence in enumerate(sequences):
         sequence.num_computed_tokens -= 1
         assert torch.equal(driver.step([(sequence, 1)])[0], together[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
+    pair: tuple[Any, Transformer], dtype: torch.dtype
+) -> None:
+    """A prompt in one chunk, in odd chunks beside a decode, and token by token: the same logits to the bit."""
+    model = pair[1] if dtype == torch.float32 else random_model(pair[1].config, 5, dtype)
+    tokens, outcomes = prompt(70, seed=2), []
+    for chunks in ([70], [7, 1, 16, 30, 16], [1] * 70):
+        driver = Driver(model, exact=True)
+        other, sequence = driver.add(prompt(90, seed=3), 96), driver.add(tokens, 80)
+        driver.step([(other, 5)])
+        for count in chunks:
+            driver.step([(other, 1), (sequence, count)])
+        outcomes.append(torch.stack(sequence.logits))
+    assert torch.equal(outcomes[0], outcomes[1])
+    assert torch.equal(outcomes[0], outcomes[2])
 
 
 def test_chunked_prefill_beside_decodes_changes_nothing(pair: tuple[Any, Transformer]) -> None:

@@ -25,6 +25,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int = 1024
     """Requests that may wait; one more is refused (the server answers 429)."""
     enable_prefix_caching: bool = True
+    batch_invariant: bool = False
+    """On a CPU, compute every token with the same bits whatever else is in the step; prefill is slower then."""
     expected_output_len: int = 256
     """What admission assumes of a request's remaining output until finished requests have taught it better."""
 

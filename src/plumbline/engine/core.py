@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plumbline.engine.api import GenerateRequest, TokenChunk, TokenLogprob
+from plumbline.engine.api import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.request import RequestState
 from plumbline.engine.runner import Drawn, Runner
@@ -90,6 +90,27 @@ class EngineCore:
         outputs = self._settle(plan, self._runner.sample(inputs, self._slots))
         self.num_steps += 1
         return outputs
+
+    def check_integrity(self) -> None:
+        """Assert that every block is free or held by exactly those who have it in their table."""
+        self.scheduler.check_integrity()
+
+    def stats(self) -> EngineStats:
+        """The counters. Read without a lock: each is right, but they may be one step apart."""
+        scheduler = self.scheduler
+        return EngineStats(
+            alive=True,
+            seconds_since_step=0.0,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            kv_cache_usage=scheduler.pool.num_held / scheduler.pool.num_blocks,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache_queries=scheduler.prefix_queries,
+            prefix_cache_hits=scheduler.prefix_hits,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            num_steps=self.num_steps,
+        )
 
     def _settle(self, plan: StepPlan, drawn: Drawn) -> list[Output]:
         for state, position, entries in drawn.prompt_logprobs:

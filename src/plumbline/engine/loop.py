@@ -1,4 +1,4 @@
-"""Our own engine behind the port: a thread that runs steps, and the asyncio side that feeds it.
+"""An engine behind the port: a thread that runs the steps of a core, and the asyncio side that feeds it.
 
 The two sides meet in two places only: an inbox that takes requests and aborts at any time, and one
 `call_soon_threadsafe` per step that hands over all chunks of that step. The event loop never waits for a step.
@@ -15,6 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
+
+import msgspec
 
 from plumbline.engine.api import (
     EngineClosedError,
@@ -29,7 +32,7 @@ from plumbline.engine.config import EngineConfig
 from plumbline.engine.core import EngineCore, Output
 from plumbline.engine.runner import Runner
 
-__all__ = ["FEATURES", "PlumblineEngine"]
+__all__ = ["FEATURES", "Core", "PlumblineEngine", "ThreadedEngine"]
 
 _log = logging.getLogger("plumbline.engine")
 
@@ -49,29 +52,58 @@ FEATURES = frozenset(
         "top_k",
     }
 )
+"""The `SamplingParams` fields that an engine on our sampler honours."""
 
 _FATAL_FAILURES = 3
 """This many failed steps in a row, and the engine gives itself up for dead; `/health` then says so."""
 
 
-class PlumblineEngine:
-    """The engine thread and its port. Create it, `await start()`, then `generate` from that event loop."""
+class Core(Protocol):
+    """The synchronous heart of an engine. One thread owns it; `stats` alone is read by others."""
 
-    def __init__(
-        self, config: EngineConfig, runner: Runner, *, model: str, eos_token_ids: frozenset[int]
-    ) -> None:
-        self._config = config
-        self._core = EngineCore(config, runner, eos_token_ids)
-        self._info = EngineInfo(
-            name="plumbline",
-            model=model,
-            vocab_size=runner.vocab_size,
-            max_model_len=config.max_model_len,
-            eos_token_ids=eos_token_ids,
-            features=FEATURES,
-            num_blocks=config.num_blocks,
-            block_size=config.block_size,
-        )
+    @property
+    def has_work(self) -> bool:
+        """A step would do something."""
+        ...
+
+    def add(self, request: GenerateRequest) -> None:
+        """Take a request that has been checked."""
+        ...
+
+    def abort(self, request_id: str) -> list[Output]:
+        """End a request now; unknown ids give nothing."""
+        ...
+
+    def step(self) -> list[Output]:
+        """Compute the next tokens."""
+        ...
+
+    def fail_all(self, error: str) -> list[Output]:
+        """End every request with an error, after a step that raised."""
+        ...
+
+    def check_integrity(self) -> None:
+        """Assert that nothing was lost; called when idle."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The counters; what concerns the thread is filled in by the engine."""
+        ...
+
+
+class ThreadedEngine:
+    """A core on a thread, behind the port. Create it, `await start()`, then `generate` from that event loop.
+
+    Args:
+        core: what computes.
+        info: what the engine says of itself.
+        max_in_flight: requests that may run and wait; one more is refused.
+    """
+
+    def __init__(self, core: Core, info: EngineInfo, *, max_in_flight: int) -> None:
+        self._core = core
+        self._info = info
+        self._max_in_flight = max_in_flight
         self._inbox: queue.SimpleQueue[GenerateRequest | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
         self._thread: threading.Thread | None = None
@@ -94,7 +126,7 @@ class PlumblineEngine:
         # The engine thread and the event loop share the interpreter. With the default of 5 ms a busy event loop could
         # hold the engine back for many steps' worth of time.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0005))
-        self._thread = threading.Thread(target=self._run, name="plumbline-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{self._info.name}-engine", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -129,22 +161,14 @@ class PlumblineEngine:
 
     def stats(self) -> EngineStats:
         """A snapshot. The numbers are read without a lock: each is right, but they may be one step apart."""
-        core = self._core
-        scheduler = core.scheduler
         busy_since = self._busy_since
         thread = self._thread
-        return EngineStats(
+        counted = self._core.stats()
+        return msgspec.structs.replace(
+            counted,
             alive=self._failed is None and thread is not None and thread.is_alive(),
             seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting) + self._inbox.qsize(),
-            kv_cache_usage=scheduler.pool.num_held / scheduler.pool.num_blocks,
-            num_preemptions=scheduler.num_preemptions,
-            prefix_cache_queries=scheduler.prefix_queries,
-            prefix_cache_hits=scheduler.prefix_hits,
-            prompt_tokens=core.prompt_tokens,
-            generation_tokens=core.generation_tokens,
-            num_steps=core.num_steps,
+            num_waiting=counted.num_waiting + self._inbox.qsize(),
         )
 
     def _submit(self, request: GenerateRequest) -> asyncio.Queue[TokenChunk]:
@@ -152,7 +176,7 @@ class PlumblineEngine:
             raise EngineClosedError("The engine is shutting down.")
         if self._failed is not None:
             raise EngineClosedError(f"The engine has failed: {self._failed}")
-        if len(self._streams) >= self._config.max_num_seqs + self._config.max_num_waiting:
+        if len(self._streams) >= self._max_in_flight:
             raise EngineFullError(
                 f"{len(self._streams)} requests are in flight, which is the limit of this server."
             )
@@ -172,10 +196,10 @@ class PlumblineEngine:
             raise RefusedRequestError("the prompt has no tokens")
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
-        room = self._config.max_model_len - len(prompt)
+        room = self._info.max_model_len - len(prompt)
         if room < 0 or (room == 0 and request.sampling.max_tokens != 0):
             raise RefusedRequestError(
-                f"the prompt has {len(prompt)} tokens; the limit is {self._config.max_model_len}"
+                f"the prompt has {len(prompt)} tokens; the limit is {self._info.max_model_len}"
             )
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
             ids = getattr(request.sampling, name)
@@ -230,7 +254,7 @@ class PlumblineEngine:
         """Take everything from the inbox, waiting for something if there is nothing to do. False means stop."""
         core = self._core
         if not core.has_work:
-            core.scheduler.check_integrity()
+            core.check_integrity()
         wait = not core.has_work
         while True:
             try:
@@ -266,3 +290,26 @@ class PlumblineEngine:
             stream = self._streams.get(request_id)
             if stream is not None:
                 stream.put_nowait(chunk)
+
+
+class PlumblineEngine(ThreadedEngine):
+    """Our own engine: continuous batching over paged blocks."""
+
+    def __init__(
+        self, config: EngineConfig, runner: Runner, *, model: str, eos_token_ids: frozenset[int]
+    ) -> None:
+        info = EngineInfo(
+            name="plumbline",
+            model=model,
+            vocab_size=runner.vocab_size,
+            max_model_len=config.max_model_len,
+            eos_token_ids=eos_token_ids,
+            features=FEATURES,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+        )
+        super().__init__(
+            EngineCore(config, runner, eos_token_ids),
+            info,
+            max_in_flight=config.max_num_seqs + config.max_num_waiting,
+        )

@@ -51,6 +51,7 @@ class Slots:
         num = config.max_num_seqs
         self._device = device
         self._block_size = config.block_size
+        self._exact = config.batch_invariant
         self._free = list(range(num - 1, -1, -1))
         self._block_tables = np.zeros((num, config.blocks_per_sequence), dtype=np.int32)
         self._num_blocks = [0] * num
@@ -131,6 +132,7 @@ class Slots:
             max_query_len=int(counts.max()),
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
+            exact=self._exact,
         )
         return StepInputs(
             token_ids=self._tensor(np.concatenate(tokens)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 
+import msgspec
+
 from plumbline.engine.api import (
     EngineClosedError,
     EngineFullError,
@@ -77,7 +79,8 @@ class ScriptedEngine:
                     return
                 if left is not None and len(chunk.token_ids) >= left:
                     reason = chunk.finish_reason if len(chunk.token_ids) == left else None
-                    chunk = TokenChunk(
+                    chunk = msgspec.structs.replace(
+                        chunk,
                         token_ids=chunk.token_ids[:left],
                         logprobs=None if chunk.logprobs is None else chunk.logprobs[:left],
                         finish_reason=reason or "length",

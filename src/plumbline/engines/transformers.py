@@ -7,14 +7,9 @@ engine, and the way to serve a model that our own does not know.
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 import inspect
 import logging
-import queue
-import threading
-import time
-from collections.abc import AsyncGenerator
+from bisect import insort
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +17,14 @@ import torch
 from torch import Tensor
 
 from plumbline.engine.api import (
-    EngineClosedError,
-    EngineFullError,
     EngineInfo,
     EngineStats,
     GenerateRequest,
-    RefusedRequestError,
     TokenChunk,
     TokenLogprob,
 )
+from plumbline.engine.core import Output
+from plumbline.engine.loop import FEATURES, ThreadedEngine
 from plumbline.engine.request import RequestState
 from plumbline.engine.sampler import logprob_rows
 from plumbline_kernels.sampling import apply_penalties, sample
@@ -39,28 +33,9 @@ __all__ = ["TransformersEngine"]
 
 _log = logging.getLogger("plumbline.engines.transformers")
 
-_FEATURES = frozenset(
-    {
-        "allowed_token_ids",
-        "frequency_penalty",
-        "ignore_eos",
-        "logit_bias",
-        "logprobs",
-        "min_p",
-        "min_tokens",
-        "presence_penalty",
-        "prompt_logprobs",
-        "repetition_penalty",
-        "stop_token_ids",
-        "top_k",
-    }
-)
 
-Output = tuple[str, TokenChunk]
-
-
-class TransformersEngine:
-    """A worker thread around a transformers model. Create it, `await start()`, then `generate` from that event loop."""
+class TransformersEngine(ThreadedEngine):
+    """A transformers model on a thread, behind the port."""
 
     def __init__(
         self,
@@ -72,32 +47,20 @@ class TransformersEngine:
         max_num_waiting: int = 256,
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`."""
-        self._model = hf_model.eval()
         config = hf_model.config.get_text_config()
-        self._info = EngineInfo(
+        info = EngineInfo(
             name="transformers",
             model=model,
             vocab_size=config.vocab_size,
             max_model_len=max_model_len or getattr(config, "max_position_embeddings", None) or 4096,
             eos_token_ids=_eos_token_ids(hf_model),
-            features=_FEATURES,
+            features=FEATURES,
         )
-        self._max_num_running = max_num_running
-        self._max_in_flight = max_num_running + max_num_waiting
-        self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
-        self._inbox: queue.SimpleQueue[GenerateRequest | str | None] = queue.SimpleQueue()
-        self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        # What follows belongs to the worker thread; `stats` only reads it.
-        self._waiting: list[tuple[tuple[int, int], RequestState]] = []
-        self._running: dict[str, tuple[RequestState, Any]] = {}
-        self._arrivals = 0
-        self._prompt_tokens = 0
-        self._generation_tokens = 0
-        self._num_steps = 0
-        self._busy_since: float | None = None
+        super().__init__(
+            _TransformersCore(hf_model, info, max_num_running),
+            info,
+            max_in_flight=max_num_running + max_num_waiting,
+        )
 
     @classmethod
     def from_folder(
@@ -107,6 +70,7 @@ class TransformersEngine:
         model: str,
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
+        max_model_len: int | None = None,
         max_num_waiting: int = 256,
     ) -> TransformersEngine:
         """Load a model folder; `dtype` None takes the one of its config."""
@@ -115,63 +79,66 @@ class TransformersEngine:
         hf_model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype if dtype is not None else "auto", local_files_only=True
         )
-        return cls(hf_model.to(device), model=model, max_num_waiting=max_num_waiting)
+        return cls(
+            hf_model.to(device), model=model, max_model_len=max_model_len, max_num_waiting=max_num_waiting
+        )
+
+
+class _TransformersCore:
+    """Running requests with a cache each; a step computes one token for every one of them, one after the other."""
+
+    def __init__(self, hf_model: Any, info: EngineInfo, max_num_running: int) -> None:
+        self._model = hf_model.eval()
+        self._info = info
+        self._max_num_running = max_num_running
+        self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
+        self._waiting: list[RequestState] = []
+        self._running: dict[str, tuple[RequestState, Any]] = {}
+        self._arrivals = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._num_steps = 0
 
     @property
-    def info(self) -> EngineInfo:
-        """The engine's fixed facts."""
-        return self._info
+    def has_work(self) -> bool:
+        """Something runs or waits."""
+        return bool(self._running or self._waiting)
 
-    async def start(self) -> None:
-        """Start the worker thread; the model is loaded already."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
-        self._thread.start()
+    def add(self, request: GenerateRequest) -> None:
+        """Take a request that has been checked."""
+        self._arrivals += 1
+        state = RequestState(
+            request,
+            arrival=self._arrivals,
+            eos_token_ids=self._info.eos_token_ids,
+            max_model_len=self._info.max_model_len,
+        )
+        insort(self._waiting, state, key=lambda waiting: waiting.key)
 
-    async def stop(self) -> None:
-        """End the thread after its current step; requests in flight get an abort. Idempotent."""
-        self._closed = True
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._inbox.put(None)
-            await asyncio.to_thread(thread.join)
-        for stream in self._streams.values():
-            stream.put_nowait(TokenChunk(finish_reason="abort"))
-        self._streams.clear()
-
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
-        """Continue a sequence; see `plumbline.engine.api.Engine.generate`."""
-        if self._closed or self._thread is None:
-            raise EngineClosedError("The engine is shutting down.")
-        if len(self._streams) >= self._max_in_flight:
-            raise EngineFullError(f"{len(self._streams)} requests are in flight, which is the limit.")
-        self._check(request)
-        stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
-        self._streams[request.request_id] = stream
-        self._inbox.put(request)
-        finished = False
-        try:
-            while not finished:
-                chunk = await stream.get()
-                finished = chunk.finish_reason is not None
-                yield chunk
-        finally:
-            self._streams.pop(request.request_id, None)
-            if not finished:
-                self._inbox.put(request.request_id)
-
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str) -> list[Output]:
         """End a request before its next token."""
-        self._inbox.put(request_id)
+        left = [state for state in self._waiting if state.request.request_id != request_id]
+        known = self._running.pop(request_id, None) is not None or len(left) < len(self._waiting)
+        self._waiting = left
+        return [(request_id, TokenChunk(finish_reason="abort"))] if known else []
+
+    def fail_all(self, error: str) -> list[Output]:
+        """End every request with an error."""
+        ids = [*self._running, *(state.request.request_id for state in self._waiting)]
+        self._running.clear()
+        self._waiting.clear()
+        return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
+
+    def check_integrity(self) -> None:
+        """Nothing is shared between requests, so nothing can be lost."""
 
     def stats(self) -> EngineStats:
-        """A snapshot; there is no paged cache, so what concerns blocks is zero."""
-        busy_since, thread = self._busy_since, self._thread
+        """The counters; there is no paged cache, so what concerns blocks is zero."""
         return EngineStats(
-            alive=thread is not None and thread.is_alive(),
-            seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
+            alive=True,
+            seconds_since_step=0.0,
             num_running=len(self._running),
-            num_waiting=len(self._waiting) + self._inbox.qsize(),
+            num_waiting=len(self._waiting),
             kv_cache_usage=0.0,
             num_preemptions=0,
             prefix_cache_queries=0,
@@ -181,104 +148,29 @@ class TransformersEngine:
             num_steps=self._num_steps,
         )
 
-    def _check(self, request: GenerateRequest) -> None:
-        """Refuse what could not be computed."""
-        prompt, vocab_size = request.prompt_token_ids, self._info.vocab_size
-        if request.request_id in self._streams:
-            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
-        if not prompt:
-            raise RefusedRequestError("the prompt has no tokens")
-        if min(prompt) < 0 or max(prompt) >= vocab_size:
-            raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
-        room = self._info.max_model_len - len(prompt)
-        if room < 0 or (room == 0 and request.sampling.max_tokens != 0):
-            raise RefusedRequestError(
-                f"the prompt has {len(prompt)} tokens; the limit is {self._info.max_model_len}"
-            )
-        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-            ids = getattr(request.sampling, name)
-            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-                raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
-        if request.sampling.allowed_token_ids is not None and not request.sampling.allowed_token_ids:
-            raise RefusedRequestError(
-                "allowed_token_ids must name at least one token", param="allowed_token_ids"
-            )
-
-    def _run(self) -> None:
-        """The worker thread: take messages, then compute one token for each running request."""
-        while self._drain():
-            while self._waiting and len(self._running) < self._max_num_running:
-                state = heapq.heappop(self._waiting)[1]
-                self._running[state.request.request_id] = (state, None)
-            outputs = []
-            for request_id, (state, cache) in list(self._running.items()):
-                try:
-                    chunk, cache = self._step(state, cache)
-                except Exception:
-                    _log.exception("a step failed")
-                    chunk = TokenChunk(
-                        finish_reason="error", error="The engine failed while it computed this request."
-                    )
-                outputs.append((request_id, chunk))
-                if chunk.finish_reason is None:
-                    self._running[request_id] = (state, cache)
-                else:
-                    del self._running[request_id]
-            self._hand_over(outputs)
-            self._busy_since = time.monotonic() if self._running or self._waiting else None
-        self._running.clear()
-        self._waiting.clear()
-
-    def _drain(self) -> bool:
-        """Take all messages, waiting for one if there is nothing to do. False means stop."""
-        wait = not (self._running or self._waiting)
-        while True:
+    def step(self) -> list[Output]:
+        """One token for each running request; a request that fails ends alone."""
+        while self._waiting and len(self._running) < self._max_num_running:
+            state = self._waiting.pop(0)
+            self._running[state.request.request_id] = (state, None)
+        outputs: list[Output] = []
+        for request_id, (state, cache) in list(self._running.items()):
             try:
-                message = self._inbox.get(block=wait)
-            except queue.Empty:
-                return True
-            wait = False
-            match message:
-                case GenerateRequest():
-                    self._arrivals += 1
-                    state = RequestState(
-                        message,
-                        arrival=self._arrivals,
-                        eos_token_ids=self._info.eos_token_ids,
-                        max_model_len=self._info.max_model_len,
-                    )
-                    heapq.heappush(self._waiting, (state.key, state))
-                    self._busy_since = self._busy_since or time.monotonic()
-                case str():
-                    self._abort(message)
-                case None:
-                    return False
-
-    def _abort(self, request_id: str) -> None:
-        known = self._running.pop(request_id, None) is not None
-        kept = [item for item in self._waiting if item[1].request.request_id != request_id]
-        if len(kept) < len(self._waiting):
-            known = True
-            heapq.heapify(kept)
-            self._waiting = kept
-        if known:
-            self._hand_over([(request_id, TokenChunk(finish_reason="abort"))])
-
-    def _hand_over(self, outputs: list[Output]) -> None:
-        if self._loop is not None and outputs:
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, outputs)
-            except RuntimeError:  # The event loop is closed; nobody is left to read.
-                _log.debug("dropped %d chunks: the event loop is closed", len(outputs))
-
-    def _deliver(self, outputs: list[Output]) -> None:
-        """On the event loop: a stream that was closed has no entry any more."""
-        for request_id, chunk in outputs:
-            if request_id in self._streams:
-                self._streams[request_id].put_nowait(chunk)
+                chunk, cache = self._advance(state, cache)
+            except Exception:
+                _log.exception("a step failed")
+                chunk = TokenChunk(
+                    finish_reason="error", error="The engine failed while it computed this request."
+                )
+            outputs.append((request_id, chunk))
+            if chunk.finish_reason is None:
+                self._running[request_id] = (state, cache)
+            else:
+                del self._running[request_id]
+        return outputs
 
     @torch.inference_mode()
-    def _step(self, state: RequestState, cache: Any) -> tuple[TokenChunk, Any]:
+    def _advance(self, state: RequestState, cache: Any) -> tuple[TokenChunk, Any]:
         """Compute the request's next token; returns its chunk and its cache for the next step."""
         sampling = state.sampling
         first = state.num_output_tokens == 0

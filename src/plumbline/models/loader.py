@@ -102,6 +102,10 @@ def build(config: ModelConfig, fetch: Fetch) -> Transformer:
         biases = [fetch(f"{prefix}.{name}.bias", (out,)) for name, out in parts] if bias else []
         return Linear(_merge(weights), _merge(biases) if biases else None)
 
+    def head_norms(prefix: str) -> tuple[Tensor, Tensor]:
+        q_norm = fetch(f"{prefix}.q_norm.weight", (head_dim,))
+        return q_norm, fetch(f"{prefix}.k_norm.weight", (head_dim,))
+
     embedding = fetch("model.embed_tokens.weight", (config.vocab_size, hidden))
     layers = []
     for index in range(config.num_layers):
@@ -116,8 +120,7 @@ def build(config: ModelConfig, fetch: Fetch) -> Transformer:
                 post_attention_norm=fetch(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
                 gate_up=linear(mlp, [("gate_proj", inner), ("up_proj", inner)], hidden, config.mlp_bias),
                 down=linear(mlp, [("down_proj", hidden)], inner, config.mlp_bias),
-                q_norm=fetch(f"{attention}.q_norm.weight", (head_dim,)) if config.qk_norm else None,
-                k_norm=fetch(f"{attention}.k_norm.weight", (head_dim,)) if config.qk_norm else None,
+                head_norms=head_norms(attention) if config.qk_norm else None,
                 sliding_window=config.sliding_window(index),
             )
         )

@@ -55,7 +55,7 @@ from plumbline.protocols.common import (
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
-__all__ = ["ChatWriter", "read_chat"]
+__all__ = ["ChatWriter", "check_ending", "read_chat"]
 
 _REFUSED = {
     "audio": "is not supported: this server answers with text",
@@ -110,11 +110,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     limit_param = "max_completion_tokens" if given(request.max_completion_tokens) else "max_tokens"
     max_tokens: int | None = or_default(getattr(request, limit_param), None)
     continue_final = or_default(request.continue_final_message, False)
-    if continue_final and request.add_generation_prompt is True:
-        raise invalid_request(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
-            "continue_final_message",
-        )
+    check_ending(continue_final, request.add_generation_prompt)
     prompt = ChatPrompt(
         messages=read_messages(request.messages),
         tools=read_tools(request),
@@ -140,6 +136,19 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),
     )
+
+
+def check_ending(continue_final: bool, add_generation_prompt: bool | UnsetType | None) -> None:
+    """A prompt ends with the open final message or with the opening of a new one, not with both.
+
+    Raises:
+        ApiError: 400 if both are asked for.
+    """
+    if continue_final and add_generation_prompt is True:
+        raise invalid_request(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+            "continue_final_message",
+        )
 
 
 @dataclass(slots=True)

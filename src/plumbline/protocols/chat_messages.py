@@ -27,7 +27,7 @@ from plumbline._generated.chat import (
 )
 from plumbline.protocols.common import given, or_default, tag_of
 from plumbline.turn import Message, Tool, ToolCall
-from plumbline.wire.errors import invalid_request, unsupported_parameter, unsupported_value
+from plumbline.wire.errors import ApiError, invalid_request, unsupported_parameter, unsupported_value
 
 __all__ = ["read_messages", "read_tool_list", "read_tools"]
 
@@ -178,6 +178,7 @@ def _name(message: Any) -> str | None:
 def _check_pairing(messages: Sequence[Message]) -> None:
     """CHAT-14: every tool message answers a call of the assistant message before it, and every call is answered."""
     open_calls: list[str] = []
+    caller = 0
     for index, message in enumerate(messages):
         if message.role == "tool":
             if message.tool_call_id not in open_calls:
@@ -188,15 +189,16 @@ def _check_pairing(messages: Sequence[Message]) -> None:
             open_calls.remove(message.tool_call_id)
             continue
         if open_calls:
-            raise _unanswered(open_calls, index)
+            raise _unanswered(open_calls, f"messages[{index}].role")
         open_calls = [call.id for call in message.tool_calls]
+        caller = index
     if open_calls:
-        raise _unanswered(open_calls, len(messages))
+        raise _unanswered(open_calls, f"messages[{caller}].tool_calls")
 
 
-def _unanswered(calls: Sequence[str], index: int) -> Exception:
+def _unanswered(calls: Sequence[str], param: str) -> ApiError:
     return invalid_request(
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
         f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(calls)}",
-        f"messages[{index}].role",
+        param,
     )

@@ -21,6 +21,7 @@ __all__ = [
     "add_usage",
     "chat_logprob",
     "completion_usage",
+    "finite",
     "given",
     "new_id",
     "now",
@@ -101,13 +102,14 @@ def read_sampling(
         )
     allowed = or_default(getattr(request, "allowed_token_ids", UNSET), None)
     stop_ids = or_default(request.stop_token_ids, [])
+    top_k = max(0, or_default(request.top_k, defaults.top_k))
     _check_ids("stop_token_ids", stop_ids, defaults.vocab_size)
     if allowed is not None:
         _check_ids("allowed_token_ids", allowed, defaults.vocab_size)
     return SamplingParams(
         temperature=or_default(request.temperature, defaults.temperature),
         top_p=or_default(request.top_p, defaults.top_p),
-        top_k=max(0, or_default(request.top_k, defaults.top_k)),
+        top_k=0 if top_k >= defaults.vocab_size else top_k,  # All tokens, either way.
         min_p=or_default(request.min_p, defaults.min_p),
         seed=or_default(request.seed, None),
         frequency_penalty=or_default(request.frequency_penalty, 0.0),
@@ -135,7 +137,7 @@ def _read_bias(bias: Mapping[str, int], vocab_size: int) -> dict[int, float]:
     found: dict[int, float] = {}
     for key, value in bias.items():
         # JSON has string keys only, so the ids arrive as text.
-        if not key.isascii() or not key.isdigit() or int(key) >= vocab_size:
+        if not key.isascii() or not key.isdigit() or len(key) > 10 or int(key) >= vocab_size:
             raise invalid_request(
                 f"Invalid key in 'logit_bias': {key[:40]}. Expected a token id from 0 to {vocab_size - 1}.",
                 "logit_bias",
@@ -172,16 +174,16 @@ def chat_logprob(entry: Logprob) -> ChatCompletionTokenLogprob:
     """One token's logprob in the form of chat completions (LP-02)."""
     return ChatCompletionTokenLogprob(
         token=entry.token,
-        logprob=_finite(entry.logprob),
+        logprob=finite(entry.logprob),
         bytes=list(entry.raw),
         top_logprobs=[
-            ChatCompletionTopLogprob(token=token, logprob=_finite(value), bytes=list(raw))
+            ChatCompletionTopLogprob(token=token, logprob=finite(value), bytes=list(raw))
             for _, token, raw, value in entry.top
         ],
     )
 
 
-def _finite(value: float) -> float:
+def finite(value: float) -> float:
     """JSON has no infinities; the service writes -9999.0 for a token that cannot occur (LP-02)."""
     return max(value, -9999.0) if value < 0 else 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,6 +21,7 @@ from plumbline.events import Finish, Logprob, OutputEvent, TextDelta, Usage
 from plumbline.protocols.common import (
     Defaults,
     completion_usage,
+    finite,
     new_id,
     now,
     or_default,
@@ -30,7 +30,12 @@ from plumbline.protocols.common import (
     refuse_given,
 )
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
-from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
+from plumbline.wire.errors import (
+    invalid_request,
+    invalid_value,
+    missing_required_parameter,
+    unsupported_value,
+)
 
 __all__ = ["CompletionPlan", "CompletionWriter", "PromptText", "read_completion"]
 
@@ -117,24 +122,20 @@ def _read_prompts(prompt: object, vocab_size: int) -> list[Prompt]:
     """CMP-02: a string, strings, one list of token ids, or lists of token ids."""
     match prompt:
         case str():
-            return [_text_prompt(prompt, "prompt")]
+            return [TextPrompt(prompt)]
+        case None:
+            raise missing_required_parameter("prompt")  # HTTP-10
         case list() if prompt and all(isinstance(item, int) for item in prompt):
             return [_token_prompt(prompt, "prompt", vocab_size)]
         case list() if prompt:
             return [
-                _text_prompt(item, f"prompt[{index}]")
+                TextPrompt(item)
                 if isinstance(item, str)
                 else _token_prompt(item, f"prompt[{index}]", vocab_size)
                 for index, item in enumerate(prompt)
             ]
         case _:
             raise invalid_value("prompt", prompt)
-
-
-def _text_prompt(text: str, where: str) -> TextPrompt:
-    if not text:
-        raise invalid_request(f"'{where}' must not be empty: this model has no start-of-text token.", where)
-    return TextPrompt(text)
 
 
 def _token_prompt(ids: Sequence[int], where: str, vocab_size: int) -> TokenPrompt:
@@ -151,8 +152,8 @@ class PromptText:
     """The prompt's own text, for `echo`, with the logprobs of its tokens if they were asked for (CMP-04)."""
 
     text: str
-    tokens: tuple[tuple[str, float | None, dict[str, float] | None], ...] | None = None
-    """(token text, logprob, alternatives); the first token has no logprob."""
+    tokens: tuple[Logprob | str, ...] | None = None
+    """The first token is text without a logprob."""
 
 
 @dataclass(slots=True)
@@ -160,9 +161,6 @@ class _Choice:
     text: list[str] = field(default_factory=list)
     offset: int = 0
     logprobs: CompletionLogprobs | None = None
-    tokens: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
-    )
     score: float = 0.0
     num_scored: int = 0
     finish: Finish | None = None
@@ -261,7 +259,7 @@ class CompletionWriter:
         )
 
     def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
-        """CMP-05. A token's text here is what it completes, so the tokens join to the text even inside a character."""
+        """CMP-05."""
         for entry in entries:
             choice.score += entry.logprob
         choice.num_scored += len(entries)
@@ -269,9 +267,7 @@ class CompletionWriter:
             return None
         written = _no_logprobs()
         for entry in entries:
-            top = {token: value for _, token, _, value in reversed(entry.top)}
-            top.setdefault(entry.token, entry.logprob)
-            _append(choice, written, choice.tokens.decode(entry.raw), entry.logprob, top)
+            _append(choice, written, entry)
         _extend(choice.logprobs, written)
         return written
 
@@ -332,25 +328,29 @@ def _echo_logprobs(choice: _Choice, prompt: PromptText) -> CompletionLogprobs | 
         choice.offset = len(prompt.text)
         return None
     written = _no_logprobs()
-    for text, logprob, top in prompt.tokens:
-        _append(choice, written, text, logprob, top)
+    for entry in prompt.tokens:
+        _append(choice, written, entry)
     _extend(choice.logprobs, written)
     return written
 
 
-def _append(
-    choice: _Choice,
-    logprobs: CompletionLogprobs,
-    text: str,
-    logprob: float | None,
-    top: dict[str, float] | None,
-) -> None:
+def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str) -> None:
+    """CMP-05. A token's text here is what it completes, so the tokens join to the text even inside a character."""
+    text = entry if isinstance(entry, str) else entry.text
     logprobs.tokens.append(text)
-    logprobs.token_logprobs.append(logprob)
+    logprobs.token_logprobs.append(None if isinstance(entry, str) else finite(entry.logprob))
     logprobs.text_offset.append(choice.offset)
     if logprobs.top_logprobs is not None:
-        logprobs.top_logprobs.append(top)
+        logprobs.top_logprobs.append(None if isinstance(entry, str) else _alternatives(entry))
     choice.offset += len(text)
+
+
+def _alternatives(entry: Logprob) -> dict[str, float]:
+    """The most likely tokens by their text, the drawn one under the text that `tokens` has for it."""
+    others = {token: finite(value) for token_id, token, _, value in entry.top if token_id != entry.token_id}
+    return {entry.text: finite(entry.logprob)} | {
+        token: value for token, value in others.items() if token != entry.text
+    }
 
 
 def _extend(whole: CompletionLogprobs, part: CompletionLogprobs) -> None:

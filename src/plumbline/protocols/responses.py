@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import msgspec
 from msgspec import UNSET
 
 from plumbline._generated.common import ResponseFormatText
@@ -95,6 +98,9 @@ def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPromp
     Raises:
         ApiError: 400 as for `read_response`.
     """
+    if isinstance(request, TokenCountsBody):
+        refuse_given(request, {name: _REFUSED[name] for name in ("conversation",)})
+        refuse_given(request, {"personality": "is not supported by this server"})
     previous = or_default(request.previous_response_id, None)
     if previous is not None:
         # ST-05: nothing is stored yet, so no id can be known.
@@ -159,7 +165,9 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
                 "tool_choice.type", "allowed_tools", "is not supported by this server yet"
             )
         case _:
-            raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")
+            raise unsupported_value(
+                "tool_choice.type", tag_of(cast(msgspec.Struct, choice)), "is not supported by this server"
+            )
     if found and request.parallel_tool_calls is False:
         raise unsupported_value("parallel_tool_calls", False, "is not supported by this server yet")
     return tuple(found)

@@ -51,7 +51,7 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
             case ReasoningItemParam():
                 # ST-16: encrypted content of another server means nothing here and is passed over.
                 parts = or_default(item.content, None) or []
-                reasoning = "".join(part.text for part in parts) or None
+                reasoning = (reasoning or "") + "".join(part.text for part in parts) or None
                 continue
             case EasyInputMessage():
                 message = Message(role=item.role, content=_text(item.content, where))
@@ -73,6 +73,8 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
             if messages and messages[-1].role == "assistant" and message.tool_calls:
                 messages[-1] = _joined(messages[-1], message)
                 continue
+        else:
+            reasoning = None  # It led to nothing that is here.
         messages.append(message)
     return tuple(messages)
 

@@ -10,20 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from plumbline._generated.common import ResponseFormatText
-from plumbline._generated.content import (
-    LogProb,
-    OutputTextContent,
-    ReasoningTextContent,
-    RefusalContent,
-    ResponseLogProb,
-    ResponseTopLogProb,
-    TopLogProb,
-)
 from plumbline._generated.errors import Error
 from plumbline._generated.events import (
     ResponseCompletedEvent,
@@ -33,20 +24,15 @@ from plumbline._generated.events import (
     ResponseErrorEvent,
     ResponseFailedEvent,
     ResponseFunctionCallArgumentsDeltaEvent,
-    ResponseFunctionCallArgumentsDoneEvent,
     ResponseIncompleteEvent,
     ResponseInProgressEvent,
     ResponseOutputItemAddedEvent,
     ResponseOutputItemDoneEvent,
     ResponseReasoningTextDeltaEvent,
-    ResponseReasoningTextDoneEvent,
     ResponseRefusalDeltaEvent,
-    ResponseRefusalDoneEvent,
     ResponseStreamEvent,
     ResponseTextDeltaEvent,
-    ResponseTextDoneEvent,
 )
-from plumbline._generated.items import FunctionToolCallResource, OutputItem, OutputMessage, ReasoningItem
 from plumbline._generated.responses import (
     CreateResponse,
     InputTokensDetails,
@@ -54,6 +40,7 @@ from plumbline._generated.responses import (
     Reasoning,
     Response,
     ResponseError,
+    ResponseErrorCode,
     ResponseIncompleteDetails,
     ResponseReasoning,
     ResponseTextParam,
@@ -62,7 +49,6 @@ from plumbline._generated.responses import (
 from plumbline._generated.tools import FunctionTool, FunctionToolParam, ResponseTool
 from plumbline.events import (
     Finish,
-    Logprob,
     OutputEvent,
     ReasoningDelta,
     RefusalDelta,
@@ -72,13 +58,26 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.common import chat_logprob, given, new_id, now, or_default
+from plumbline.protocols.common import given, new_id, now, or_default
+from plumbline.protocols.responses_items import (
+    CallItem,
+    ItemKind,
+    ItemStatus,
+    OpenItem,
+    ReasoningTextItem,
+    RefusalItem,
+    TextItem,
+    delta_logprobs,
+)
 from plumbline.turn import Turn
+from plumbline.wire.errors import ApiError
 
 __all__ = ["ResponsesWriter"]
 
 E = TypeVar("E", bound=msgspec.Struct)
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+_FAILURE_CODES: dict[int, ResponseErrorCode] = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""By the status that the same failure would have had before the stream began."""
 
 
 class ResponsesWriter:
@@ -88,7 +87,7 @@ class ResponsesWriter:
         self._response = _skeleton(request, turn, model)
         self._wants_logprobs = turn.sampling.logprobs is not None
         self._sequence = 0
-        self._open: _OpenItem | None = None
+        self._open: OpenItem | None = None
 
     @property
     def response(self) -> Response:
@@ -106,21 +105,21 @@ class ResponsesWriter:
         """Take an event of the answer."""
         match event:
             case TextDelta():
-                events, item = self._opened(_TextItem)
+                events, item = self._opened(TextItem)
                 item.texts.append(event.text)
-                item.logprobs += event.logprobs
-                logprobs = _delta_logprobs(event.logprobs) if self._wants_logprobs else []
+                entries = event.logprobs if self._wants_logprobs else ()  # LP-06
+                item.logprobs += entries
                 delta = ResponseTextDeltaEvent(
                     sequence_number=0,
                     item_id=item.id,
                     output_index=self._index,
                     content_index=0,
                     delta=event.text,
-                    logprobs=logprobs,
+                    logprobs=delta_logprobs(entries),
                 )
                 return [*events, self._number(delta)]
             case RefusalDelta():
-                events, refusal = self._opened(_RefusalItem)
+                events, refusal = self._opened(RefusalItem)
                 refusal.texts.append(event.text)
                 refused = ResponseRefusalDeltaEvent(
                     sequence_number=0,
@@ -131,7 +130,7 @@ class ResponsesWriter:
                 )
                 return [*events, self._number(refused)]
             case ReasoningDelta():
-                events, reasoning = self._opened(_ReasoningItem)
+                events, reasoning = self._opened(ReasoningTextItem)
                 reasoning.texts.append(event.text)
                 thought = ResponseReasoningTextDeltaEvent(
                     sequence_number=0,
@@ -143,7 +142,7 @@ class ResponsesWriter:
                 return [*events, self._number(thought)]
             case ToolCallStart():
                 events = self._close("completed")
-                return [*events, *self._open_item(_CallItem(event))]
+                return [*events, *self._open_item(CallItem(event))]
             case ToolCallDelta():
                 call = self._open
                 if call is None:
@@ -158,18 +157,19 @@ class ResponsesWriter:
             case Finish():
                 return self._finish(event)
 
-    def fail(self, message: str, code: Literal["server_error"] = "server_error") -> list[ResponseStreamEvent]:
+    def fail(self, error: ApiError) -> list[ResponseStreamEvent]:
         """ERR-10, ERR-11: an error event with flat and nested fields, then `response.failed`."""
-        error = ResponseErrorEvent(
+        code = _FAILURE_CODES.get(error.status, "server_error")
+        told = ResponseErrorEvent(
             sequence_number=0,
             code=code,
-            message=message,
-            param=None,
-            error=Error(message=message, type="server_error", param=None, code=code),
+            message=error.message,
+            param=error.param,
+            error=Error(message=error.message, type=error.type, param=error.param, code=code),
         )
-        events = [*self._close("incomplete"), self._number(error)]
+        events = [*self._close("incomplete"), self._number(told)]
         self._response.status = "failed"
-        self._response.error = ResponseError(code=code, message=message)
+        self._response.error = ResponseError(code=code, message=error.message)
         return [*events, self._number(ResponseFailedEvent(sequence_number=0, response=self._snapshot()))]
 
     @property
@@ -181,7 +181,7 @@ class ResponsesWriter:
         events: list[ResponseStreamEvent] = []
         if self._open is None and not self._response.output:
             # An answer without a single character still is a message, an empty one.
-            events, _ = self._opened(_TextItem)
+            events, _ = self._opened(TextItem)
         response = self._response
         response.usage = _usage(finish.usage)
         if finish.reason in ("length", "content_filter"):  # R-05, R-06, RS-15
@@ -200,7 +200,7 @@ class ResponsesWriter:
             terminal = ResponseCompletedEvent(sequence_number=0, response=self._snapshot())
         return [*events, self._number(terminal)]
 
-    def _opened(self, kind: type[_I]) -> tuple[list[ResponseStreamEvent], _I]:
+    def _opened(self, kind: type[ItemKind]) -> tuple[list[ResponseStreamEvent], ItemKind]:
         """The open item, if it is of this kind; else that one is closed and a new one opened (RS-07)."""
         item = self._open
         if isinstance(item, kind):
@@ -209,7 +209,7 @@ class ResponsesWriter:
         fresh = kind()
         return [*events, *self._open_item(fresh)], fresh
 
-    def _open_item(self, item: _OpenItem) -> list[ResponseStreamEvent]:
+    def _open_item(self, item: OpenItem) -> list[ResponseStreamEvent]:
         self._open = item
         added = ResponseOutputItemAddedEvent(sequence_number=0, output_index=self._index, item=item.added())
         events: list[ResponseStreamEvent] = [self._number(added)]
@@ -250,130 +250,6 @@ class ResponsesWriter:
         event.sequence_number = self._sequence  # type: ignore[attr-defined]
         self._sequence += 1
         return event
-
-
-class _OpenItem:
-    """An item that is being written. Subclasses know their parts and their events."""
-
-    prefix = ""
-
-    def __init__(self) -> None:
-        self.id = new_id(self.prefix)
-        self.texts: list[str] = []
-        self.logprobs: tuple[Logprob, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
-    def added(self) -> OutputItem:
-        raise NotImplementedError
-
-    def part(self, *, empty: bool) -> OutputTextContent | RefusalContent | ReasoningTextContent | None:
-        raise NotImplementedError
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        raise NotImplementedError
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        raise NotImplementedError
-
-
-_I = TypeVar("_I", bound=_OpenItem)
-
-
-class _TextItem(_OpenItem):
-    prefix = "msg_"
-
-    def added(self) -> OutputItem:
-        return OutputMessage(id=self.id, content=[], status="in_progress")
-
-    def part(self, *, empty: bool) -> OutputTextContent:
-        if empty:
-            return OutputTextContent(text="", annotations=[], logprobs=[])
-        return OutputTextContent(text=self.text, annotations=[], logprobs=_logprobs(self.logprobs))
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseTextDoneEvent(
-            sequence_number=0,
-            item_id=self.id,
-            output_index=index,
-            content_index=0,
-            text=self.text,
-            logprobs=_delta_logprobs(self.logprobs),
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
-
-
-class _RefusalItem(_OpenItem):
-    prefix = "msg_"
-
-    def added(self) -> OutputItem:
-        return OutputMessage(id=self.id, content=[], status="in_progress")
-
-    def part(self, *, empty: bool) -> RefusalContent:
-        return RefusalContent(refusal="" if empty else self.text)
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseRefusalDoneEvent(
-            sequence_number=0, item_id=self.id, output_index=index, content_index=0, refusal=self.text
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
-
-
-class _ReasoningItem(_OpenItem):
-    """RS-12: raw reasoning text, in the events that OpenAI's clients know."""
-
-    prefix = "rs_"
-
-    def added(self) -> OutputItem:
-        return ReasoningItem(id=self.id, summary=[], content=[], status="in_progress")
-
-    def part(self, *, empty: bool) -> ReasoningTextContent:
-        return ReasoningTextContent(text="" if empty else self.text)
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseReasoningTextDoneEvent(
-            sequence_number=0, item_id=self.id, output_index=index, content_index=0, text=self.text
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return ReasoningItem(id=self.id, summary=[], content=[self.part(empty=False)], status=status)
-
-
-class _CallItem(_OpenItem):
-    prefix = "fc_"
-
-    def __init__(self, start: ToolCallStart) -> None:
-        super().__init__()
-        self._start = start
-
-    def added(self) -> OutputItem:
-        return self._item("", "in_progress")
-
-    def part(self, *, empty: bool) -> None:
-        return None
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseFunctionCallArgumentsDoneEvent(
-            sequence_number=0,
-            item_id=self.id,
-            output_index=index,
-            name=self._start.name,
-            arguments=self.text,
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return self._item(self.text, status)
-
-    def _item(self, arguments: str, status: ItemStatus) -> FunctionToolCallResource:
-        return FunctionToolCallResource(
-            id=self.id, call_id=self._start.id, name=self._start.name, arguments=arguments, status=status
-        )
 
 
 def _skeleton(request: CreateResponse, turn: Turn, model: str) -> Response:
@@ -443,25 +319,3 @@ def _usage(usage: Usage) -> ResponseUsage:
         output_tokens_details=OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
-
-
-def _logprobs(entries: tuple[Logprob, ...]) -> list[LogProb]:
-    found: list[LogProb] = []
-    for entry in map(chat_logprob, entries):
-        top = [TopLogProb(token=t.token, logprob=t.logprob, bytes=t.bytes or []) for t in entry.top_logprobs]
-        found.append(
-            LogProb(token=entry.token, logprob=entry.logprob, bytes=entry.bytes or [], top_logprobs=top)
-        )
-    return found
-
-
-def _delta_logprobs(entries: tuple[Logprob, ...]) -> list[ResponseLogProb]:
-    """The form that delta and done events have: without bytes."""
-    return [
-        ResponseLogProb(
-            token=entry.token,
-            logprob=entry.logprob,
-            top_logprobs=[ResponseTopLogProb(token=t.token, logprob=t.logprob) for t in entry.top_logprobs],
-        )
-        for entry in map(chat_logprob, entries)
-    ]

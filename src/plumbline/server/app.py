@@ -19,7 +19,7 @@ from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import Metrics
 from plumbline.server.service import PlumblineService
 from plumbline.server.settings import Settings
-from plumbline.wire.errors import ApiError, envelope, from_status, server_error
+from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
 
 __all__ = ["create_app"]
 
@@ -49,7 +49,12 @@ def create_app(model: ServedModel, settings: Settings) -> Front:
     app = Litestar(
         route_handlers=ROUTE_HANDLERS,
         dependencies={"api": Provide(lambda: service, sync_to_thread=False, use_cache=True)},
-        exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _other_error},
+        exception_handlers={
+            ApiError: _api_error,
+            HTTPException: _http_error,
+            RecursionError: _too_deep,
+            Exception: _other_error,
+        },
         lifespan=[lifespan],
         openapi_config=None,
         request_max_body_size=settings.max_body_bytes,
@@ -75,10 +80,17 @@ def _api_error(_: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """The framework's own refusals: unknown path, wrong method, body too large."""
-    phrase = _PHRASES.get(error.status_code, error.detail if error.status_code < 500 else "")
-    message = phrase.format(method=request.method, path=request.url.path) if phrase else str(server_error())
+    if error.status_code in _PHRASES:
+        message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
+    else:
+        message = error.detail if error.status_code < 500 else server_error().message
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     return _respond(from_status(error.status_code, message, headers))
+
+
+def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[bytes]:
+    """HTTP-07: whichever reader of the body gave up, it is the body that is nested too deeply."""
+    return _respond(unparsable_body("it is nested too deeply"))
 
 
 def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from plumbline.server.auth import KeyRing
 from plumbline.server.metrics import Metrics
+from plumbline.server.streams import closing_streams
 from plumbline.wire.call import new_request_id
 from plumbline.wire.errors import ApiError, envelope, invalid_api_key
 
@@ -66,7 +67,8 @@ class Front:
         try:
             error = self._refusal(scope)
             if error is None:
-                await self._app(scope, receive, send_with_headers)
+                async with closing_streams():
+                    await self._app(scope, receive, send_with_headers)
             else:
                 if error.status == 413:
                     await _drain(receive, self._max_body_bytes * _DRAIN_LIMIT)
@@ -80,7 +82,7 @@ class Front:
         path = scope["path"]
         authorization = headers.get(b"authorization")
         if path not in _OPEN_PATHS and not self._keys.accepts(
-            None if authorization is None else authorization.decode("latin-1")
+            None if authorization is None else authorization.decode("utf-8", "surrogateescape")
         ):
             return invalid_api_key()  # HTTP-06
         if scope["method"] != "POST":

@@ -89,7 +89,12 @@ def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
         from plumbline.engines.transformers import TransformersEngine
 
         return TransformersEngine.from_folder(
-            folder, model=name, dtype=dtype, device=device, max_num_waiting=settings.max_num_waiting
+            folder,
+            model=name,
+            dtype=dtype,
+            device=device,
+            max_model_len=settings.max_model_len,
+            max_num_waiting=settings.max_num_waiting,
         )
     model = load_model(folder, dtype=dtype, device=device)
     config = _engine_config(model.config, settings, model.dtype)
@@ -123,6 +128,7 @@ def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
         max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
         max_num_waiting=settings.max_num_waiting,
         enable_prefix_caching=settings.enable_prefix_caching,
+        batch_invariant=settings.batch_invariant,
     )
 
 
@@ -141,12 +147,14 @@ def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
     if settings.generation_config == "none" or not path.is_file():
         return Defaults(vocab_size=vocab_size)
     config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    greedy = config.get("do_sample") is False
+    known = {name: value for name, value in config.items() if isinstance(value, int | float)}
+    if config.get("do_sample") is False:
+        known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
     return Defaults(
-        temperature=0.0 if greedy else float(config.get("temperature") or 1.0),
-        top_p=1.0 if greedy else float(config.get("top_p") or 1.0),
-        top_k=0 if greedy else int(config.get("top_k") or 0),
-        min_p=float(config.get("min_p") or 0.0),
-        repetition_penalty=float(config.get("repetition_penalty") or 1.0),
+        temperature=float(known.get("temperature", 1.0)),
+        top_p=float(known.get("top_p", 1.0)),
+        top_k=int(known.get("top_k", 0)),
+        min_p=float(known.get("min_p", 0.0)),
+        repetition_penalty=float(known.get("repetition_penalty", 1.0)),
         vocab_size=vocab_size,
     )

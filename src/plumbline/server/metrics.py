@@ -20,7 +20,8 @@ from plumbline.events import ChoiceEvent, Finish
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4"
+"""The framework adds the charset."""
 
 _TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
@@ -125,12 +126,13 @@ class Metrics:
         async with aclosing(events) as source:
             async for index, event in source:
                 now = time.perf_counter()
-                if not last:
-                    self._first_token.observe(now - arrived)
-                elif index in last:
-                    self._between.observe(now - last[index])
-                last[index] = now
-                if isinstance(event, Finish):
+                if not isinstance(event, Finish):
+                    if not last:
+                        self._first_token.observe(now - arrived)
+                    elif index in last:
+                        self._between.observe(now - last[index])
+                    last[index] = now
+                else:
                     self._whole.observe(now - arrived)
                     self._success.labels(self._labels["model_name"], event.reason).inc()
                     self._generated.observe(event.usage.completion_tokens)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from importlib.resources import files
 from typing import TypeVar
@@ -25,19 +26,28 @@ from plumbline._generated.own import (
 )
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
-from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError, TokenLogprob
+from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.events import ChoiceEvent, OutputEvent
-from plumbline.protocols.chat import ChatWriter, read_chat
+from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
 from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
-from plumbline.road import AbortedError, GenerationError, PreparedTurn, PromptTooLongError, Road
+from plumbline.road import (
+    AbortedError,
+    EmptyPromptError,
+    GenerationError,
+    PreparedTurn,
+    PromptTooLongError,
+    Road,
+    merged,
+)
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.settings import Settings
-from plumbline.server.streams import keep_alive, prime, until_disconnect
+from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
+from plumbline.text.echo import echoed
 from plumbline.text.template import TemplateError
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
@@ -58,6 +68,8 @@ from plumbline.wire.sse import DONE, frame
 
 __all__ = ["PlumblineService"]
 
+_log = logging.getLogger("plumbline.server")
+
 T = TypeVar("T")
 Frames = AsyncGenerator[bytes, None]
 
@@ -70,7 +82,6 @@ class PlumblineService(Service):
         self._settings = settings
         self._metrics = metrics
         self._road = Road(model.engine, model.renderer)
-        self._started = time.monotonic()
 
     # Generation
 
@@ -83,19 +94,9 @@ class PlumblineService(Service):
         writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
         events = self._answer(prepared, call, arrived)
 
-        async def frames(events: AsyncGenerator[ChoiceEvent, None]) -> Frames:
-            for chunk in writer.start():
-                yield frame(encode(chunk))
-            async with aclosing(events):
-                async for index, event in events:
-                    for chunk in writer.event(index, event):
-                        yield frame(encode(chunk))
-            for chunk in writer.end():
-                yield frame(encode(chunk))
-
         if request.stream is True:
-            return await self._stream(call, events, frames)
-        await self._consume(call, events, lambda index, event: writer.event(index, event))
+            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
+        await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
     async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
@@ -110,20 +111,10 @@ class PlumblineService(Service):
         )
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
-        async def frames(events: AsyncGenerator[ChoiceEvent, None]) -> Frames:
-            for chunk in writer.start():
-                yield frame(encode(chunk))
-            async with aclosing(events):
-                async for index, event in events:
-                    for chunk in writer.event(index, event):
-                        yield frame(encode(chunk))
-            for chunk in writer.end():
-                yield frame(encode(chunk))
-
         if request.stream is True:
-            return await self._stream(call, events, frames)
+            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
         writer.start()
-        await self._consume(call, events, lambda index, event: writer.event(index, event))
+        await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
@@ -135,21 +126,8 @@ class PlumblineService(Service):
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
         events = self._answer(prepared, call, arrived)
 
-        async def frames(events: AsyncGenerator[ChoiceEvent, None]) -> Frames:
-            for out in writer.start():
-                yield frame(encode(out), _event_name(out))
-            try:
-                async with aclosing(events):
-                    async for _, event in events:
-                        for out in writer.event(event):
-                            yield frame(encode(out), _event_name(out))
-            except (GenerationError, AbortedError, EngineClosedError) as error:
-                self._metrics.failed_midway()
-                for out in writer.fail(str(error)):
-                    yield frame(encode(out), _event_name(out))
-
         if request.stream is True:
-            return await self._stream(call, events, frames)
+            return await self._stream(call, events, lambda primed: self._named(writer, primed, call))
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
         return JsonReply(encode(writer.response))
@@ -196,9 +174,10 @@ class PlumblineService(Service):
         if request.add_special_tokens is False:
             raise unsupported_value("add_special_tokens", False)
         if isinstance(request.prompt, str):
-            ids = await self._token_ids(TextPrompt(request.prompt), "prompt") if request.prompt else []
+            ids = await self._token_ids(TextPrompt(request.prompt), "prompt")
         else:
             continued = or_default(request.continue_final_message, False)
+            check_ending(continued, request.add_generation_prompt)
             prompt = ChatPrompt(
                 messages=read_messages(or_default(request.messages, [])),
                 tools=read_tool_list(or_default(request.tools, [])),
@@ -207,9 +186,9 @@ class PlumblineService(Service):
                 continue_final_message=continued,
             )
             ids = await self._token_ids(prompt, "messages")
-        strings = msgspec.UNSET
+        strings: list[str] | msgspec.UnsetType = msgspec.UNSET
         if request.return_token_strs is True:
-            return JsonReply(encode(self._tokenized(ids, [self._road.tokenizer.token_text(i) for i in ids])))
+            strings = [self._road.tokenizer.token_text(token_id) for token_id in ids]
         return JsonReply(encode(self._tokenized(ids, strings)))
 
     async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
@@ -244,6 +223,10 @@ class PlumblineService(Service):
             raise context_length_exceeded(
                 error.max_model_len, error.prompt_tokens + error.output_tokens, param
             ) from error
+        except EmptyPromptError as error:
+            raise invalid_request(
+                f"'{param}' must not be empty: there is nothing to continue.", param
+            ) from error
         except TemplateError as error:
             raise invalid_request(str(error), param) from error
 
@@ -262,82 +245,70 @@ class PlumblineService(Service):
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """The answers to several prompts, side by side; choices are numbered prompt by prompt (CMP-02)."""
-        if len(prepared) == 1:
-            async with aclosing(self._road.answer(prepared[0], call.request_id)) as events:
-                async for item in events:
-                    yield item
-            return
-        merged: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue()
-
-        async def run(number: int, turn: PreparedTurn) -> None:
-            first = number * turn.turn.num_choices
-            try:
-                async with aclosing(self._road.answer(turn, f"{call.request_id}-p{number}")) as events:
-                    async for index, event in events:
-                        merged.put_nowait((first + index, event))
-            except Exception as error:
-                merged.put_nowait(error)
-            else:
-                merged.put_nowait(None)
-
-        tasks = [asyncio.ensure_future(run(number, turn)) for number, turn in enumerate(prepared)]
-        try:
-            left = len(tasks)
-            while left:
-                found = await merged.get()
-                if found is None:
-                    left -= 1
-                elif isinstance(found, Exception):
-                    raise found
-                else:
-                    yield found
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        answers = [
+            self._road.answer(turn, f"{call.request_id}-p{number}") for number, turn in enumerate(prepared)
+        ]
+        async with aclosing(merged(answers)) as events:
+            async for number, (index, event) in events:
+                yield number * prepared[number].turn.num_choices + index, event
 
     async def _prompt_texts(
         self, plan: CompletionPlan, prepared: Sequence[PreparedTurn], call: Call
     ) -> list[PromptText | None]:
         if not plan.echo:
             return [None] * len(prepared)
-        tokenizer = self._road.tokenizer
         found: list[PromptText | None] = []
         for number, turn in enumerate(prepared):
-            ids = turn.prompt_token_ids
-            if plan.logprobs is None:
-                found.append(PromptText(tokenizer.decode(ids)))
-                continue
-            entries = await _api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
-            found.append(_echoed(tokenizer.table, ids, entries))
+            entries = None
+            if plan.logprobs is not None:
+                entries = await _api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
+            found.append(
+                PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
+            )
         return found
 
     async def _stream(
         self,
         call: Call,
         events: AsyncGenerator[ChoiceEvent, None],
-        frames: Callable[[AsyncGenerator[ChoiceEvent, None]], Frames],
+        frames: Callable[[AsyncIterator[ChoiceEvent]], Frames],
     ) -> Reply:
         interval = self._settings.keep_alive_interval
         primed = await _api_errors(until_disconnect(call, prime(events, interval)))
-        return EventReply(keep_alive(self._closed(frames(primed)), interval))
+        close_with_request(primed.aclose)
+        reply = KeepAlive(self._closed(frames(primed), call), interval)
+        close_with_request(reply.aclose)
+        return EventReply(reply)
 
-    async def _closed(self, frames: Frames) -> Frames:
+    async def _closed(self, frames: Frames, call: Call) -> Frames:
         """Frames, then `[DONE]`; a failure on the way is one error event before it (ERR-12)."""
         try:
             async with aclosing(frames):
                 async for item in frames:
                     yield item
-        except (
-            GenerationError,
-            AbortedError,
-            EngineClosedError,
-            EngineFullError,
-            RefusedRequestError,
-        ) as error:
-            self._metrics.failed_midway()
-            yield frame(envelope(_as_api_error(error)))
+        except Exception as error:
+            yield frame(envelope(self._midway(error, call)))
         yield DONE
+
+    async def _named(self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call) -> Frames:
+        """Responses as named events (SSE-04), down to a terminal one, whatever happens on the way (ERR-10)."""
+        for out in writer.start():
+            yield frame(encode(out), _event_name(out))
+        try:
+            async for _, event in events:
+                for out in writer.event(event):
+                    yield frame(encode(out), _event_name(out))
+        except Exception as error:
+            for out in writer.fail(self._midway(error, call)):
+                yield frame(encode(out), _event_name(out))
+
+    def _midway(self, error: Exception, call: Call) -> ApiError:
+        """What the client is told of a failure that comes too late for a status."""
+        self._metrics.failed_midway()
+        if not isinstance(error, _FAILURES):
+            # ERR-13: the log has the traceback under the request id; the client gets neither.
+            _log.error("request %s failed in mid-stream", call.request_id, exc_info=error)
+        return _as_api_error(error)
 
     async def _consume(
         self,
@@ -374,11 +345,26 @@ class PlumblineService(Service):
         )
 
 
+async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
+    """Chat and completions as chunks without names (SSE-05)."""
+    for chunk in writer.start():
+        yield frame(encode(chunk))
+    async for index, event in events:
+        for chunk in writer.event(index, event):
+            yield frame(encode(chunk))
+    for chunk in writer.end():
+        yield frame(encode(chunk))
+
+
+_FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
+"""What the road and the engine raise by design."""
+
+
 async def _api_errors(work: Awaitable[T]) -> T:
     """Await, with the engine's failures turned into the API's."""
     try:
         return await work
-    except (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError) as error:
+    except _FAILURES as error:
         raise _as_api_error(error) from error
 
 
@@ -390,8 +376,10 @@ def _as_api_error(error: Exception) -> ApiError:
             return engine_unavailable(str(error))
         case RefusedRequestError():
             return invalid_request(str(error), error.param)
-        case _:
+        case GenerationError():
             return server_error(str(error))
+        case _:
+            return server_error()
 
 
 def _event_name(event: msgspec.Struct) -> str:
@@ -401,20 +389,3 @@ def _event_name(event: msgspec.Struct) -> str:
 
 def _contract(name: str) -> bytes:
     return files("plumbline._generated").joinpath(name).read_bytes()
-
-
-def _echoed(table: Sequence[bytes], ids: Sequence[int], entries: Sequence[TokenLogprob | None]) -> PromptText:
-    """The prompt's tokens with their logprobs, each token's text being what it completes."""
-    import codecs
-
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    tokens: list[tuple[str, float | None, dict[str, float] | None]] = []
-    for position, (token_id, entry) in enumerate(zip(ids, entries, strict=True)):
-        text = decoder.decode(table[token_id], final=position == len(ids) - 1)
-        if entry is None:
-            tokens.append((text, None, None))
-            continue
-        top = {table[i].decode("utf-8", "replace"): value for i, value in reversed(entry.top)}
-        top.setdefault(table[token_id].decode("utf-8", "replace"), entry.logprob)
-        tokens.append((text, entry.logprob, top))
-    return PromptText("".join(text for text, _, _ in tokens), tuple(tokens))

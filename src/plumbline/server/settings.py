@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     kv_cache_bytes: int = 256 * 1024 * 1024
     enable_prefix_caching: bool = True
+    batch_invariant: bool = False
     max_body_bytes: int = 10 * 1024 * 1024
     keep_alive_interval: float = 15.0
     """A comment line is sent on a stream that has been silent for this long; 0 sends none."""

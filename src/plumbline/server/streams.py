@@ -1,19 +1,51 @@
-"""What happens around a stream of events: priming, keep-alive comments, and clients that leave."""
+"""What happens around a stream of events: priming, keep-alive comments, and clients that leave.
+
+Nobody downstream closes an iterator: a framework that stops sending just drops it, and one that never began to send
+never touches it. So whoever makes a stream here says with `close_with_request` what must be closed, and the outermost
+layer closes it when the request is over, however it ended (HTTP-11).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
 
 from plumbline.wire.call import Call
 from plumbline.wire.errors import ApiError
 from plumbline.wire.sse import comment
 
-__all__ = ["ClientGoneError", "keep_alive", "prime", "until_disconnect"]
+__all__ = [
+    "ClientGoneError",
+    "KeepAlive",
+    "Primed",
+    "close_with_request",
+    "closing_streams",
+    "prime",
+    "until_disconnect",
+]
 
 T = TypeVar("T")
+
+_closers: ContextVar[AsyncExitStack] = ContextVar("closers")
+
+
+@asynccontextmanager
+async def closing_streams() -> AsyncIterator[None]:
+    """The extent of one request: streams that were opened in it are closed at its end, the last one first."""
+    async with AsyncExitStack() as stack:
+        token = _closers.set(stack)
+        try:
+            yield
+        finally:
+            _closers.reset(token)
+
+
+def close_with_request(close: Callable[[], Awaitable[None]]) -> None:
+    """Call `close` when the request that is being answered here is over."""
+    _closers.get().push_async_callback(close)
 
 
 class ClientGoneError(ApiError):
@@ -42,13 +74,41 @@ async def until_disconnect(call: Call, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-async def prime(events: AsyncGenerator[T, None], patience: float) -> AsyncGenerator[T, None]:
+class Primed(Generic[T]):
+    """A stream whose first event has been asked for."""
+
+    def __init__(self, first: asyncio.Future[T], rest: AsyncGenerator[T, None]) -> None:
+        self._first: asyncio.Future[T] | None = first
+        self._rest = rest
+
+    def __aiter__(self) -> Primed[T]:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> T:
+        """The first event, then the others."""
+        if self._first is None:
+            return await anext(self._rest)
+        event = await self._first
+        self._first = None
+        return event
+
+    async def aclose(self) -> None:
+        """Stop waiting and close the source. Idempotent."""
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await self._rest.aclose()
+
+
+async def prime(events: AsyncGenerator[T, None], patience: float) -> Primed[T]:
     """Await the first event, so that what fails before it still becomes a status (HTTP-12).
 
-    After `patience` seconds the stream begins all the same: a proxy must not take a long prefill for a dead server.
-    What fails later is an error event.
+    After `patience` seconds (0: never) the stream begins all the same: a proxy must not take a long prefill for a dead
+    server. What fails later is an error event.
     """
     first = asyncio.ensure_future(anext(events))
+    primed = Primed(first, events)
     try:
         await asyncio.wait({first}, timeout=patience if patience > 0 else None)
         if first.done():
@@ -56,67 +116,64 @@ async def prime(events: AsyncGenerator[T, None], patience: float) -> AsyncGenera
     except StopAsyncIteration:
         pass
     except BaseException:
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await events.aclose()
+        await primed.aclose()
         raise
-    return _chained(first, events)
+    return primed
 
 
-async def _chained(first: asyncio.Future[T], events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    try:
+class KeepAlive:
+    """Passes frames on; puts a comment between them whenever the stream was silent for `interval` seconds (SSE-08)."""
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], interval: float) -> None:
+        self._frames = frames
+        self._interval = interval
+        self._mailbox: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self._quiet = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    def __aiter__(self) -> KeepAlive:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next frame, or a comment if it is long in coming."""
+        if self._interval <= 0:
+            return await anext(self._frames)
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._fill())
+            self._wind()
+        item = await self._mailbox.get()
+        if isinstance(item, bytes):
+            return item
+        await self.aclose()
+        raise StopAsyncIteration if item is None else item
+
+    async def aclose(self) -> None:
+        """Stop everything that was started. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        await self._frames.aclose()
+
+    async def _fill(self) -> None:
         try:
-            yield await first
-        except StopAsyncIteration:
-            return
-        async for event in events:
-            yield event
-    finally:
-        if not first.done():
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-        await events.aclose()
-
-
-async def keep_alive(frames: AsyncGenerator[bytes, None], interval: float) -> AsyncGenerator[bytes, None]:
-    """Pass frames on, with a comment whenever the stream has been silent for `interval` seconds (SSE-08)."""
-    if interval <= 0:
-        async with aclosing(frames):
-            async for frame in frames:
-                yield frame
-        return
-    loop = asyncio.get_running_loop()
-    mailbox: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()
-    quiet = True
-    timer: asyncio.TimerHandle | None = None
-
-    async def pump() -> None:
-        nonlocal quiet
-        try:
-            async with aclosing(frames):
-                async for frame in frames:
-                    quiet = False
-                    mailbox.put_nowait(frame)
+            async for frame in self._frames:
+                self._quiet = False
+                self._mailbox.put_nowait(frame)
         except Exception as error:  # Raised where the frames are read.
-            mailbox.put_nowait(error)
+            self._mailbox.put_nowait(error)
         else:
-            mailbox.put_nowait(None)
+            self._mailbox.put_nowait(None)
 
-    def tick() -> None:
-        nonlocal quiet, timer
-        if quiet:
-            mailbox.put_nowait(comment())
-        quiet = True
-        timer = loop.call_later(interval, tick)
+    def _wind(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
-    timer = loop.call_later(interval, tick)
-    task = asyncio.ensure_future(pump())
-    try:
-        while (item := await mailbox.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        timer.cancel()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    def _tick(self) -> None:
+        # A client that does not even read what there is needs no sign of life.
+        if self._quiet and self._mailbox.empty():
+            self._mailbox.put_nowait(comment())
+        self._quiet = True
+        self._wind()

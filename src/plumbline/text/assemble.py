@@ -16,6 +16,18 @@ from plumbline.text.tokenizer import TextTokenizer
 __all__ = ["TextAssembler"]
 
 
+class _Waiting(msgspec.Struct):
+    """An entry whose text has not been sent yet. Positions count characters of the text."""
+
+    entry: Logprob
+    start: int
+    """Characters that were complete before this token."""
+    end: int
+    """Characters that must be sent before the entry may be: through the one that holds the token's last byte."""
+    pending: bytes
+    """The bytes of an incomplete character that this token began with."""
+
+
 class TextAssembler:
     """Assembles the text of one choice. It has no I/O; the road feeds it.
 
@@ -24,7 +36,16 @@ class TextAssembler:
     inside a token, the entry of that token is shortened to the bytes that were sent.
     """
 
-    __slots__ = ("_detokenizer", "_entries", "_owed", "_stop", "_tokenizer", "_wants_logprobs", "num_tokens")
+    __slots__ = (
+        "_complete",
+        "_detokenizer",
+        "_sent",
+        "_stop",
+        "_tokenizer",
+        "_waiting",
+        "_wants_logprobs",
+        "num_tokens",
+    )
 
     def __init__(
         self,
@@ -41,9 +62,11 @@ class TextAssembler:
         self._detokenizer = Detokenizer(tokenizer.table, hidden)
         self._stop = StopChecker(stop, include=include_stop)
         self._wants_logprobs = logprobs
-        self._entries: deque[Logprob] = deque()
-        self._owed = 0
-        """Bytes of sent text that no released entry covers yet."""
+        self._waiting: deque[_Waiting] = deque()
+        self._complete = 0
+        """Characters that the tokens so far have completed."""
+        self._sent = 0
+        """Characters that have been sent."""
         self.num_tokens = 0
         """Tokens taken, up to and including the one that completed a stop string."""
 
@@ -61,56 +84,74 @@ class TextAssembler:
             if self._stop.matched is not None:
                 break
             self.num_tokens += 1
-            if self._wants_logprobs and logprobs is not None:
-                self._remember(logprobs[index])
+            pending = self._detokenizer.pending if self._wants_logprobs else b""
             piece = self._detokenizer.push(token_id)
+            if self._wants_logprobs and logprobs is not None:
+                self._remember(logprobs[index], piece, pending)
             if piece:
                 text += self._stop.push(piece)
-        return self._delta(text, final=self._stop.matched is not None)
+        return self._delta(text)
 
     def finish(self) -> TextDelta | None:
         """No more tokens: release what was held back."""
         if self._stop.matched is not None:
             return None
-        text = self._stop.push(self._detokenizer.flush())
+        piece = self._detokenizer.flush()
+        if piece and self._waiting:
+            # The bytes that never became a character belong to the last token that brought some.
+            last = self._waiting[-1]
+            last.entry = msgspec.structs.replace(last.entry, text=last.entry.text + piece)
+        text = self._stop.push(piece)
         if self._stop.matched is None:
             text += self._stop.flush()
-        return self._delta(text, final=True)
+        return self._delta(text)
 
-    def _remember(self, entry: TokenLogprob) -> None:
-        raw = self._detokenizer.bytes_of(entry.token_id)
+    def _remember(self, logprob: TokenLogprob, piece: str, pending: bytes) -> None:
+        raw = self._detokenizer.bytes_of(logprob.token_id)
         if not raw:
             return  # A control token has no part in the text, and so none in its logprobs.
         tokenizer = self._tokenizer
-        self._entries.append(
-            Logprob(
-                token=raw.decode("utf-8", "replace"),
-                token_id=entry.token_id,
-                raw=raw,
-                logprob=entry.logprob,
-                top=tuple(
-                    (token_id, tokenizer.token_text(token_id), tokenizer.table[token_id], value)
-                    for token_id, value in entry.top
-                ),
-            )
+        entry = Logprob(
+            token=raw.decode("utf-8", "replace"),
+            token_id=logprob.token_id,
+            raw=raw,
+            text=piece,
+            logprob=logprob.logprob,
+            top=tuple(
+                (token_id, tokenizer.token_text(token_id), tokenizer.table[token_id], value)
+                for token_id, value in logprob.top
+            ),
         )
+        start = self._complete
+        self._complete += len(piece)
+        end = self._complete + (1 if self._detokenizer.pending else 0)
+        self._waiting.append(_Waiting(entry, start, end, pending))
 
-    def _delta(self, text: str, *, final: bool) -> TextDelta | None:
-        if not self._wants_logprobs:
-            return TextDelta(text) if text else None
-        self._owed += len(text.encode())
+    def _delta(self, text: str) -> TextDelta | None:
+        self._sent += len(text)
         released: list[Logprob] = []
-        while self._entries and len(self._entries[0].raw) <= self._owed:
-            entry = self._entries.popleft()
-            self._owed -= len(entry.raw)
-            released.append(entry)
-        if final:
-            if self._entries and self._owed > 0 and self._stop.matched is not None:
-                raw = self._entries[0].raw[: self._owed]
-                released.append(
-                    msgspec.structs.replace(self._entries[0], raw=raw, token=raw.decode("utf-8", "replace"))
-                )
-            elif self._stop.matched is None:
-                released.extend(self._entries)  # Bytes that never became valid text end as U+FFFD.
-            self._entries.clear()
-        return TextDelta(text, tuple(released)) if text or released else None
+        waiting = self._waiting
+        while waiting and waiting[0].end <= self._sent:
+            released.append(waiting.popleft().entry)
+        if self._stop.matched is not None:
+            if waiting and waiting[0].start < self._sent:
+                released.append(_shortened(waiting[0], self._sent - waiting[0].start))
+            waiting.clear()
+        return TextDelta(text, tuple(released)) if text else None
+
+
+def _shortened(waiting: _Waiting, length: int) -> Logprob:
+    """The entry of a token of which only the first characters were sent.
+
+    It keeps no bytes at all where all that was sent of it is the U+FFFD for the bytes of a token before it.
+    """
+    entry, pending = waiting.entry, waiting.pending
+    kept = max(
+        size
+        for size in range(len(entry.raw) + 1)
+        if size == 0 or len((pending + entry.raw[:size]).decode("utf-8", "replace")) <= length
+    )
+    raw = entry.raw[:kept]
+    return msgspec.structs.replace(
+        entry, raw=raw, text=entry.text[:length], token=raw.decode("utf-8", "replace")
+    )

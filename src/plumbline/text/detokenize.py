@@ -31,9 +31,9 @@ class Detokenizer:
         self._decoder = _utf8("replace")
 
     @property
-    def num_pending_bytes(self) -> int:
-        """Bytes of a character that is not complete yet."""
-        return len(self._decoder.getstate()[0])
+    def pending(self) -> bytes:
+        """The bytes of a character that is not complete yet."""
+        return self._decoder.getstate()[0]
 
     def bytes_of(self, token_id: int) -> bytes:
         """What this token adds to the text, as bytes."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from plumbline.text.template import ChatTemplate, TemplateError
-from plumbline.text.tokenizer import Guard, TextTokenizer
+from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 
 __all__ = ["Renderer"]
@@ -26,14 +26,22 @@ class Renderer:
         Raises:
             TemplateError: the model has no chat template, or it refused the messages.
         """
+        try:
+            return self._token_ids(prompt)
+        except RecursionError as error:
+            raise TemplateError("The messages or tools are nested too deeply.") from error
+        except UnguardableTextError as error:
+            raise TemplateError(str(error)) from error
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
         match prompt:
             case TokenPrompt():
                 return list(prompt.token_ids)
             case TextPrompt():
                 return self.tokenizer.encode_prompt(prompt.text)
             case ChatPrompt():
-                rendered, guards = self._render(prompt)
-                return self.tokenizer.encode_rendered(rendered, guards)
+                rendered, guard = self._render(prompt)
+                return self.tokenizer.encode_rendered(rendered, guard)
 
     def text(self, prompt: Prompt) -> str:
         """The text of a prompt as the model sees it, control tokens included."""
@@ -46,26 +54,40 @@ class Renderer:
             )
         messages = [_message(message) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
-        # What a client writes never becomes a control token. An assistant's own earlier turn may carry the plain
-        # markers of its family (`<think>`, `<tool_call>`), because templates look for them there.
-        texts = list(_strings([messages, tools, dict(prompt.template_kwargs)]))
-        everywhere = Guard(self.tokenizer.special_texts, texts)
-        elsewhere = Guard(list(self.tokenizer.added), texts)
-        if elsewhere.needed:
-            messages = [
-                _mapped(message, everywhere.protect if message["role"] == "assistant" else elsewhere.protect)
-                for message in messages
-            ]
-            tools = [_mapped(tool, elsewhere.protect) for tool in tools]
+        kwargs = dict(prompt.template_kwargs)
+        # What a client writes never becomes a control token. The words of an assistant's own earlier turn may carry
+        # the plain markers of its family (`<think>`, `<tool_call>`), because templates look for them there.
+        guard = Guard(list(_strings([messages, tools, kwargs])))
+        tokenizer = self.tokenizer
+
+        def client(text: str) -> str:
+            return guard.protect(text, tokenizer.markers)
+
+        def assistant(text: str) -> str:
+            return guard.protect(text, tokenizer.control)
+
         rendered = self.template.render(
-            messages,
-            tools=tools,
+            [
+                _guarded(message, assistant if message["role"] == "assistant" else client, client)
+                for message in messages
+            ],
+            tools=[_mapped(tool, client) for tool in tools],
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
-            kwargs=prompt.template_kwargs,
+            kwargs={name: _mapped(value, client) for name, value in kwargs.items()},
+            mark=guard.mark,
         )
-        # Both guards chose the same mark, because both have seen the same texts.
-        return rendered, elsewhere
+        return rendered, guard
+
+
+def _guarded(
+    message: Mapping[str, Any], in_content: Callable[[str], str], elsewhere: Callable[[str], str]
+) -> dict[str, Any]:
+    """The message with its texts protected. Its role is not the client's to word, so it is left as it is."""
+    return {
+        name: value if name == "role" else _mapped(value, in_content if name == "content" else elsewhere)
+        for name, value in message.items()
+    }
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -97,7 +119,10 @@ def _arguments(text: str) -> Any:
     """Templates write arguments with `tojson`, so they need the object; text that is no JSON object stays text."""
     try:
         value = json.loads(text) if text.strip() else {}
-    except ValueError:
+        json.dumps(
+            value, ensure_ascii=False
+        ).encode()  # Half a surrogate pair can be escaped, but not encoded.
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
 
@@ -125,12 +150,20 @@ def _strings(value: Any) -> Iterator[str]:
                 yield from _strings(item)
 
 
+_OUR_KEYS = frozenset({"type", "function", "name", "arguments", "description", "parameters", "id"})
+"""Keys that templates ask for."""
+
+
+def _key(key: Any, change: Callable[[str], str]) -> str:
+    return key if key in _OUR_KEYS else change(str(key))
+
+
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     match value:
         case str():
             return change(value)
         case Mapping():
-            return {change(str(key)): _mapped(item, change) for key, item in value.items()}
+            return {_key(key, change): _mapped(item, change) for key, item in value.items()}
         case list() | tuple():
             return [_mapped(item, change) for item in value]
         case _:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 __all__ = ["ChatTemplate", "TemplateError"]
@@ -33,7 +35,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str | None = None, eos_token: str | None = None) -> None:
         self.source = source
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise
@@ -68,6 +70,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
+        mark: str = "\ue000",
     ) -> str:
         """Render a conversation.
 
@@ -76,37 +79,64 @@ class ChatTemplate:
             tools: in the form of the chat completions API, or None.
             add_generation_prompt: end with the opening of the assistant's turn.
             continue_final_message: leave the last message open, so that the model continues it.
-            kwargs: further template variables; they cannot replace `messages` or `tools`.
+            kwargs: further template variables; they cannot replace the ones above or the model's tokens.
+            mark: a character that is in none of the texts.
 
         Raises:
             TemplateError: the template raised, or used something that the sandbox forbids.
         """
+        conversation = list(messages)
+        if continue_final_message:
+            if not conversation:
+                raise TemplateError("continue_final_message needs a message to continue.")
+            final = {
+                **conversation[-1],
+                "content": f"{conversation[-1].get('content') or ''}{mark}{_OPEN_END}",
+            }
+            conversation[-1] = final
         variables = {
-            **self._variables,
             **(kwargs or {}),
-            "messages": list(messages),
+            **self._variables,
+            "messages": conversation,
             "tools": list(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
         try:
             rendered = self._template.render(variables)
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
+        except (
+            jinja2.TemplateError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise TemplateError(
                 f"The model's chat template could not render these messages: {error}"
             ) from error
-        if continue_final_message:
-            rendered = _cut_after_final_message(rendered, messages)
-        return rendered
+        if not continue_final_message:
+            return rendered
+        before, found, _ = rendered.rpartition(f"{mark}{_OPEN_END}")
+        if not found:
+            raise TemplateError(
+                "continue_final_message needs a last message whose text the chat template keeps as it is."
+            )
+        return before
 
 
-def _cut_after_final_message(rendered: str, messages: Sequence[Mapping[str, Any]]) -> str:
-    content = str(messages[-1].get("content") or "") if messages else ""
-    at = rendered.rfind(content.strip()) if content.strip() else -1
-    if at < 0:
-        raise TemplateError(
-            "continue_final_message needs a last message whose text the chat template keeps as it is."
-        )
-    return rendered[: at + len(content.rstrip())] + content[len(content.rstrip()) :]
+_OPEN_END = "end"
+"""With the mark before it, this shows where the final message's own text ends in the rendered prompt."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks an assistant's words for training; to a prompt it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """The body stands for itself."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _tojson(

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-__all__ = ["Guard", "TextTokenizer", "UnsupportedTokenizerError"]
+__all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "UnsupportedTokenizerError"]
 
 
 class UnsupportedTokenizerError(ValueError):
     """The folder's tokenizer cannot be used; the text says what is missing."""
+
+
+class UnguardableTextError(ValueError):
+    """The texts use every character that could mark what is not a control token."""
 
 
 class TextTokenizer:
@@ -31,6 +36,8 @@ class TextTokenizer:
         table: bytes of each id.
         special_ids: ids of control tokens, which are no text of an answer.
         added: every added token, control or not, by its text.
+        control: the added tokens that are control tokens.
+        markers: the added tokens that mean something; runs of white space are added tokens only to be short.
     """
 
     def __init__(self, definition: Mapping[str, Any], *, config: Mapping[str, Any] | None = None) -> None:
@@ -39,18 +46,31 @@ class TextTokenizer:
         # The base tokenizer knows no added tokens at all, so that no text it is given can become one.
         base = {**definition, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._base = FastTokenizer.from_str(json.dumps(base))
+        later = {**base, "pre_tokenizer": _for_later_pieces(base.get("pre_tokenizer"))}
+        self._later = self._base if later == base else FastTokenizer.from_str(json.dumps(later))
         whole = FastTokenizer.from_str(json.dumps({**definition, "truncation": None, "padding": None}))
         self.vocab_size: int = whole.get_vocab_size(with_added_tokens=True)
         highest = max(whole.get_vocab(with_added_tokens=True).values(), default=-1)
         self.vocab_size = max(self.vocab_size, highest + 1)
         self.added: dict[str, int] = {token["content"]: token["id"] for token in added}
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
-        self.special_texts = tuple(token["content"] for token in added if token.get("special"))
-        self._splitter = _splitter(list(self.added))
+        self.control = Markers(token["content"] for token in added if token.get("special"))
+        self.markers = Markers(text for text in self.added if not text.isspace())
+        self._splitter = _splitter(
+            {
+                token["content"]: (
+                    (r"\s*" if token.get("lstrip") else "")
+                    + re.escape(token["content"])
+                    + (r"\s*" if token.get("rstrip") else "")
+                )
+                for token in added
+            }
+        )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
         self.bos_token: str | None = _token_text(config.get("bos_token"))
         self.eos_token: str | None = _token_text(config.get("eos_token"))
         self._adds_bos = self.bos_token in self.added and _adds_bos(whole, self.added[self.bos_token])
+        self._drops_first_space = _drops_first_space(definition.get("decoder"))
 
     @classmethod
     def from_folder(cls, folder: Path) -> TextTokenizer:
@@ -84,13 +104,14 @@ class TextTokenizer:
         marks: list[int | None] = []
         for match in matches:
             pieces.append(restore(rendered[position : match.start()]))
-            marks.append(self.added[match.group()])
+            marks.append(self._id_of(match.group()))
             position = match.end()
         pieces.append(restore(rendered[position:]))
         marks.append(None)
-        for encoding, mark in zip(
-            self._base.encode_batch_fast(pieces, add_special_tokens=False), marks, strict=True
-        ):
+        encodings = self._base.encode_batch_fast(pieces[:1], add_special_tokens=False)
+        if len(pieces) > 1:
+            encodings += self._later.encode_batch_fast(pieces[1:], add_special_tokens=False)
+        for encoding, mark in zip(encodings, marks, strict=True):
             ids.extend(encoding.ids)
             if mark is not None:
                 ids.append(mark)
@@ -108,14 +129,37 @@ class TextTokenizer:
                 ids.insert(0, bos)
         return ids
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of a whole run of tokens; invalid bytes become U+FFFD.
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of a whole run of tokens, control tokens included; invalid bytes become U+FFFD.
 
         Raises:
             IndexError: an id is outside the vocabulary.
         """
-        hidden = self.special_ids if skip_special_tokens else frozenset()
-        return b"".join(self.table[i] for i in token_ids if i not in hidden).decode("utf-8", "replace")
+        return b"".join(self.pieces(token_ids)).decode("utf-8", "replace")
+
+    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """What each token of a whole run adds to its text.
+
+        SentencePiece vocabularies put a space before the first word when they encode; here it is taken away again.
+        """
+        found = [self.table[token_id] for token_id in token_ids]
+        if self._drops_first_space:
+            first = next(
+                (i for i, token_id in enumerate(token_ids) if token_id not in self.special_ids), None
+            )
+            if first is not None:
+                found[first] = found[first].removeprefix(b" ")
+        return found
+
+    def begins_with_bos(self, token_ids: Sequence[int], text: str) -> bool:
+        """Whether `encode_prompt` has put a sequence start before this text that the text does not have itself."""
+        bos = self.bos_token
+        return (
+            self._adds_bos
+            and bos is not None
+            and list(token_ids[:1]) == [self.added[bos]]
+            and not text.startswith(bos)
+        )
 
     def pad_table(self, vocab_size: int) -> None:
         """Models may have more rows than their tokenizer has tokens; such an id has no text."""
@@ -125,46 +169,74 @@ class TextTokenizer:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
 
+    def _id_of(self, matched: str) -> int:
+        """The id of an added token, found with the white space that it swallows."""
+        found = self.added.get(matched)
+        return self.added[matched.strip()] if found is None else found
+
+
+class Markers:
+    """Some added tokens, prepared for finding them in text. Made once for each tokenizer."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self.tokens = tuple(tokens)
+        self.pattern = _splitter({token: re.escape(token) for token in self.tokens})
+        self.beginnings = frozenset(token[:size] for token in self.tokens for size in range(1, len(token)))
+        self.ends = frozenset(token[size:] for token in self.tokens for size in range(1, len(token)))
+        self.longest = max(map(len, self.tokens), default=0)
+
 
 class Guard:
-    """Keeps control tokens in message text from becoming control tokens.
+    """Keeps markers in message text from becoming control tokens.
 
-    `protect` puts a mark into every occurrence of a listed token, so that the splitter no longer sees it; `restore`
-    takes the marks out of the pieces between the true ones. The mark is a private-use character that does not occur in
-    the request at all, so that nothing a client sends can be taken for it.
+    `protect` puts marks between the characters of every marker, so that the splitter no longer sees it; `restore` takes
+    the marks out of the pieces between the true ones. The mark is a private-use character that does not occur in the
+    request at all, so that nothing a client sends can be taken for it. A text that ends like the beginning of a marker,
+    or begins like its end, gets a mark there too: two harmless texts side by side must not make a token.
+
+    Raises:
+        UnguardableTextError: no private-use character is left.
     """
 
-    def __init__(self, tokens: Sequence[str], texts: Sequence[str]) -> None:
-        self._pattern = _splitter([token for token in tokens if any(token in text for text in texts)])
-        self._mark = next(
-            mark for mark in map(chr, range(0xE000, 0xF8FF)) if not any(mark in text for text in texts)
-        )
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.mark = _FIRST_MARK if not any(_FIRST_MARK in text for text in texts) else _unused_mark(texts)
 
-    @property
-    def needed(self) -> bool:
-        """Some text contains a listed token."""
-        return self._pattern is not None
-
-    def protect(self, text: str) -> str:
-        """Mark every listed token in this text."""
-        if self._pattern is None:
+    def protect(self, text: str, markers: Markers) -> str:
+        """Mark every one of these markers in the text."""
+        if markers.pattern is None or not text:
             return text
-        return self._pattern.sub(lambda match: match.group()[0] + self._mark + match.group()[1:], text)
+        marked = markers.pattern.sub(lambda match: self.mark.join(match.group()), text)
+        sizes = range(1, min(markers.longest, len(text) + 1))
+        before = self.mark if any(text[:size] in markers.ends for size in sizes) else ""
+        after = self.mark if any(text[-size:] in markers.beginnings for size in sizes) else ""
+        return before + marked + after
 
     def restore(self, piece: str) -> str:
         """Take the marks out."""
-        return piece if self._pattern is None else piece.replace(self._mark, "")
+        return piece.replace(self.mark, "")
+
+
+_FIRST_MARK = "\ue000"
+
+
+def _unused_mark(texts: Sequence[str]) -> str:
+    used = set(chain.from_iterable(texts))
+    mark = next((mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used), None)
+    if mark is None:
+        raise UnguardableTextError("The messages use every private-use character there is; leave one out.")
+    return mark
 
 
 def _unchanged(piece: str) -> str:
     return piece
 
 
-def _splitter(tokens: Sequence[str]) -> re.Pattern[str] | None:
+def _splitter(tokens: Mapping[str, str]) -> re.Pattern[str] | None:
+    """One pattern for all tokens, given with the pattern of each; of two that begin alike the longer wins."""
     if not tokens:
         return None
     longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
+    return re.compile("|".join(tokens[token] for token in longest_first))
 
 
 def _token_text(value: Any) -> str | None:
@@ -211,6 +283,35 @@ def _decoder_kinds(decoder: Any) -> list[str]:
     if decoder.get("type") == "Sequence":
         return [kind for part in decoder.get("decoders", []) for kind in _decoder_kinds(part)]
     return [str(decoder.get("type"))]
+
+
+def _for_later_pieces(pre_tokenizer: Any) -> Any:
+    """The pre-tokenizer for text after an added token: a space that goes before the first word is not for it."""
+    if not isinstance(pre_tokenizer, Mapping):
+        return pre_tokenizer
+    match pre_tokenizer.get("type"):
+        case "Sequence":
+            parts = [_for_later_pieces(part) for part in pre_tokenizer.get("pretokenizers", [])]
+            return {**pre_tokenizer, "pretokenizers": parts}
+        case "Metaspace" if pre_tokenizer.get("prepend_scheme") == "first":
+            return {**pre_tokenizer, "prepend_scheme": "never"}
+        case _:
+            return pre_tokenizer
+
+
+def _drops_first_space(decoder: Any) -> bool:
+    """Whether decoding a whole text takes away the space that encoding it has put before the first word."""
+    if not isinstance(decoder, Mapping):
+        return False
+    match decoder.get("type"):
+        case "Sequence":
+            return any(_drops_first_space(part) for part in decoder.get("decoders", []))
+        case "Strip":
+            return bool(decoder.get("content") == " " and decoder.get("start", 0))
+        case "Metaspace":
+            return bool(decoder.get("prepend_scheme", "always") != "never")
+        case _:
+            return False
 
 
 def _sentencepiece_bytes(text: str) -> bytes:

@@ -1,0 +1,83 @@
+"""Writes the Hugging Face folder of a checkpoint: weights in bfloat16, config and generation config."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from plumbline.pocket import tokenizer
+from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket.network import Shape
+
+
+def config_of(shape: Shape, eos: int, pad: int) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": eos,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "initializer_range": shape.initializer_range,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.max_position_embeddings,
+        "max_window_layers": shape.num_hidden_layers,
+        "model_type": "qwen3",
+        "num_attention_heads": shape.num_attention_heads,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "pad_token_id": pad,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_scaling": None,
+        "rope_theta": shape.rope_theta,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": shape.vocab_size,
+    }
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def export(checkpoint: Path, folder: Path = MODEL_DIR, averaged: bool = True) -> None:
+    """The averaged weights are the model; the raw ones are kept for going on."""
+    state = torch.load(checkpoint, weights_only=True)
+    tok = tokenizer.load()
+    weights = {
+        k: v.to(torch.bfloat16).contiguous() for k, v in state["average" if averaged else "network"].items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    vocabulary = tok.get_vocab()
+    eos, pad = vocabulary[tokenizer.IM_END], vocabulary[tokenizer.END_OF_TEXT]
+    _write(folder / "config.json", config_of(Shape(), eos, pad))
+    _write(
+        folder / "generation_config.json",
+        {"do_sample": False, "eos_token_id": [eos, pad], "pad_token_id": pad},
+    )
+    if folder != MODEL_DIR:
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            (folder / name).write_bytes((MODEL_DIR / name).read_bytes())
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket export", description=__doc__)
+    parser.add_argument("--checkpoint", type=Path, default=Path(".pocket/checkpoint.pt"))
+    parser.add_argument("--to", type=Path, default=MODEL_DIR)
+    parser.add_argument("--raw", action="store_true", help="the last weights, not the averaged ones")
+    args = parser.parse_args(argv)
+    export(args.checkpoint, args.to, averaged=not args.raw)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The Qwen3 layout as a lean torch module, with the parameter names transformers uses."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of the model."""
+
+    vocab_size: int = 1024
+    hidden_size: int = 256
+    intermediate_size: int = 576
+    num_hidden_layers: int = 5
+    num_attention_heads: int = 8
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-6
+    max_position_embeddings: int = 4096
+    initializer_range: float = 0.02
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+
+
+def rotary_tables(shape: Shape, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
+    angles = torch.arange(length).float()[:, None] * inverse[None, :]
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads, self.groups, self.dim = (
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.head_dim,
+        )
+        self.q_proj = nn.Linear(shape.hidden_size, self.heads * self.dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, self.groups * self.dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, self.groups * self.dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.dim, shape.hidden_size, bias=False)
+        self.q_norm = RMSNorm(self.dim, shape.rms_norm_eps)
+        self.k_norm = RMSNorm(self.dim, shape.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q = self.q_norm(self.q_proj(x).view(batch, length, self.heads, self.dim)).transpose(1, 2)
+        k = self.k_norm(self.k_proj(x).view(batch, length, self.groups, self.dim)).transpose(1, 2)
+        v = self.v_proj(x).view(batch, length, self.groups, self.dim).transpose(1, 2)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        # Query heads that share a key head are stacked along the length: no key is copied.
+        q = q.reshape(batch, self.groups, -1, self.dim) * self.dim**-0.5
+        scores = (q @ k.transpose(-1, -2)).view(batch, self.groups, -1, length, length) + mask
+        mixed = torch.softmax(scores, dim=-1).view(batch, self.groups, -1, length) @ v
+        mixed = mixed.view(batch, self.heads, length, self.dim).transpose(1, 2)
+        out: Tensor = self.o_proj(mixed.reshape(batch, length, -1))
+        return out
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = MLP(shape)
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Body(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+
+
+class Network(nn.Module):
+    """Qwen3ForCausalLM with tied embeddings, for training only."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.shape, self.dtype = shape, dtype
+        self.model = Body(shape)
+        residual = shape.initializer_range / (2 * shape.num_hidden_layers) ** 0.5
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                narrow = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(p, std=residual if narrow else shape.initializer_range * 2)
+
+    def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
+        """Logits at the positions where `wanted` is true."""
+        length = ids.shape[1]
+        cos, sin = rotary_tables(self.shape, length, self.dtype)
+        mask = torch.full((length, length), -1e9, dtype=self.dtype).triu(1)
+        x = self.model.embed_tokens(ids).to(self.dtype)
+        for layer in self.model.layers:
+            x = layer(x, cos, sin, mask)
+        logits: Tensor = F.linear(self.model.norm(x)[wanted], self.model.embed_tokens.weight)
+        return logits

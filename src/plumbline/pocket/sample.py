@@ -1,0 +1,53 @@
+"""The shape of one training or evaluation case, before it becomes text."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = dict[str, Any]
+
+
+@dataclass
+class Call:
+    """One function call the model should make."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    def text(self) -> str:
+        return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
+
+    def message_form(self) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass
+class Turn:
+    """A request, what to answer, and the short thought that comes before the answer when thinking is on."""
+
+    user: str
+    answer: str
+    thought: str
+
+
+@dataclass
+class Sample:
+    """Messages up to the reply, and the reply: text or calls, with or without a thought."""
+
+    skill: str
+    messages: list[Message]
+    answer: str = ""
+    thought: str = ""
+    calls: list[Call] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    thinking: bool = False
+    must_contain: list[str] = field(default_factory=list)
+    """For the evaluation: strings the answer has to hold; empty where the whole answer is compared."""
+
+    def completion(self) -> str:
+        """The reply as the model writes it after the generation prompt, without the end token."""
+        if self.calls:
+            body = "\n".join(f"<tool_call>\n{c.text()}\n</tool_call>" for c in self.calls)
+        else:
+            body = self.answer
+        return f"<think>\n{self.thought}\n</think>\n\n{body}" if self.thinking else body

@@ -1,0 +1,95 @@
+"""Writes the folder as one GGUF file for llama.cpp; needs the `gguf` package from PyPI.
+
+llama.cpp's own converter knows a tokenizer by the hash of its output and refuses a vocabulary it has not met.
+Here the pre-tokenizer is named instead: it is Qwen2's.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from plumbline.pocket.corpus import MODEL_DIR
+
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    """llama.cpp's name of a tensor."""
+    inner = name.removeprefix("model.").removesuffix(".weight")
+    if inner in ("embed_tokens", "norm"):
+        return {"embed_tokens": "token_embd", "norm": "output_norm"}[inner] + ".weight"
+    _, number, rest = inner.split(".", 2)
+    return f"blk.{number}.{LAYER_NAMES[rest]}.weight"
+
+
+def write(folder: Path, path: Path) -> None:
+    import gguf  # type: ignore[import-not-found,unused-ignore]  # only this step needs it
+
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    out = gguf.GGUFWriter(path, "qwen3")
+    out.add_name("Plumbline pocket model")
+    out.add_license("apache-2.0")
+    out.add_context_length(config["max_position_embeddings"])
+    out.add_embedding_length(config["hidden_size"])
+    out.add_block_count(config["num_hidden_layers"])
+    out.add_feed_forward_length(config["intermediate_size"])
+    out.add_head_count(config["num_attention_heads"])
+    out.add_head_count_kv(config["num_key_value_heads"])
+    out.add_key_length(config["head_dim"])
+    out.add_value_length(config["head_dim"])
+    out.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    out.add_rope_freq_base(config["rope_theta"])
+    out.add_vocab_size(config["vocab_size"])
+    out.add_file_type(gguf.LlamaFileType.ALL_F32)
+
+    tokens: dict[int, tuple[str, int]] = {
+        i: (token, gguf.TokenType.NORMAL) for token, i in tokenizer["model"]["vocab"].items()
+    }
+    for added in tokenizer["added_tokens"]:
+        kind = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+        tokens[added["id"]] = (added["content"], kind)
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("qwen2")
+    out.add_token_list([tokens[i][0] for i in range(len(tokens))])
+    out.add_token_types([tokens[i][1] for i in range(len(tokens))])
+    out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]])
+    out.add_eos_token_id(config["eos_token_id"])
+    out.add_pad_token_id(config["pad_token_id"])
+    out.add_add_bos_token(False)
+    out.add_chat_template((folder / "chat_template.jinja").read_text(encoding="utf-8"))
+
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        out.add_tensor(gguf_name(name), tensor.to(torch.float32).numpy())
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket to_gguf", description=__doc__)
+    parser.add_argument("--model", type=Path, default=MODEL_DIR)
+    parser.add_argument("--to", type=Path, default=Path("pocket.gguf"))
+    args = parser.parse_args(argv)
+    write(args.model, args.to)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Trains the byte-level BPE tokenizer and writes its files.
+
+The merges are learned inside classes of characters: runs of lower-case letters, single capitals, single
+digits, punctuation, spaces. No merge joins a space with a word, so a word has the same tokens wherever it
+stands, which makes copying easy for a small model. What is shipped is the well known Qwen2 pre-tokenizer,
+under which these merges give the same tokens.
+"""
+
+import argparse
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from plumbline.pocket.corpus import MODEL_DIR, make_sample, prompt_of
+from plumbline.pocket.words import Lexicon
+
+QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CLASS_SPLIT = r"[a-z]+|[A-Z]|[0-9]| ?[!-/:-@\[-`{-~]+|[\r\n]+| +|[^\x00-\x7f]"
+VOCAB_SIZE = 1024
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+
+
+def _pre_tokenizer(fine: bool) -> pre_tokenizers.PreTokenizer:
+    steps: list[Any] = [pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")]
+    if fine:
+        steps.append(pre_tokenizers.Split(Regex(CLASS_SPLIT), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(steps)
+
+
+def added_tokens() -> list[AddedToken]:
+    special = [AddedToken(t, special=True, normalized=False) for t in (END_OF_TEXT, IM_START, IM_END)]
+    return special + [AddedToken(t, special=False, normalized=False) for t in MARKS]
+
+
+def corpus(seed: int, count: int) -> Iterator[str]:
+    """Text to learn the merges from: prompts and replies of the mixture, without the marks of the format."""
+    lexicon = Lexicon(random.Random(seed))
+    marks = "|".join(re.escape(mark) for mark in (END_OF_TEXT, IM_START, IM_END, *MARKS))
+    for _ in range(count):
+        sample = make_sample(lexicon)
+        yield from re.split(marks, prompt_of(sample) + sample.completion())
+
+
+def fine_twin(tokenizer: Tokenizer) -> Tokenizer:
+    """The same merges under the finer pre-tokenizer they were learned with."""
+    twin = Tokenizer.from_str(tokenizer.to_str())
+    twin.pre_tokenizer = _pre_tokenizer(fine=True)
+    return twin
+
+
+def train(seed: int = 1, count: int = 20_000) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = _pre_tokenizer(fine=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    added = added_tokens()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE - len(added),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus(seed, count), trainer)
+    tokenizer.pre_tokenizer = _pre_tokenizer(fine=False)
+    tokenizer.add_tokens(added)
+    if tokenizer.get_vocab_size() != VOCAB_SIZE:
+        raise RuntimeError("the text holds too few distinct pairs for this vocabulary")
+    return tokenizer
+
+
+def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "additional_special_tokens": [IM_START, IM_END],
+        "bos_token": None,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": IM_END,
+        "errors": "replace",
+        "model_max_length": 4096,
+        "pad_token": END_OF_TEXT,
+        "split_special_tokens": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def letter_runs(tokenizer: Tokenizer) -> list[str]:
+    """The pieces of words in the vocabulary: tokens of two or more lower-case letters."""
+    return sorted(t for t in tokenizer.get_vocab() if re.fullmatch(r"[a-z]{2,}", t))
+
+
+def load(folder: Path = MODEL_DIR) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket tokenizer", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=20_000)
+    args = parser.parse_args(argv)
+    save(train(args.seed, args.samples))
+
+
+if __name__ == "__main__":
+    main()

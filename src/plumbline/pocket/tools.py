@@ -1,0 +1,273 @@
+"""Tool calling: made-up and everyday schemas, requests, calls, and answers drawn from results."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from plumbline.pocket.families import FAMILIES, value
+from plumbline.pocket.sample import Call
+from plumbline.pocket.words import VERBS, Lexicon, side
+
+JSON_TYPES = {
+    "int": "integer",
+    "integer": "integer",
+    "small": "integer",
+    "big": "integer",
+    "decimal": "number",
+    "bool": "boolean",
+}
+KINDS = (
+    "word",
+    "word",
+    "phrase",
+    "name",
+    "city",
+    "integer",
+    "integer",
+    "decimal",
+    "bool",
+    "enum",
+    "code",
+    "date",
+    "email",
+)
+
+
+@dataclass
+class Tool:
+    """One tool: its schema as a client sends it, and what is needed to ask for it."""
+
+    name: str
+    about: str
+    params: dict[str, str]
+    asks: list[str]
+    result: list[tuple[str, str]]
+    schema: dict[str, Any]
+
+
+@dataclass
+class Request:
+    """A sentence that asks for one call, and the call."""
+
+    text: str
+    call: Call
+    tool: Tool
+
+
+def _show(v: Any) -> str:
+    """A value as a user writes it."""
+    return str(v).lower() if isinstance(v, bool) else str(v)
+
+
+def _schema(lx: Lexicon, name: str, about: str, params: dict[str, str], described: bool) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for key, kind in params.items():
+        base, _, detail = kind.rstrip("?").partition(":")
+        prop: dict[str, Any] = {"type": JSON_TYPES.get(base, "string")}
+        if described and lx.chance(0.7):
+            spoken = key.replace("_", " ")
+            prop["description"] = lx.one(("The {p}", "The {p} to use", "The {p}.", "{P}")).format(
+                p=spoken, P=spoken.capitalize()
+            )
+            if lx.chance(0.25):  # an example that is not to be copied
+                prop["description"] += lx.one((", for example {v}", ", e.g. {v}", " such as {v}")).format(
+                    v=_show(value(lx, kind))
+                )
+        if base == "enum":
+            prop["enum"] = detail.split(",")
+        properties[key] = prop
+    required = [key for key, kind in params.items() if not kind.endswith("?")]
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required or lx.chance(0.5):
+        parameters["required"] = required
+    if lx.chance(0.15):
+        parameters["additionalProperties"] = False
+    function: dict[str, Any] = {"name": name}
+    if lx.chance(0.93):
+        function["description"] = about
+    function["parameters"] = parameters
+    if lx.chance(0.05):
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def everyday(lx: Lexicon) -> Tool:
+    """A tool of a realistic family. Only in training: its names are not held out."""
+    family = lx.one(FAMILIES)
+    name = lx.one(family.names.split())
+    result = [(k, v) for k, _, v in (item.partition(":") for item in family.result.split())]
+    schema = _schema(lx, name, family.about, family.params, lx.chance(0.4))
+    return Tool(name, family.about, family.params, family.asks.split("|"), result, schema)
+
+
+def _identifier(lx: Lexicon, parts: int) -> str:
+    return lx.draw(lambda: "_".join(lx.words(parts, parts, invented=0.35)))
+
+
+def invented(lx: Lexicon, lean: bool = False) -> Tool:
+    """A tool nobody has seen: verb and nouns for the name, parameters named and typed at random.
+
+    A lean one is short, so that a prompt can hold several and choosing among them is what is practised.
+    """
+    verb = lx.one(VERBS) if lx.chance(0.85) else lx.pseudo()
+    things = lx.words(1, 2, invented=0.3)
+    joiner = "_" if lx.chance(0.9) else lx.one(("-", ""))
+    pieces = [verb, *things] if lx.chance(0.8) else [*things, verb]
+    name = joiner.join(pieces)
+    if side(name) != lx.split:
+        return invented(lx, lean)
+    if joiner == "" and lx.chance(0.5):
+        name = pieces[0] + "".join(p.capitalize() for p in pieces[1:])
+    thing = " ".join(things)
+    about = lx.one(
+        ("{V} the {t}.", "{V} a {t}.", "{V} {t}", "{V} the {t} of the {x}.", "Use this to {v} the {t}.")
+    ).format(V=verb.capitalize(), v=verb, t=thing, x=lx.word(0.2))
+    params: dict[str, str] = {}
+    for _ in range(lx.rng.choices((0, 1, 2, 3, 4), (3, 10, 4, 0, 0) if lean else (3, 30, 35, 22, 10))[0]):
+        kind = lx.one(KINDS)
+        if kind == "enum":
+            kind += ":" + ",".join(lx.words(2, 4, invented=0.3))
+        elif kind == "integer" and lx.chance(0.2):
+            kind = "int:0-20"
+        key = _identifier(lx, 1 if lx.chance(0.75) else 2)
+        params[key] = kind + ("?" if lx.chance(0.2) else "")
+    result = [
+        (
+            _identifier(lx, 1 if lx.chance(0.8) else 2),
+            lx.one(("word", "integer", "decimal", "name", "code", "city", "phrase")),
+        )
+        for _ in range(lx.rng.choice((1, 1, 1, 2, 2, 3)))
+    ]
+    return Tool(
+        name,
+        about,
+        params,
+        _asks(lx, name, verb, thing, params),
+        result,
+        _schema(lx, name, about, params, lx.chance(0.1 if lean else 0.5)),
+    )
+
+
+def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str]) -> list[str]:
+    """Explicit requests that name the tool and half natural ones that use the words of its name."""
+    mentioned = [k for k, kind in params.items() if not kind.endswith("?") or lx.chance(0.5)]
+    if lx.chance(0.2):
+        lx.rng.shuffle(mentioned)
+    spoken = {k: k.replace("_", " ") for k in mentioned}
+    plain = [f"{spoken[k]} {{{k}}}" for k in mentioned]
+    is_form = [f"{spoken[k]} is {{{k}}}" for k in mentioned]
+    equal = ", ".join(f"{k}={{{k}}}" for k in mentioned)
+    colon = ", ".join(f"{k}: {{{k}}}" for k in mentioned)
+    if not mentioned:
+        return [
+            f"Use {name}.",
+            f"Call {name}.",
+            f"Please {verb} the {thing}.",
+            f"{verb.capitalize()} the {thing}.",
+        ]
+    listed = " and ".join(plain) if len(plain) < 3 else ", ".join(plain[:-1]) + " and " + plain[-1]
+    if len(params) == 1 and lx.chance(0.35):  # the value alone, as people talk
+        slot = f"{{{mentioned[0]}}}"
+        return [
+            f"{verb.capitalize()} the {thing} for {slot}.",
+            f"{verb.capitalize()} the {thing} of {slot}.",
+            f"{verb.capitalize()} {slot}.",
+            f"What is the {thing} of {slot}?",
+            f"What is the {thing} in {slot}?",
+            f"Can you {verb} the {thing} for {slot}?",
+            f"Show me the {thing} for {slot}.",
+            f"I need the {thing} of {slot}.",
+            f"{slot}: {verb} the {thing}",
+        ]
+    return [
+        f"Use {name} with {listed}.",
+        f"Call {name} with {listed}.",
+        f"Call {name} with {equal}.",
+        f"{name}({equal})",
+        f"Use {name}: {colon}",
+        f"Please {verb} the {thing} with {listed}.",
+        f"{verb.capitalize()} the {thing} with {listed}.",
+        f"{verb.capitalize()} the {thing}, {listed}.",
+        f"{verb.capitalize()} {thing} for {listed}.",
+        f"I want to {verb} the {thing}. The {' and the '.join(is_form)}.",
+        f"Can you {verb} the {thing} with {listed}?",
+        f"I need to {verb} the {thing} for {listed}.",
+        f"{verb.capitalize()} the {thing} where {' and '.join(is_form)}.",
+    ]
+
+
+def make_tool(lx: Lexicon, lean: bool = False) -> Tool:
+    return everyday(lx) if lx.split == "train" and lx.chance(0.2) else invented(lx, lean)
+
+
+def toolbox(lx: Lexicon, low: int = 1, high: int = 4) -> list[Tool]:
+    """Tools with distinct names."""
+    tools: dict[str, Tool] = {}
+    wanted = lx.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4)) if high == 4 else lx.rng.randint(low, high)
+    lean = lx.chance(0.5)
+    if lean and low < high < 5:
+        wanted = lx.rng.randint(2, high + 1)
+    while len(tools) < wanted:
+        tool = make_tool(lx, lean)
+        tools.setdefault(tool.name, tool)
+    return list(tools.values())
+
+
+def request(lx: Lexicon, tool: Tool, form: str | None = None) -> Request:
+    """Ask for one call of `tool`; arguments come in the order of the schema."""
+    form = form or lx.one(tool.asks)
+    arguments = {k: value(lx, kind) for k, kind in tool.params.items() if f"{{{k}}}" in form}
+    text = form
+    for key, v in arguments.items():
+        text = text.replace(f"{{{key}}}", _show(v))
+    return Request(text, Call(tool.name, arguments), tool)
+
+
+def thought_for(requests: list[Request]) -> str:
+    """Which tools fit and with what."""
+    parts = []
+    for r in requests:
+        given = " and ".join(f"{k} {_show(v)}" for k, v in r.call.arguments.items())
+        parts.append(f"I call {r.call.name}" + (f" with {given}." if given else "."))
+    return " ".join(parts)
+
+
+def parallel(lx: Lexicon, tools: list[Tool]) -> tuple[str, list[Request]]:
+    """One message that asks for two or three calls: the same tool for several values, or several tools."""
+    with_params = [t for t in tools if t.params]
+    if with_params and (len(tools) == 1 or lx.chance(0.5)):
+        tool = lx.one(with_params)
+        form = lx.one(tool.asks)
+        first = request(lx, tool, form)
+        others = [request(lx, tool, form) for _ in range(lx.rng.choice((1, 1, 2)))]
+        changed = [k for k in first.call.arguments if isinstance(first.call.arguments[k], str)]
+        if changed and lx.chance(0.6):  # "in Paris and in Rome": one argument differs, the rest stays
+            key = lx.one(changed)
+            shown = [_show(r.call.arguments[key]) for r in (first, *others)]
+            if len(set(shown)) == len(shown):
+                for r in others:
+                    r.call.arguments = {**first.call.arguments, key: r.call.arguments[key]}
+                spread = form.replace(f"{{{key}}}", ", ".join(shown[:-1]) + " and " + shown[-1])
+                for k, v in first.call.arguments.items():
+                    spread = spread.replace(f"{{{k}}}", _show(v))
+                return spread, [first, *others]
+        requests = [first, *others]
+    else:
+        chosen = lx.rng.sample(tools, min(len(tools), lx.rng.choice((2, 2, 3))))
+        requests = [request(lx, t) for t in chosen]
+    return lx.one((" ", "\n", " Then: ", " Also: ", " And: ")).join(r.text for r in requests), requests
+
+
+def result_for(lx: Lexicon, tool: Tool) -> tuple[str, str, list[str]]:
+    """What the tool gives back, the sentence that tells it, and the values that sentence must hold."""
+    if lx.chance(0.06):
+        error = " ".join(lx.words(2, 4, invented=0.2))
+        return json.dumps({"error": error}), f"The tool reported an error: {error}.", [error]
+    if lx.chance(0.15):
+        v = value(lx, lx.one(("word", "integer", "phrase", "name", "decimal")))
+        return _show(v), f"The result is {_show(v)}.", [_show(v)]
+    facts = {k: value(lx, kind) for k, kind in tool.result}
+    clauses = [f"the {k.replace('_', ' ')} is {_show(v)}" for k, v in facts.items()]
+    sentence = clauses[0] if len(clauses) == 1 else ", ".join(clauses[:-1]) + " and " + clauses[-1]
+    text = json.dumps(facts, ensure_ascii=False, separators=(",", ":") if lx.chance(0.15) else None)
+    return text, sentence[0].upper() + sentence[1:] + ".", [_show(v) for v in facts.values()]

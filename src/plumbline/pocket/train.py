@@ -1,0 +1,204 @@
+"""Trains the pocket model on one CPU core: seeded, resumable, with a log of the loss of every skill.
+
+Data come in pools of a fixed number of tokens. Pool `n` depends on the seed and `n` alone, and a checkpoint
+is written between pools, so a run that is stopped goes on exactly where it was.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from plumbline.pocket import corpus, tokenizer
+from plumbline.pocket.corpus import Document, Renderer
+from plumbline.pocket.network import Network, Shape
+from plumbline.pocket.words import Lexicon
+
+POOL_TOKENS = 400_000
+MICRO_TOKENS = 2048
+MICRO_PER_STEP = 3
+PAD = 0
+
+
+def mix_at(tokens: float) -> dict[str, float]:
+    """The curriculum: copying first, then the full mixture, long documents last."""
+    if tokens < 2.5e6:
+        return {"induction": 40, "instruction": 40, "json": 8, "talk": 6, "tool_call": 10, "tool_result": 3}
+    mix = dict(corpus.DEFAULT_MIX)
+    mix["drill"] = 12
+    mix["long"] = 0.0 if tokens < 8e6 else mix["long"]
+    return mix
+
+
+def make_pool(seed: int, index: int, tok: Tokenizer) -> list[list[Document]]:
+    """Micro-batches of documents of like length, shuffled."""
+    lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
+    renderer = Renderer(tok)
+    mix = mix_at(index * POOL_TOKENS)
+    whole = sum(mix.values())
+    pairs, drills = mix.pop("induction", 0.0) / whole, mix.pop("drill", 0.0) / whole
+    documents, total = [], 0
+    while total < POOL_TOKENS:
+        if pairs and lexicon.chance(pairs):
+            document = corpus.induction(lexicon, tok)
+        elif drills and lexicon.chance(drills):
+            document = renderer.drill(lexicon)
+        else:
+            document = renderer.document(corpus.make_sample(lexicon, mix))
+        if len(document.ids) <= 4000:
+            documents.append(document)
+            total += len(document.ids)
+    documents.sort(key=lambda d: len(d.ids))
+    batches: list[list[Document]] = []
+    for document in documents:
+        if batches and (len(batches[-1]) + 1) * len(document.ids) <= MICRO_TOKENS:
+            batches[-1].append(document)
+        else:
+            batches.append([document])
+    lexicon.rng.shuffle(batches)
+    return batches
+
+
+def tensors(batch: list[Document]) -> tuple[Tensor, Tensor]:
+    length = (
+        -(-(max(len(d.ids) for d in batch) - 1) // 16) * 16 + 1
+    )  # few distinct shapes keep the kernels cached
+    ids = torch.full((len(batch), length), PAD)
+    weights = torch.zeros(len(batch), length)
+    for row, d in enumerate(batch):
+        ids[row, : len(d.ids)] = torch.tensor(d.ids)
+        weights[row, : len(d.ids)] = torch.tensor(d.weights)
+    return ids, weights
+
+
+class Trainer:
+    """Model, optimizers, averaged weights and the position in the run."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.args = args
+        self.tokenizer = tokenizer.load()
+        self.network = Network(Shape())
+        if args.compile:
+            for layer in self.network.model.layers:
+                layer.compile(dynamic=True)
+        matrices = [p for n, p in self.network.named_parameters() if p.dim() == 2 and "embed" not in n]
+        others = [p for n, p in self.network.named_parameters() if p.dim() == 1 or "embed" in n]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices, lr=args.lr, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        ]
+        self.average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
+        self.pool = self.step = self.tokens = 0
+        self.path = args.run / "checkpoint.pt"
+        if self.path.exists():
+            self._load()
+
+    def _load(self) -> None:
+        state = torch.load(self.path, weights_only=True)
+        self.network.load_state_dict(state["network"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.average = state["average"]
+        self.pool, self.step, self.tokens = state["pool"], state["step"], state["tokens"]
+
+    def save(self) -> None:
+        state = {
+            "network": self.network.state_dict(),
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "average": self.average,
+            "pool": self.pool,
+            "step": self.step,
+            "tokens": self.tokens,
+        }
+        torch.save(state, self.path.with_suffix(".new"))
+        os.replace(self.path.with_suffix(".new"), self.path)
+
+    def rate(self) -> float:
+        """Share of the full learning rate: a short climb, a plateau, a straight way down."""
+        done = self.tokens / self.args.tokens
+        climb = min(1.0, (self.step + 1) / 100)
+        return float(climb * min(1.0, max(0.02, (1 - done) / (1 - self.args.plateau))))
+
+    def one_step(self, micro: list[list[Document]], losses: dict[str, list[float]]) -> None:
+        total = sum(sum(d.weights) for batch in micro for d in batch)
+        for batch in micro:
+            ids, weights = tensors(batch)
+            wanted = weights[:, 1:] > 0
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                logits = self.network(ids[:, :-1], wanted)
+            each = F.cross_entropy(logits.float(), ids[:, 1:][wanted], reduction="none")
+            share = weights[:, 1:][wanted]
+            torch.autograd.backward(torch.dot(each, share) / total)
+            grid = torch.zeros_like(weights[:, 1:])
+            grid[wanted] = each.detach()
+            grid[weights[:, 1:] < 0.5] = 0
+            sums, counts = grid.sum(1), (weights[:, 1:] >= 0.5).sum(1)
+            for row, d in enumerate(batch):
+                losses[d.skill].append(float(sums[row] / counts[row]))
+            self.tokens += ids.numel()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        rate = self.rate()
+        for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = self.args.lr * rate
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        keep = min(0.998, 1 - 1 / (1 + self.step / 10))
+        with torch.no_grad():
+            for name, p in self.network.named_parameters():
+                self.average[name].lerp_(p, 1 - keep)
+
+    def run(self) -> None:
+        while self.tokens < self.args.tokens:
+            start, before = time.time(), self.tokens
+            losses: dict[str, list[float]] = defaultdict(list)
+            batches = make_pool(self.args.seed, self.pool, self.tokenizer)
+            for i in range(0, len(batches), MICRO_PER_STEP):
+                self.one_step(batches[i : i + MICRO_PER_STEP], losses)
+            self.pool += 1
+            self.save()
+            speed = (self.tokens - before) / (time.time() - start)
+            table = {k: round(sum(v) / len(v), 3) for k, v in sorted(losses.items())}
+            mean = sum(table.values()) / len(table)
+            print(
+                f"{time.strftime('%H:%M:%S')} step {self.step} tokens {self.tokens / 1e6:.2f}M "
+                f"loss {mean:.3f} lr {self.rate():.2f} {speed:.0f} tok/s {json.dumps(table)}",
+                flush=True,
+            )
+            if not math.isfinite(mean):
+                raise RuntimeError("the loss is not finite")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket train", description=__doc__)
+    parser.add_argument("--run", type=Path, default=Path(".pocket"), help="folder of the checkpoint")
+    parser.add_argument("--tokens", type=float, default=30e6, help="tokens to train on, padding included")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument(
+        "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=True, help="needs a C++ compiler"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    args.run.mkdir(parents=True, exist_ok=True)
+    Trainer(args).run()
+
+
+if __name__ == "__main__":
+    main()

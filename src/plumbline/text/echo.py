@@ -1,0 +1,57 @@
+"""The text of a prompt as an answer repeats it (`echo`), token by token if logprobs go with it."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from plumbline.engine.api import TokenLogprob
+from plumbline.events import Logprob
+from plumbline.text.tokenizer import TextTokenizer
+from plumbline.turn import Prompt, TextPrompt
+
+__all__ = ["echoed"]
+
+
+def echoed(
+    tokenizer: TextTokenizer,
+    prompt: Prompt,
+    ids: Sequence[int],
+    entries: Sequence[TokenLogprob | None] | None,
+) -> tuple[str, tuple[str | Logprob, ...] | None]:
+    """The prompt's own text (CMP-04), without the sequence start that the tokenizer has put before it.
+
+    Args:
+        tokenizer: the model's.
+        prompt: what the client sent.
+        ids: its token ids.
+        entries: their logprobs, None for the first; or None if nobody asked.
+
+    Returns:
+        The text, and for each token its entry, or its text alone where it has no logprob; tokens join to the text.
+    """
+    if entries is None and isinstance(prompt, TextPrompt):
+        return prompt.text, None
+    pieces = tokenizer.pieces(ids)
+    if isinstance(prompt, TextPrompt) and tokenizer.begins_with_bos(ids, prompt.text):
+        pieces[0] = b""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(piece, final=index == len(pieces) - 1) for index, piece in enumerate(pieces)]
+    if entries is None:
+        return "".join(texts), None
+    tokens = tuple(
+        text if entry is None else _logprob(tokenizer, entry, text, piece)
+        for entry, text, piece in zip(entries, texts, pieces, strict=True)
+    )
+    return "".join(texts), tokens
+
+
+def _logprob(tokenizer: TextTokenizer, entry: TokenLogprob, text: str, raw: bytes) -> Logprob:
+    return Logprob(
+        token=raw.decode("utf-8", "replace"),
+        token_id=entry.token_id,
+        raw=raw,
+        text=text,
+        logprob=entry.logprob,
+        top=tuple((i, tokenizer.token_text(i), tokenizer.table[i], value) for i, value in entry.top),
+    )

@@ -1,0 +1,489 @@
+"""Requests read into turns: what is honoured, what is refused and by which name (HTTP-10, ERR-05, ERR-07, CHAT-14)."""
+# ruff: noqa: E501 - a table reads best with one case a line
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import inspect
+from support.models import TOKENIZER
+
+from plumbline._generated.types import (
+    CreateChatCompletionRequest,
+    CreateCompletionRequest,
+    CreateResponse,
+    TokenCountsBody,
+)
+from plumbline.protocols.chat import read_chat
+from plumbline.protocols.common import Defaults
+from plumbline.protocols.completions import read_completion
+from plumbline.protocols.responses import read_response, read_response_prompt
+from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
+from plumbline.wire.decode import decode, encode
+from plumbline.wire.errors import ApiError
+
+DEFAULTS = Defaults(vocab_size=TOKENIZER.vocab_size)
+USER = {"role": "user", "content": "hi"}
+
+MINIMAL: dict[str, dict[str, Any]] = {
+    "chat": {"model": "m", "messages": [USER]},
+    "completions": {"model": "m", "prompt": "hi"},
+    "responses": {"model": "m", "input": "hi"},
+}
+ROOTS: dict[str, Any] = {
+    "chat": (CreateChatCompletionRequest, read_chat),
+    "completions": (CreateCompletionRequest, read_completion),
+    "responses": (CreateResponse, read_response),
+}
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+FLAT_TOOL = {"type": "function", "name": "f", "parameters": None, "strict": None}
+
+_SHARED: dict[str, Any] = {
+    "temperature": 0.3, "top_p": 0.4, "top_k": 7, "min_p": 0.2, "seed": 5, "frequency_penalty": 0.5,
+    "presence_penalty": 0.6, "repetition_penalty": 1.2, "logit_bias": {"5": 3}, "min_tokens": 2, "stop_token_ids": [5],
+    "ignore_eos": True, "skip_special_tokens": False, "priority": 3, "cache_salt": "s", "stop": ["a"], "user": "u",
+    "structured_outputs": {"regex": "a"},
+}  # fmt: skip
+_GUIDED: dict[str, Any] = {
+    "bad_words": ["a"], "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "a",
+    "return_token_ids": True, "truncate_prompt_tokens": 5, "allowed_token_ids": [5], "include_stop_str_in_output": True,
+}  # fmt: skip
+_IDENTITY: dict[str, Any] = {
+    "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h",
+    "prompt_cache_options": {}, "service_tier": "auto",
+}  # fmt: skip
+
+SAMPLES: dict[str, dict[str, Any]] = {
+    "chat": {
+        **_SHARED, **_GUIDED, **_IDENTITY,
+        "messages": [{"role": "user", "content": "other"}], "top_logprobs": 2, "modalities": ["text", "audio"],
+        "verbosity": "low", "reasoning_effort": "low", "max_completion_tokens": 5, "max_tokens": 6,
+        "web_search_options": {}, "response_format": {"type": "json_object"},
+        "audio": {"voice": "alloy", "format": "wav"}, "store": True, "moderation": {"model": "m"}, "stream": True,
+        "logprobs": True, "n": 2, "prediction": {"type": "content", "content": "a"}, "stream_options": {},
+        "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "function_call": "none",
+        "functions": [{"name": "f"}], "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False,
+        "continue_final_message": True, "documents": [{}], "thinking_token_budget": 5,
+    },
+    "completions": {
+        **_SHARED, **_GUIDED,
+        "prompt": "other", "best_of": 3, "echo": True, "logprobs": 2, "max_tokens": 5, "n": 2, "stream": True,
+        "stream_options": {}, "suffix": "a",
+    },
+    "responses": {
+        **_SHARED, **_IDENTITY,
+        "input": "other", "top_logprobs": 2, "previous_response_id": "resp_1", "background": True,
+        "max_tool_calls": 3, "text": {"format": {"type": "json_object"}}, "tools": [FLAT_TOOL],
+        "tool_choice": "required", "prompt": {"id": "p"}, "truncation": "auto", "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"], "parallel_tool_calls": False, "store": True,
+        "instructions": "Be brief.", "moderation": {"model": "m"}, "stream": True, "stream_options": {},
+        "conversation": "conv_1", "context_management": [{"type": "compaction"}], "max_output_tokens": 20,
+        "chat_template_kwargs": {"a": 1}, "thinking_token_budget": 5,
+    },
+}  # fmt: skip
+"""For each field a value that means something."""
+
+WITHOUT_EFFECT: dict[str, set[str]] = {
+    # R-19, CHAT-15: for the service's own bookkeeping, or about the form of the answer and not its words. The fields
+    # about tools have no effect as long as there are no tools.
+    "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY},
+    "completions": {"model", "stream", "user"},
+    "responses": {
+        "model",
+        "stream",
+        "user",
+        "max_tool_calls",
+        "top_logprobs",
+        "parallel_tool_calls",
+        *_IDENTITY,
+    },
+}
+
+
+def read(api: str, **changes: Any) -> Any:
+    root, reader = ROOTS[api]
+    return reader(decode(root, encode({**MINIMAL[api], **changes})), DEFAULTS)
+
+
+def refusal(api: str, **changes: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        read(api, **changes)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def fields(api: str) -> list[inspect.Field]:
+    kind = inspect.type_info(ROOTS[api][0])
+    assert isinstance(kind, inspect.StructType)
+    return list(kind.fields)
+
+
+every_field = pytest.mark.parametrize(
+    ("api", "field"), [(api, f.encode_name) for api in ROOTS for f in fields(api)]
+)
+
+
+@every_field
+def test_no_field_is_ignored_quietly(api: str, field: str) -> None:
+    """A field changes what is done, or is refused by its name, or is one of the few that are for bookkeeping."""
+    if field in WITHOUT_EFFECT[api]:
+        if field in SAMPLES[api]:
+            assert read(api, **{field: SAMPLES[api][field]}) == read(api)
+        return
+    refused: ApiError | None = None
+    try:
+        assert read(api, **{field: SAMPLES[api][field]}) != read(api)
+    except ApiError as error:
+        refused = error
+    if refused is not None:
+        assert refused.status == 400
+        assert refused.param is not None
+        assert refused.param.partition(".")[0].partition("[")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("api", "field"),
+    [
+        (api, f.encode_name)
+        for api in ROOTS
+        for f in fields(api)
+        if isinstance(f.type, inspect.UnionType)
+        and any(isinstance(kind, inspect.NoneType) for kind in f.type.types)
+        and not f.required
+        and f.encode_name != "input"
+    ],
+)
+def test_null_is_the_same_as_nothing(api: str, field: str) -> None:
+    """HTTP-10."""
+    assert read(api, **{field: None}) == read(api)
+
+
+@pytest.mark.parametrize(("api", "field"), [("completions", "prompt"), ("responses", "input")])
+def test_null_for_what_is_needed_is_a_missing_field(api: str, field: str) -> None:
+    """HTTP-10, ERR-04."""
+    error = refusal(api, **{field: None})
+
+    assert (error.param, error.code) == (field, "missing_required_parameter")
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "r"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("api", "changes", "param", "code"),
+    [
+        ("chat", {"stream_options": {"include_usage": True}}, "stream_options", None),
+        ("chat", {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "unsupported_value"),
+        ("chat", {"top_logprobs": 2}, "top_logprobs", None),
+        ("chat", {"top_logprobs": 2, "logprobs": False}, "top_logprobs", None),
+        ("chat", {"stop": ["a", ""]}, "stop[1]", "invalid_value"),
+        ("chat", {"stop": ""}, "stop", "invalid_value"),
+        ("chat", {"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
+        ("chat", {"logit_bias": {"-1": 1}}, "logit_bias", "invalid_value"),
+        ("chat", {"logit_bias": {"²": 1}}, "logit_bias", "invalid_value"),
+        ("chat", {"logit_bias": {HUGE: 1}}, "logit_bias", "invalid_value"),
+        ("chat", {"logit_bias": {str(TOKENIZER.vocab_size): 1}}, "logit_bias", "invalid_value"),
+        ("chat", {"stop_token_ids": [1, 10**6]}, "stop_token_ids[1]", "unsupported_value"),
+        ("chat", {"allowed_token_ids": [10**6]}, "allowed_token_ids[0]", "unsupported_value"),
+        ("chat", {"min_tokens": 6, "max_tokens": 5}, "min_tokens", "invalid_value"),
+        ("chat", {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None),
+        ("chat", {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type", "unsupported_value"),
+        ("chat", {"messages": [{"role": "assistant", "content": None}]}, "messages[0].content", "missing_required_parameter"),
+        ("chat", {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role", "unsupported_value"),
+        ("chat", {"messages": [{"role": "assistant", "content": "a", "audio": {"id": "x"}}]}, "messages[0].audio", "unsupported_parameter"),
+        ("chat", {"messages": [USER, RESULT]}, "messages[1].role", None),
+        ("chat", {"messages": [CALLS, {**RESULT, "tool_call_id": "c2"}]}, "messages[1].tool_call_id", None),
+        ("chat", {"messages": [CALLS, RESULT, RESULT]}, "messages[2].role", None),
+        ("chat", {"messages": [CALLS, USER, RESULT]}, "messages[1].role", None),
+        ("chat", {"messages": [USER, CALLS]}, "messages[1].tool_calls", None),
+        ("chat", {"tool_choice": "required"}, "tool_choice", None),
+        ("chat", {"tool_choice": "required", "tools": [TOOL]}, "tool_choice", "unsupported_value"),
+        ("chat", {"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice.function.name", None),
+        ("chat", {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [TOOL]}, "tool_choice.type", "unsupported_value"),
+        ("chat", {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "tools": [TOOL]}, "tool_choice.type", "unsupported_value"),
+        ("chat", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict", "unsupported_value"),
+        ("chat", {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", "unsupported_value"),
+        ("chat", {"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls", "unsupported_value"),
+        ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format.type", "unsupported_value"),
+        ("completions", {"stream_options": {}}, "stream_options", None),
+        ("completions", {"best_of": 1, "n": 2}, "best_of", "invalid_value"),
+        ("completions", {"best_of": 2, "stream": True}, "best_of", None),
+        ("completions", {"prompt": [10**6]}, "prompt[0]", "unsupported_value"),
+        ("completions", {"prompt": [[1], [1, 10**6]]}, "prompt[1][1]", "unsupported_value"),
+        ("responses", {"stream_options": {}}, "stream_options", None),
+        ("responses", {"input": []}, "input", "invalid_value"),
+        ("responses", {"previous_response_id": "resp_x"}, "previous_response_id", "previous_response_not_found"),
+        ("responses", {"tools": [{"type": "custom", "name": "f"}]}, "tools[0].type", "unsupported_value"),
+        ("responses", {"tools": [{**FLAT_TOOL, "strict": True}]}, "tools[0].strict", "unsupported_value"),
+        ("responses", {"tools": [FLAT_TOOL], "parallel_tool_calls": False}, "parallel_tool_calls", "unsupported_value"),
+        ("responses", {"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", None),
+        ("responses", {"tool_choice": {"type": "function", "name": "g"}, "tools": [FLAT_TOOL]}, "tool_choice.name", None),
+        ("responses", {"tool_choice": {"type": "function", "name": "f"}, "tools": [FLAT_TOOL]}, "tool_choice.type", "unsupported_value"),
+        ("responses", {"tool_choice": {"type": "web_search_preview"}}, "tool_choice.type", "unsupported_value"),
+        ("responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id", None),
+        ("responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u", "detail": "auto"}]}]}, "input[0].content[0].type", "unsupported_value"),
+        ("responses", {"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}, "text.format.type", "unsupported_value"),
+        ("responses", {"min_tokens": 30, "max_output_tokens": 20}, "min_tokens", "invalid_value"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_its_field(api: str, changes: dict[str, Any], param: str, code: str | None) -> None:
+    """ERR-04, ERR-05; CS-09, LP-05, TOOL-08, CHAT-14, CMP-06, ST-05 and the others, each at its field."""
+    error = refusal(api, **changes)
+
+    assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize("top_k", [-1, 0, TOKENIZER.vocab_size, 10**30])
+def test_a_top_k_of_all_tokens_is_none(top_k: int) -> None:
+    """What goes to the engine fits its arrays."""
+    assert read("chat", top_k=top_k).sampling.top_k == 0
+
+
+def test_the_newer_limit_wins() -> None:
+    """CHAT-07."""
+    assert read("chat", max_tokens=5, max_completion_tokens=7).sampling.max_tokens == 7
+
+
+def test_the_models_own_sampling_is_the_default() -> None:
+    own = Defaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1, vocab_size=300)
+    for api, (root, reader) in ROOTS.items():
+        found = reader(decode(root, encode(MINIMAL[api])), own)
+        sampling = (found if isinstance(found, Turn) else found.turns[0]).sampling
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.9, 20)
+        assert (sampling.min_p, sampling.repetition_penalty) == (0.1, 1.1)
+
+
+# Conversations
+
+
+def messages(*given: dict[str, Any]) -> tuple[Message, ...]:
+    prompt = read("chat", messages=list(given)).prompt
+    assert isinstance(prompt, ChatPrompt)
+    return prompt.messages
+
+
+def test_every_role_is_read() -> None:
+    """CHAT-13, TOOL-13."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    found = messages(
+        {"role": "system", "content": "s"},
+        {"role": "developer", "content": parts},
+        {"role": "user", "content": parts, "name": "Ann"},
+        {"role": "assistant", "content": "words", "reasoning_content": "thought", "tool_calls": [CALL]},
+        RESULT,
+        {"role": "assistant", "content": None, "refusal": "no", "reasoning": "hm"},
+    )
+
+    assert found == (
+        Message(role="system", content="s"),
+        Message(role="developer", content="ab"),
+        Message(role="user", content="ab", name="Ann"),
+        Message(
+            role="assistant", content="words", reasoning="thought", tool_calls=(ToolCall("c1", "f", "{}"),)
+        ),
+        Message(role="tool", content="r", tool_call_id="c1"),
+        Message(role="assistant", content="no", reasoning="hm"),
+    )
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[list[dict[str, Any]], bool]:
+    """Calls and results in any order; and whether every call is answered before the next other message."""
+    roles = draw(st.lists(st.sampled_from(["user", "c1", "c2", "c1 c2", "r1", "r2"]), max_size=8))
+    found: list[dict[str, Any]] = []
+    open_calls: set[str] = set()
+    good = True
+    for role in roles:
+        if role.startswith("r"):
+            call = f"c{role[1]}"
+            good &= call in open_calls
+            open_calls.discard(call)
+            found.append({"role": "tool", "tool_call_id": call, "content": "x"})
+            continue
+        good &= not open_calls
+        ids = role.split() if role != "user" else []
+        open_calls = set(ids)
+        found.append({**CALLS, "tool_calls": [{**CALL, "id": i} for i in ids]} if ids else USER)
+    return [*found, *([] if found else [USER])], good and not open_calls
+
+
+@given(conversations())
+def test_calls_are_answered_at_once_or_refused(case: tuple[list[dict[str, Any]], bool]) -> None:
+    """CHAT-14."""
+    conversation, good = case
+    if good:
+        assert len(messages(*conversation)) == len(conversation)
+    else:
+        refusal("chat", messages=conversation)
+
+
+def test_effort_none_turns_thinking_off() -> None:
+    for effort, thinking in (("none", False), ("low", True), ("high", True)):
+        chat = read("chat", reasoning_effort=effort).prompt.template_kwargs
+        response = read("responses", reasoning={"effort": effort}).prompt.template_kwargs
+        assert chat == response == {"reasoning_effort": effort, "enable_thinking": thinking}
+    assert read("chat", reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}).prompt.template_kwargs[
+        "enable_thinking"
+    ] is False  # fmt: skip
+
+
+def test_without_a_choice_no_tool_is_shown() -> None:
+    """TOOL-03."""
+    assert read("chat", tools=[TOOL], tool_choice="none").prompt.tools == ()
+    assert read("responses", tools=[FLAT_TOOL], tool_choice="none").prompt.tools == ()
+    assert [tool.name for tool in read("chat", tools=[TOOL]).prompt.tools] == ["f"]
+
+
+# Legacy prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("a", [TextPrompt("a")]),
+        (["a", "b"], [TextPrompt("a"), TextPrompt("b")]),
+        ([1, 2], [TokenPrompt((1, 2))]),
+        ([[1, 2], [3]], [TokenPrompt((1, 2)), TokenPrompt((3,))]),
+    ],
+)
+def test_a_prompt_comes_in_four_forms(prompt: Any, expected: list[Any]) -> None:
+    """CMP-02."""
+    assert [turn.prompt for turn in read("completions", prompt=prompt).turns] == expected
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], ["a", 1], [1, "a"], [[1], 2], [["a"]], [[]], {}, 1, [True], [-1], [1.5]]
+)
+def test_a_prompt_of_another_form_is_refused(prompt: Any) -> None:
+    """ERR-08."""
+    error = refusal("completions", prompt=prompt)
+
+    assert error.param is not None
+    assert error.param.startswith("prompt")
+
+
+def test_completions_have_their_own_defaults() -> None:
+    """CMP-03, CMP-06."""
+    plan = read("completions")
+
+    assert (plan.turns[0].sampling.max_tokens, plan.num_choices, plan.best_of) == (16, 1, 1)
+    assert read("completions", best_of=0, n=2).best_of == 2
+    assert read("completions", best_of=3).turns[0].sampling.logprobs == 0, "candidates are scored"
+    assert read("completions", max_tokens=0).turns[0].sampling.max_tokens == 0
+
+
+# Input items
+
+FUNCTION_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "r"}
+THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+
+
+def items(*given: dict[str, Any], **changes: Any) -> tuple[Message, ...]:
+    found: tuple[Message, ...] = read("responses", input=list(given), **changes).prompt.messages
+    return found
+
+
+CALLING = Message(role="assistant", tool_calls=(ToolCall("c1", "f", "{}"),))
+ANSWERED = Message(role="tool", content="r", tool_call_id="c1")
+
+
+def test_a_string_is_one_user_message() -> None:
+    """R-12."""
+    assert read("responses", input="hi") == read("responses", input=[USER])
+
+
+def test_instructions_come_first() -> None:
+    """R-14."""
+    assert items(USER, instructions="Be brief.")[0] == Message(role="system", content="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([USER], [Message(role="user", content="hi")]),
+        ([{**USER, "type": "message"}], [Message(role="user", content="hi")]),
+        ([{"role": "developer", "content": [{"type": "input_text", "text": "a"}]}], [Message(role="developer", content="a")]),
+        (
+            [{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+              "content": [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]}],
+            [Message(role="assistant", content="ab")],
+        ),
+        ([{"role": "assistant", "content": "a", "phase": "final_answer"}], [Message(role="assistant", content="a")]),
+        ([FUNCTION_CALL, OUTPUT], [CALLING, ANSWERED]),
+        ([FUNCTION_CALL, USER, OUTPUT], [CALLING, Message(role="user", content="hi"), ANSWERED]),
+        ([{**FUNCTION_CALL, "id": "fc_1", "status": "completed"}, OUTPUT], [CALLING, ANSWERED]),
+        (
+            [FUNCTION_CALL, {**OUTPUT, "output": [{"type": "input_text", "text": "r"}]}],
+            [CALLING, ANSWERED],
+        ),
+        (
+            [{"type": "custom_tool_call", "call_id": "c1", "name": "f", "input": "{}"},
+             {"type": "custom_tool_call_output", "call_id": "c1", "output": "r"}],
+            [CALLING, ANSWERED],
+        ),
+        (
+            [{"role": "assistant", "content": "Let me see."}, FUNCTION_CALL, {**FUNCTION_CALL, "call_id": "c2"},
+             {**OUTPUT, "call_id": "c2"}, OUTPUT],
+            [Message(role="assistant", content="Let me see.",
+                     tool_calls=(ToolCall("c1", "f", "{}"), ToolCall("c2", "f", "{}"))),
+             Message(role="tool", content="r", tool_call_id="c2"), ANSWERED],
+        ),
+        ([THOUGHT, {"role": "assistant", "content": "a"}], [Message(role="assistant", content="a", reasoning="hm")]),
+        ([THOUGHT, FUNCTION_CALL, OUTPUT], [msgspec.structs.replace(CALLING, reasoning="hm"), ANSWERED]),
+        (
+            [{**THOUGHT, "id": "rs_1", "encrypted_content": None}, THOUGHT, {"role": "assistant", "content": "a"}],
+            [Message(role="assistant", content="a", reasoning="hmhm")],
+        ),
+        # Thinking that led to nothing belongs to no later turn.
+        (
+            [THOUGHT, USER, {"role": "assistant", "content": "a"}],
+            [Message(role="user", content="hi"), Message(role="assistant", content="a")],
+        ),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": "foreign"}, USER], [Message(role="user", content="hi")]),
+    ],
+)  # fmt: skip
+def test_input_items_are_read(given: list[dict[str, Any]], expected: list[Message]) -> None:
+    """R-13, TOOL-10, TOOL-11, ST-16."""
+    assert list(items(*given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([OUTPUT], "No tool call found for function call output with call_id c1."),
+        ([OUTPUT, FUNCTION_CALL], "No tool call found for function call output with call_id c1."),
+        ([FUNCTION_CALL, OUTPUT, OUTPUT], "No tool call found for function call output with call_id c1."),
+        ([FUNCTION_CALL, USER], "No tool output found for function call c1."),
+    ],
+)
+def test_calls_and_outputs_that_do_not_fit_are_refused(given: list[dict[str, Any]], text: str) -> None:
+    """TOOL-12: param `input`, code null, the service's words."""
+    error = refusal("responses", input=given)
+
+    assert (error.message, error.param, error.code) == (text, "input", None)
+
+
+def test_hosted_tools_are_accepted_and_not_shown() -> None:
+    """TOOL-15: a coding agent always sends some."""
+    tools = [FLAT_TOOL, {"type": "web_search", "external_web_access": False}]
+
+    assert [tool.name for tool in read("responses", tools=tools).prompt.tools] == ["f"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("conversation", "conv_1"), ("personality", "friendly")])
+def test_counting_refuses_what_a_request_could_not_have(field: str, value: Any) -> None:
+    """R-15: a count is that of the same request."""
+    body = decode(TokenCountsBody, encode({"model": "m", "input": "hi", field: value}))
+    with pytest.raises(ApiError) as caught:
+        read_response_prompt(body)
+    assert caught.value.param == field

@@ -1,0 +1,387 @@
+"""Whatever an answer consists of, its chunks, its events and its whole form say the same (CHAT-19, RS-16)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._models import construct_type
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.chat import ChatCompletionChunk
+from openai.types.responses import ResponseStreamEvent as TheirEvent
+from support.judges import (
+    as_folded,
+    check_response,
+    check_text_logprobs,
+    fold_chunks,
+    fold_response,
+    fold_texts,
+    valid,
+)
+from support.models import TOKENIZER
+from support.strategies import texts
+
+from plumbline._generated.types import (
+    CreateChatCompletionRequest,
+    CreateCompletionRequest,
+    CreateResponse,
+)
+from plumbline.engine.api import TokenLogprob
+from plumbline.events import (
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from plumbline.protocols.chat import ChatWriter
+from plumbline.protocols.common import Defaults
+from plumbline.protocols.completions import CompletionWriter, PromptText, read_completion
+from plumbline.protocols.responses import read_response
+from plumbline.protocols.responses_writer import ResponsesWriter
+from plumbline.text.assemble import TextAssembler
+from plumbline.wire.decode import decode, encode
+from plumbline.wire.errors import rate_limited, server_error
+
+DEFAULTS = Defaults(vocab_size=TOKENIZER.vocab_size)
+
+_numbers = itertools.count()
+
+pieces = st.lists(texts.filter(bool), min_size=1, max_size=4)
+usages = st.builds(
+    lambda prompt, completion, cached, reasoning: Usage(
+        prompt, completion, cached_tokens=min(cached, prompt), reasoning_tokens=min(reasoning, completion)
+    ),
+    *[st.integers(1, 50)] * 4,
+)
+
+
+@st.composite
+def text_deltas(draw: st.DrawFn) -> list[OutputEvent]:
+    """Text with the logprobs of its tokens, as the assembler makes them."""
+    ids = [i for text in draw(pieces) for i in TOKENIZER.encode_text(text)]
+    assembler = TextAssembler(TOKENIZER, logprobs=True)
+    deltas = [
+        assembler.push([i], [TokenLogprob(i, -0.25 * (i % 5), ((i, -0.25 * (i % 5)), (70, -9e9)))])
+        for i in ids
+    ]
+    return [delta for delta in [*deltas, assembler.finish()] if delta is not None]
+
+
+@st.composite
+def tool_calls(draw: st.DrawFn, *, whole: bool = True) -> list[OutputEvent]:
+    arguments = json.dumps(draw(st.dictionaries(texts, texts, max_size=2)), ensure_ascii=False)
+    cut = sorted(draw(st.lists(st.integers(0, len(arguments)), max_size=3)))
+    parts = [arguments[a:b] for a, b in zip([0, *cut], [*cut, len(arguments)], strict=True)]
+    kept = parts if whole else parts[: draw(st.integers(0, len(parts)))]
+    name = draw(st.sampled_from(["weather", "search"]))
+    start = ToolCallStart(name, f"call_{next(_numbers)}")  # TOOL-09: unique
+    return [start, *(ToolCallDelta(part) for part in kept if part), ToolCallEnd(complete=whole)]
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[OutputEvent]:
+    """The events of one choice, in every order that the language of events allows."""
+    events: list[OutputEvent] = []
+    if draw(st.booleans()):
+        events += [ReasoningDelta(text) for text in draw(pieces)]
+    if draw(st.integers(0, 5)) == 0:
+        events += [RefusalDelta(text) for text in draw(pieces)]
+        return [*events, Finish("stop", draw(usages))]
+    segments = draw(st.lists(st.one_of(text_deltas(), tool_calls()), max_size=4))
+    events += [event for segment in segments for event in segment]
+    calls = any(isinstance(event, ToolCallStart) for event in events)
+    ends = ["tool_calls" if calls else "stop", "length", "content_filter"]
+    reason: Any = draw(st.sampled_from(ends))
+    if reason == "length" and draw(st.booleans()):
+        events += draw(tool_calls(whole=False))
+    match = draw(st.sampled_from([None, "END", 7])) if reason == "stop" else None
+    return [*events, Finish(reason, draw(usages), match)]
+
+
+@st.composite
+def interleaved(draw: st.DrawFn, kind: st.SearchStrategy[list[OutputEvent]], most: int = 3) -> Any:
+    """Several choices at once: (their number, [(choice, event)] with each choice's events in order)."""
+    choices = draw(st.lists(kind, min_size=1, max_size=most))
+    order = draw(st.permutations([index for index, events in enumerate(choices) for _ in events]))
+    iterators = [iter(events) for events in choices]
+    return len(choices), [(index, next(iterators[index])) for index in order]
+
+
+def written(values: list[Any]) -> list[dict[str, Any]]:
+    """As a client gets them."""
+    return [json.loads(encode(value)) for value in values]
+
+
+# Chat completions
+
+
+@given(interleaved(answers()), st.booleans(), st.booleans())
+def test_the_chunks_of_a_chat_fold_to_its_answer(
+    answer: tuple[int, list[tuple[int, OutputEvent]]], logprobs: bool, usage: bool
+) -> None:
+    """CHAT-19, CS-01 to CS-14."""
+    n, events = answer
+    body: dict[str, Any] = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "n": n,
+        "logprobs": logprobs,
+    }
+    if usage:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    writer = ChatWriter(decode(CreateChatCompletionRequest, encode(body)), model="m", fingerprint="fp")
+    chunks = writer.start()
+    for index, event in events:
+        chunks += writer.event(index, event)
+    folded = fold_chunks(written(chunks + writer.end()), n=n, usage=usage, logprobs=logprobs)
+    whole = written([writer.answer()])[0]
+    valid("CreateChatCompletionResponse", whole)
+
+    assert folded["choices"] == [as_folded(choice) for choice in whole["choices"]]
+    assert whole["object"] == "chat.completion"
+    assert whole["id"] == json.loads(encode(chunks[0]))["id"]
+    if usage:
+        assert folded["usage"] == whole["usage"]
+    for choice in whole["choices"]:
+        message = choice["message"]
+        assert {"content", "refusal"} <= set(message), "CHAT-03"
+        assert message["content"] is not None or message["refusal"] or message["tool_calls"], "CHAT-03"
+        assert (choice["logprobs"] is not None) == logprobs, "LP-01"
+
+
+@given(interleaved(answers()), st.booleans())
+def test_the_official_client_adds_the_chunks_up_to_the_answer(
+    answer: tuple[int, list[tuple[int, OutputEvent]]], logprobs: bool
+) -> None:
+    """CS-02, CS-04, CS-10, CS-11 are what its accumulator trips over."""
+    n, events = answer
+    body = {
+        "model": "m", "messages": [{"role": "user", "content": "hi"}], "n": n, "logprobs": logprobs,
+        "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    writer = ChatWriter(decode(CreateChatCompletionRequest, encode(body)), model="m", fingerprint="fp")
+    chunks = writer.start()
+    for index, event in events:
+        chunks += writer.event(index, event)
+    state: ChatCompletionStreamState[Any] = ChatCompletionStreamState()
+    failure = None
+    for chunk in written(chunks + writer.end()):
+        try:
+            state.handle_chunk(construct_type(type_=ChatCompletionChunk, value=chunk))  # type: ignore[arg-type]
+        except Exception as error:  # `length` and `content_filter` always raise, by design of that client.
+            failure = type(error).__name__
+            if failure not in ("LengthFinishReasonError", "ContentFilterFinishReasonError"):
+                raise
+    whole = written([writer.answer()])[0]
+    theirs = state.current_completion_snapshot
+
+    if failure is None:
+        assert theirs.usage is not None
+        assert theirs.usage.total_tokens == whole["usage"]["total_tokens"]
+        for ours, choice in zip(whole["choices"], theirs.choices, strict=True):
+            assert (ours["message"]["content"] or "") == (choice.message.content or "")
+            assert ours["finish_reason"] == choice.finish_reason
+            assert [call["function"]["arguments"] for call in ours["message"].get("tool_calls", [])] == [
+                call.function.arguments for call in choice.message.tool_calls or []
+            ]
+            assert [call["id"] for call in ours["message"].get("tool_calls", [])] == [
+                call.id for call in choice.message.tool_calls or []
+            ]
+
+
+def test_usage_counts_the_prompt_once_and_every_choice() -> None:
+    """CHAT-08, CHAT-09."""
+    request = decode(
+        CreateChatCompletionRequest, b'{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}]}'
+    )
+    writer = ChatWriter(request, model="m", fingerprint="fp")
+    for index in range(3):
+        writer.event(index, Finish("stop", Usage(10, 4, cached_tokens=index)))
+    usage = json.loads(encode(writer.answer()))["usage"]
+
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (10, 12, 22)
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_an_answer_that_has_not_ended_cannot_be_whole() -> None:
+    request = decode(
+        CreateChatCompletionRequest, b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    )
+    with pytest.raises(RuntimeError, match="no finish"):
+        ChatWriter(request, model="m", fingerprint="fp").answer()
+
+
+# Legacy completions
+
+
+@st.composite
+def plain_answers(draw: st.DrawFn) -> list[OutputEvent]:
+    reason: Any = draw(st.sampled_from(["stop", "length"]))
+    return [*(draw(text_deltas()) if draw(st.booleans()) else []), Finish(reason, draw(usages), None)]
+
+
+@given(interleaved(plain_answers()), st.booleans(), st.booleans(), texts)
+def test_the_chunks_of_a_completion_fold_to_its_answer(
+    answer: tuple[int, list[tuple[int, OutputEvent]]], logprobs: bool, echo: bool, prompt: str
+) -> None:
+    """CMP-01, CMP-04, CMP-05, CMP-08."""
+    n, events = answer
+    body: dict[str, Any] = {"model": "m", "prompt": "p", "n": n, "echo": echo, "stream": True}
+    body |= {"logprobs": 1} if logprobs else {}
+    request = decode(CreateCompletionRequest, encode({**body, "stream_options": {"include_usage": True}}))
+    plan = read_completion(request, DEFAULTS)
+    echoed = PromptText(prompt, tuple(prompt) if logprobs else None) if echo else None
+    writer = CompletionWriter(request, plan, [echoed], model="m", fingerprint="fp")
+    chunks = writer.start()
+    for index, event in events:
+        chunks += writer.event(index, event)
+    folded = fold_texts(written(chunks + writer.end()), n=n, usage=True)
+    whole = written([writer.answer()])[0]
+    valid("CreateCompletionResponse", whole)
+
+    assert folded["usage"] == whole["usage"]
+    for ours, theirs in zip(whole["choices"], folded["choices"], strict=True):
+        assert {"stop_reason": None, **ours, "logprobs": None} == {**theirs, "logprobs": None}
+        assert ours["text"].startswith(prompt if echo else "")
+        assert (ours["logprobs"] is not None) == logprobs
+        if logprobs:
+            check_text_logprobs(ours["text"], ours["logprobs"])
+            empty = {key: [] for key in ours["logprobs"]}
+            assert (theirs["logprobs"] or empty) == ours["logprobs"]
+
+
+# Responses
+
+
+def response_writer(**changes: Any) -> ResponsesWriter:
+    request = decode(CreateResponse, encode({"model": "m", "input": "hi", **changes}))
+    return ResponsesWriter(request, read_response(request, DEFAULTS), model="m")
+
+
+@given(answers(), st.booleans())
+def test_the_events_of_a_response_are_a_word_of_their_language(
+    events: list[OutputEvent], logprobs: bool
+) -> None:
+    """RS-01 to RS-18, R-01 to R-10."""
+    include = ["message.output_text.logprobs"] if logprobs else []
+    writer = response_writer(include=include)
+    sent = writer.start()
+    for event in events:
+        sent += writer.event(event)
+    final = fold_response(written(sent))
+
+    assert final == json.loads(encode(writer.response)), "RS-16"
+    texts_ = [
+        part["text"]
+        for item in final["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+        if "text" in part
+    ]
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "".join(texts_)
+    assert [e.id for e in events if isinstance(e, ToolCallStart)] == [
+        item["call_id"] for item in final["output"] if item["type"] == "function_call"
+    ]
+    finish = events[-1]
+    assert isinstance(finish, Finish)
+    cut = finish.reason in ("length", "content_filter")
+    assert (final["status"] == "incomplete") == cut, "R-05, R-06"
+
+
+@given(answers())
+def test_the_official_client_adds_the_events_up_to_the_response(events: list[OutputEvent]) -> None:
+    """RS-03, RS-05, RS-06, RS-09 are what its accumulator trips over."""
+    writer = response_writer()
+    sent = writer.start()
+    for event in events:
+        sent += writer.event(event)
+    from openai import omit
+
+    state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
+    for value in written(sent):
+        state.handle_event(construct_type(type_=TheirEvent, value=value))  # type: ignore[arg-type]
+    if writer.response.status == "completed":
+        theirs = state._completed_response
+        assert theirs is not None
+        ours = json.loads(encode(writer.response))
+        assert [item["id"] for item in ours["output"]] == [item.id for item in theirs.output]
+        assert theirs.output_text == "".join(e.text for e in events if isinstance(e, TextDelta))
+
+
+@given(answers(), st.data())
+def test_a_response_can_fail_after_any_event(events: list[OutputEvent], data: st.DataObject) -> None:
+    """ERR-10, ERR-11, RS-15: what was open is closed as incomplete, then `error`, then `response.failed`."""
+    writer = response_writer()
+    sent = writer.start()
+    for event in events[: data.draw(st.integers(0, len(events) - 1))]:
+        sent += writer.event(event)
+    sent += writer.fail(server_error("It broke."))
+    final = fold_response(written(sent))
+
+    assert (final["status"], final["error"]) == ("failed", {"code": "server_error", "message": "It broke."})
+
+
+def test_a_late_refusal_keeps_its_reason() -> None:
+    """ERR-10: `error.code` is from the closed list of the protocol."""
+    events = written(response_writer().fail(rate_limited("Too many.")))
+
+    assert [events[0]["code"], events[1]["response"]["error"]["code"]] == ["rate_limit_exceeded"] * 2
+    assert events[0]["error"]["type"] == "rate_limit_error"
+
+
+def test_a_response_echoes_what_was_asked_of_it() -> None:
+    """R-11."""
+    asked: dict[str, Any] = {
+        "instructions": "Be brief.", "max_output_tokens": 50, "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 0.9,
+        "top_logprobs": 3, "truncation": "auto", "safety_identifier": "s", "prompt_cache_key": "k", "user": "u",
+        "max_tool_calls": 4, "parallel_tool_calls": False, "presence_penalty": 0.25, "frequency_penalty": -0.25,
+    }  # fmt: skip
+    echoed = json.loads(encode(response_writer(**asked).response))
+
+    assert {key: echoed[key] for key in asked} == asked
+
+
+def test_a_response_fills_in_the_defaults() -> None:
+    """R-11; `store` has the effective value: nothing is kept."""
+    echoed = json.loads(encode(response_writer().response))
+    expected = {
+        "temperature": 1.0, "top_p": 1.0, "tool_choice": "auto", "parallel_tool_calls": True, "tools": [],
+        "truncation": "disabled", "store": False, "background": False, "metadata": {}, "instructions": None,
+        "max_output_tokens": None, "previous_response_id": None, "top_logprobs": 0, "service_tier": "default",
+        "text": {"format": {"type": "text"}}, "reasoning": {"effort": None, "summary": None},
+    }  # fmt: skip
+
+    assert {key: echoed[key] for key in expected} == expected
+
+
+def test_function_tools_are_echoed_with_every_key() -> None:
+    """Strict clients need `description`, `parameters` and `strict`, null where absent."""
+    tools = [{"type": "function", "name": "f", "parameters": None, "strict": None}]
+    echoed = json.loads(encode(response_writer(tools=tools).response))["tools"]
+
+    assert echoed == [
+        {"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}
+    ]
+
+
+def test_snapshots_do_not_change_after_they_were_made() -> None:
+    """RS-04: the first events are encoded as they were, however late."""
+    writer = response_writer()
+    created = writer.start()[0]
+    for event in (TextDelta("a"), Finish("stop", Usage(1, 1))):
+        writer.event(event)
+
+    assert json.loads(encode(created))["response"]["output"] == []
+    check_response(json.loads(encode(writer.response)))
+    assert msgspec.structs.asdict(created)["response"].status == "in_progress"

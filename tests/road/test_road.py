@@ -1,0 +1,178 @@
+"""From a turn to events: what fits, what is dropped, what ends together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import (
+    RENDERER,
+    GatedEngine,
+    chatml,
+    said,
+    scripted,
+    scripted_info,
+    until,
+)
+
+from plumbline.engine.api import GenerateRequest, SamplingParams
+from plumbline.events import Finish, TextDelta
+from plumbline.road import EmptyPromptError, PromptTooLongError, Road, merged
+from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
+
+
+def turn(*messages: Message, **changes: object) -> Turn:
+    values: dict[str, object] = {
+        "prompt": ChatPrompt(messages=messages),
+        "sampling": SamplingParams(max_tokens=20),
+    }
+    return Turn(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
+    found = [Message(role="system", content="Be brief.")] if draw(st.booleans()) else []
+    for number, kind in enumerate(draw(st.lists(st.sampled_from(["user", "assistant", "call"]), max_size=6))):
+        if kind == "call":
+            calls = tuple(ToolCall(f"c{number}{i}", "f", "{}") for i in range(draw(st.integers(1, 2))))
+            found.append(Message(role="assistant", tool_calls=calls))
+            found += [
+                Message(role="tool", content=f"result {number}", tool_call_id=call.id) for call in calls
+            ]
+        else:
+            found.append(Message(role=kind, content=f"words {number} " * draw(st.integers(1, 6))))  # type: ignore[arg-type]
+    return (*found, Message(role="user", content="the last"))
+
+
+@given(conversations(), st.integers(20, 200))
+def test_truncation_keeps_a_conversation_that_makes_sense(messages: tuple[Message, ...], limit: int) -> None:
+    """R-18: it drops from the oldest on, never instructions, never the last message, calls only with their results."""
+    road = Road(scripted(info=scripted_info(max_model_len=limit)), RENDERER)
+    refused: PromptTooLongError | None = None
+    try:
+        prepared = asyncio.run(road.prepare(turn(*messages, truncate_prompt=True)))
+    except PromptTooLongError as error:
+        refused = error
+    if refused is not None:
+        assert refused.prompt_tokens + refused.output_tokens > refused.max_model_len == limit
+        return
+    prompt = prepared.turn.prompt
+    assert isinstance(prompt, ChatPrompt)
+    kept = prompt.messages
+    instructions = tuple(message for message in messages if message.role == "system")
+
+    assert len(prepared.prompt_token_ids) + 20 <= limit
+    assert kept[: len(instructions)] == instructions
+    rest = kept[len(instructions) :]
+    assert messages[len(messages) - len(rest) :] == rest
+    assert rest[-1] == messages[-1]
+    assert rest[0].role != "tool"
+    if len(kept) < len(messages):
+        dropped = messages[len(instructions) : len(messages) - len(rest)]
+        size = 1 + sum(message.role == "tool" for message in dropped[-3:] if dropped[-1].role == "tool")
+        one_less = turn(*instructions, *dropped[-size:], *rest)
+        with pytest.raises(PromptTooLongError):
+            asyncio.run(road.prepare(one_less))
+
+
+@pytest.mark.parametrize(("wanted", "fits"), [(None, 9), (0, 10), (1, 9), (4, 6), (10, 0), (11, None)])
+async def test_prompt_and_limit_share_the_window(wanted: int | None, fits: int | None) -> None:
+    """ERR-09: exactly the window is allowed, one token more is not."""
+    road = Road(scripted(info=scripted_info(max_model_len=10)), RENDERER)
+    sampling = SamplingParams(max_tokens=wanted)
+    if fits:
+        await road.prepare(Turn(prompt=TokenPrompt((5,) * fits), sampling=sampling))
+    with pytest.raises(PromptTooLongError):
+        await road.prepare(Turn(prompt=TokenPrompt((5,) * ((fits or 0) + 1)), sampling=sampling))
+
+
+async def test_a_prompt_without_tokens_is_nothing_to_continue() -> None:
+    road = Road(scripted(), chatml("{# nothing #}"))
+    for prompt in (TextPrompt(""), ChatPrompt(messages=(Message(role="user", content="hi"),))):
+        with pytest.raises(EmptyPromptError):
+            await road.prepare(Turn(prompt=prompt, sampling=SamplingParams()))
+
+
+async def test_every_choice_ends_with_its_own_finish() -> None:
+    """Events of one choice are in order and closed by exactly one Finish."""
+    road = Road(scripted(said("one two")), RENDERER)
+    prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=3))
+    events = [item async for item in road.answer(prepared, "r")]
+
+    for index in range(3):
+        mine = [event for number, event in events if number == index]
+        assert [type(event) for event in mine].count(Finish) == 1
+        assert isinstance(mine[-1], Finish)
+        assert "".join(event.text for event in mine if isinstance(event, TextDelta)) == "one two"
+
+
+async def test_choices_have_ids_and_seeds_of_their_own() -> None:
+    """CHAT-11: derived from the client's seed, and within 63 bits."""
+    seen: list[GenerateRequest] = []
+
+    def watching(request: GenerateRequest) -> object:
+        seen.append(request)
+        return said("a")(request)
+
+    road = Road(scripted(watching), RENDERER)  # type: ignore[arg-type]
+    sampling = SamplingParams(seed=2**63 - 1)
+    prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=4, sampling=sampling))
+    async for _ in road.answer(prepared, "r"):
+        pass
+
+    assert sorted(request.request_id for request in seen) == ["r-0", "r-1", "r-2", "r-3"]
+    seeds = {request.sampling.seed for request in seen}
+    assert len(seeds) == 4
+    assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
+
+
+async def test_closing_an_answer_aborts_every_choice() -> None:
+    engine = GatedEngine()
+    road = Road(engine, RENDERER)
+    prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=3))
+    async with aclosing(road.answer(prepared, "r")) as events:
+        engine.let(1)
+        await anext(events)
+        await until(lambda: engine.num_running == 3)
+
+    assert engine.num_running == 0
+    assert sorted(engine.aborted) == ["r-0", "r-1", "r-2"]
+
+
+async def test_the_first_failure_ends_all_sources() -> None:
+    closed: list[int] = []
+
+    async def source(number: int) -> AsyncGenerator[int, None]:
+        try:
+            yield number
+            if number == 1:
+                raise ZeroDivisionError
+            await asyncio.Event().wait()
+        finally:
+            closed.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        async for _ in merged([source(number) for number in range(3)]):
+            pass
+    assert sorted(closed) == [0, 1, 2]
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_finish_names_the_stop_that_made_it() -> None:
+    road = Road(scripted(said("one two")), RENDERER)
+    base = turn(Message(role="user", content="hi"))
+    for changes, reason, match in (
+        ({"stop": ("two",), "sampling": SamplingParams()}, "stop", "two"),
+        ({"sampling": SamplingParams(max_tokens=2)}, "length", None),
+        ({"sampling": SamplingParams(max_tokens=0)}, "length", None),
+        ({"sampling": SamplingParams()}, "stop", None),
+    ):
+        prepared = await road.prepare(msgspec.structs.replace(base, **changes))
+        *_, (_, last) = [item async for item in road.answer(prepared, "r")]
+        assert isinstance(last, Finish)
+        assert (last.reason, last.stop_match) == (reason, match)

@@ -1,0 +1,39 @@
+"""A real server for the tests that need a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.live import Live, live
+from support.models import GatedEngine, scripted, served, tiny_engine
+
+from plumbline.server.settings import Settings
+
+KEY = "test-key"
+
+
+@pytest.fixture(scope="session")
+def echoing() -> Iterator[Live]:
+    """Answers with what the user said. Needs a key."""
+    with live(
+        lambda: served(scripted(), names=("test-model", "org/alias")), Settings(api_keys=(KEY,))
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def thinking() -> Iterator[Live]:
+    """Our own engine with a random model."""
+    with live(lambda: served(tiny_engine()), Settings()) as server:
+        yield server
+
+
+@pytest.fixture
+def gated() -> Iterator[tuple[Live, GatedEngine]]:
+    """A server whose engine waits for the test, and that engine."""
+    engine = GatedEngine()
+    with live(lambda: served(engine), Settings()) as server:
+        yield server, engine
+        if not server.loop.is_closed():
+            server.loop.call_soon_threadsafe(engine.let)

@@ -1,0 +1,57 @@
+"""What an operator can get wrong, and what a model folder says about sampling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.cli import main
+from plumbline.server.loading import _defaults
+from plumbline.server.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "99999"], "--port must be 0 to 65535"),
+        (["--host", "0.0.0.0"], "--api-key"),
+        (["--api-key", ""], "must not be empty"),
+        (["--api-key-file", "no-such-file"], "--api-key-file no-such-file cannot be read"),
+        (["--model", "./no-such-folder"], "neither a folder nor a hub id"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_no_traceback(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PLUMBLINE_API_KEY", raising=False)
+
+    assert main(["serve", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("plumbline: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (None, (1.0, 1.0, 0)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "do_sample": True}, (0.6, 0.95, 20)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "do_sample": False}, (0.0, 1.0, 0)),
+        ({"temperature": 0, "top_k": None}, (0.0, 1.0, 0)),
+        ({"eos_token_id": [1, 2]}, (1.0, 1.0, 0)),
+    ],
+)
+def test_a_models_own_sampling_is_read(
+    tmp_path: Path, config: Any, expected: tuple[float, float, int]
+) -> None:
+    if config is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    found = _defaults(tmp_path, Settings(), 300)
+
+    assert (found.temperature, found.top_p, found.top_k) == expected
+    plain = _defaults(tmp_path, Settings(generation_config="none"), 300)
+    assert (plain.temperature, plain.top_p, plain.top_k) == (1.0, 1.0, 0)

@@ -1,0 +1,1 @@
+"""Helpers of the tests: small models, scripts for engines, and clients that see every message."""

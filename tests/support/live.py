@@ -1,0 +1,70 @@
+"""The application behind a real uvicorn on a free port of this machine, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from plumbline.server.app import create_app
+from plumbline.server.loading import ServedModel
+from plumbline.server.settings import Settings
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server that listens."""
+
+    port: int
+    server: uvicorn.Server
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+    @property
+    def url(self) -> str:
+        """What a client puts before the path."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """What SIGTERM does. Returns at once; the thread ends when the streams have ended."""
+        self.server.should_exit = True
+
+
+@contextmanager
+def live(make: Callable[[], ServedModel], settings: Settings) -> Iterator[Live]:
+    """Serve while the block runs. `make` is called in the server's own event loop."""
+    ready = threading.Event()
+    found: list[Live] = []
+
+    async def main() -> None:
+        config = uvicorn.Config(
+            create_app(make(), settings),
+            host="127.0.0.1",
+            port=0,
+            log_level="error",
+            lifespan="on",
+            timeout_graceful_shutdown=int(settings.shutdown_timeout),
+        )
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        serving = asyncio.ensure_future(server._serve())
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        found.append(Live(port, server, asyncio.get_running_loop(), thread))
+        ready.set()
+        await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield found[0]
+    finally:
+        found[0].stop()
+        thread.join(20)
+        assert not thread.is_alive()
