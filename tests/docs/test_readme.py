@@ -14,8 +14,8 @@ the example must print just that. Blocks without these words are left alone, so 
 
 Examples write the default address, `127.0.0.1:8000` or `localhost:8000`; the test puts its own port there. Two outputs
 are the same if they are equal after ids, times and hexadecimal fingerprints have become placeholders; where JSON is
-printed, white space does not count, so that it can be shown in lines. `…` in an output stands for anything. Sampling is not repeatable
-unless the example says `"temperature": 0`, so an example says that or writes `…` for the words.
+printed, white space does not count, so that it can be shown in lines. `…` in an output stands for anything. Sampling
+is not repeatable unless the example says `"temperature": 0`, so an example says that or writes `…` for the words.
 """
 
 from __future__ import annotations
