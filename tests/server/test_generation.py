@@ -20,9 +20,20 @@ from support.judges import (
     fold_texts,
     without_names,
 )
-from support.models import SPECIAL, TOKENIZER, played, said, scripted, served, tiny_engine
+from support.models import (
+    SPECIAL,
+    TOKENIZER,
+    byte_level_definition,
+    played,
+    said,
+    scripted,
+    served,
+    tiny_engine,
+)
 
 from plumbline.engine.api import TokenLogprob
+from plumbline.text.render import Renderer
+from plumbline.text.tokenizer import TextTokenizer
 
 Json = dict[str, Any]
 USER = [{"role": "user", "content": "hello world"}]
@@ -397,6 +408,39 @@ async def test_an_echo_has_the_prompt_with_its_logprobs() -> None:
         assert scored["choices"][0]["logprobs"]["token_logprobs"][1:] == pytest.approx(
             logprobs["token_logprobs"][1:num_prompt], abs=1e-4
         )
+
+
+@pytest.mark.parametrize("logprobs", [{}, {"logprobs": 1}])
+async def test_an_echo_does_not_show_the_sequence_start_that_nobody_wrote(logprobs: Json) -> None:
+    """CMP-04: the text begins with the prompt, and the token lists still cover every prompt token."""
+    definition = byte_level_definition()
+    start = {"id": "<|endoftext|>", "type_id": 0}
+    definition["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": start}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {
+            "<|endoftext|>": {
+                "id": "<|endoftext|>",
+                "ids": [TOKENIZER.added["<|endoftext|>"]],
+                "tokens": ["<|endoftext|>"],
+            }
+        },
+    }
+    renderer = Renderer(TextTokenizer(definition, config={"bos_token": "<|endoftext|>"}), None)
+    async with serving(served(scripted(said("!")), renderer=renderer)) as server:
+        whole = await complete(server, prompt="a €", echo=True, **logprobs)
+        (choice,) = whole["choices"]
+
+        assert choice["text"] == "a €!"
+        assert whole["usage"]["prompt_tokens"] == 1 + len(TOKENIZER.encode_text("a €"))
+        if logprobs:
+            check_text_logprobs(choice["text"], choice["logprobs"])
+            assert len(choice["logprobs"]["tokens"]) == whole["usage"]["prompt_tokens"] + 1
+        # Alone it is enough of a prompt, and where the client writes it, it is the client's.
+        assert (await complete(server, prompt="", echo=True))["choices"][0]["text"] == "!"
+        written = await complete(server, prompt="<|endoftext|>a", echo=True, **logprobs)
+        assert written["choices"][0]["text"] == "<|endoftext|>a!"
 
 
 async def test_a_character_over_several_tokens_is_told_by_its_last() -> None:

@@ -255,12 +255,13 @@ async def test_stopping_the_engine_ends_what_runs(path: str, stream: bool) -> No
     engine = GatedEngine()
     async with serving(served(engine)) as server:
         exchange = server.open("POST", path, {**BODIES[path], "stream": stream})
-        await until(lambda: engine.num_running)
+        engine.let(1)
+        await until(lambda: engine.num_given == 1)
         await engine.stop()
         engine.let()
         answer = await exchange.answer()
 
-        if stream:  # The first token was on its way already.
+        if stream:
             last = done(answer.events)[-1].json
             failure = last["response"]["error"] if path == "/v1/responses" else last["error"]
             assert "shutting down" in failure["message"]
