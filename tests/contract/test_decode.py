@@ -27,8 +27,8 @@ from plumbline._generated.types import (
     HostedTool,
     ItemReferenceParam,
 )
+from plumbline.protocols.common import or_default as either
 from plumbline.wire.decode import decode, encode
-from plumbline.wire.decode import given as either
 from plumbline.wire.errors import ApiError
 
 CONTRACT = bundle.document()

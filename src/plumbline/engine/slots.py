@@ -69,7 +69,8 @@ class Slots:
         self._num_blocks[slot] = 0
         self._last_token[slot] = state.token_ids[-1]
         self.temperature[slot] = sampling.temperature
-        self.top_k[slot] = sampling.top_k
+        # More than the vocabulary means all of it; the array holds int32.
+        self.top_k[slot] = min(sampling.top_k, np.iinfo(np.int32).max)
         self.top_p[slot] = sampling.top_p
         self.min_p[slot] = sampling.min_p
         self.seed[slot] = state.seed

@@ -15,10 +15,9 @@ import msgspec
 from .errors import ApiError, unparsable_body
 from .explain import explain
 
-__all__ = ["decode", "encode", "given"]
+__all__ = ["decode", "encode"]
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -29,11 +28,6 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 def encode(value: Any) -> bytes:
     """Return the JSON of a generated Struct; fields that are `UNSET` are left out."""
     return _encoder.encode(value)
-
-
-def given(value: T | msgspec.UnsetType | None, default: D) -> T | D:
-    """Return the value that a client gave, or the default where it gave none or null (HTTP-10)."""
-    return default if value is None or value is msgspec.UNSET else value
 
 
 def decode(root: type[T], body: bytes) -> T:
