@@ -88,18 +88,42 @@ class Road:
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
         """
         limit = self.engine.info.max_model_len
-        ids = await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
-        while len(ids) + needed > limit:
-            shorter = _without_oldest(turn) if turn.truncate_prompt else None
-            if shorter is None:
+        ids = await self._token_ids(turn)
+        if len(ids) + needed > limit:
+            found = await self._shortened(turn, limit - needed) if turn.truncate_prompt else None
+            if found is None:
                 raise PromptTooLongError(max_model_len=limit, prompt_tokens=len(ids), output_tokens=needed)
-            turn = shorter
-            ids = await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
+            turn, ids = found
         if not ids:
             raise EmptyPromptError
         return PreparedTurn(turn, tuple(ids))
+
+    async def _token_ids(self, turn: Turn) -> list[int]:
+        return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
+
+    async def _shortened(self, turn: Turn, room: int) -> tuple[Turn, list[int]] | None:
+        """The turn without as many of its oldest messages as it takes (R-18), and its tokens; None if none will do.
+
+        How many is found by halving, because every try renders the whole conversation: dropping one after the other
+        would take a time that grows with the square of its length.
+        """
+        if not isinstance(turn.prompt, ChatPrompt):
+            return None
+        ends = _ends_of_droppable(turn.prompt.messages)
+        best: tuple[Turn, list[int]] | None = None
+        low, high = 0, len(ends)
+        while low < high:
+            middle = (low + high) // 2
+            shorter = _without_oldest(turn, turn.prompt, ends[middle])
+            ids = await self._token_ids(shorter)
+            if len(ids) > room:
+                low = middle + 1
+            else:
+                high = middle
+                best = shorter, ids
+        return best
 
     async def answer(self, prepared: PreparedTurn, request_id: str) -> AsyncGenerator[ChoiceEvent, None]:
         """The events of all choices, as they come; those of one choice are in order.
@@ -240,19 +264,24 @@ def _raise_if_failed(chunk: TokenChunk) -> None:
         raise AbortedError("The server is shutting down.")
 
 
-def _without_oldest(turn: Turn) -> Turn | None:
-    """The turn without its oldest message that may go (R-18): never instructions, never the last message.
+def _ends_of_droppable(messages: Sequence[Message]) -> list[int]:
+    """Where the messages that may go from the front end (R-18): never instructions, never the last message.
 
     A tool result goes together with the call that it answers, because templates refuse one without the other.
     """
-    if not isinstance(turn.prompt, ChatPrompt):
-        return None
-    messages = turn.prompt.messages
-    start = next((i for i, m in enumerate(messages) if m.role not in ("system", "developer")), len(messages))
-    end = start + 1
-    while end < len(messages) and messages[end].role == "tool":
-        end += 1
-    if end >= len(messages):
-        return None
-    kept: tuple[Message, ...] = messages[:start] + messages[end:]
-    return msgspec.structs.replace(turn, prompt=msgspec.structs.replace(turn.prompt, messages=kept))
+    return [
+        index
+        for index in range(1, len(messages))
+        if messages[index].role != "tool" and messages[index - 1].role not in _INSTRUCTIONS
+    ]
+
+
+def _without_oldest(turn: Turn, prompt: ChatPrompt, end: int) -> Turn:
+    """The turn without the messages before `end` that are no instructions."""
+    kept = tuple(message for message in prompt.messages[:end] if message.role in _INSTRUCTIONS)
+    return msgspec.structs.replace(
+        turn, prompt=msgspec.structs.replace(prompt, messages=kept + prompt.messages[end:])
+    )
+
+
+_INSTRUCTIONS = ("system", "developer")

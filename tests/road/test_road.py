@@ -23,7 +23,8 @@ from support.models import (
 from plumbline.engine.api import GenerateRequest, SamplingParams
 from plumbline.events import Finish, TextDelta
 from plumbline.road import EmptyPromptError, PromptTooLongError, Road, merged
-from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
+from plumbline.text.render import Renderer
+from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, ToolCall, Turn
 
 
 def turn(*messages: Message, **changes: object) -> Turn:
@@ -78,6 +79,29 @@ def test_truncation_keeps_a_conversation_that_makes_sense(messages: tuple[Messag
         one_less = turn(*instructions, *dropped[-size:], *rest)
         with pytest.raises(PromptTooLongError):
             asyncio.run(road.prepare(one_less))
+
+
+def test_truncation_renders_a_long_conversation_only_a_few_times() -> None:
+    """R-18: dropping thousands of messages one after the other would keep the server at it for minutes."""
+    messages = [Message(role="user", content=f"words {number}") for number in range(3000)]
+    renderer = CountingRenderer(RENDERER.tokenizer, RENDERER.template)
+    road = Road(scripted(info=scripted_info(max_model_len=200)), renderer)
+
+    prepared = asyncio.run(road.prepare(turn(*messages, truncate_prompt=True)))
+
+    assert isinstance(prepared.turn.prompt, ChatPrompt)
+    assert prepared.turn.prompt.messages[-1] == messages[-1]
+    assert renderer.rendered <= 14  # The whole once, then log2(3000) tries.
+
+
+class CountingRenderer(Renderer):
+    """Counts how often it is asked."""
+
+    rendered = 0
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        self.rendered += 1
+        return super().token_ids(prompt)
 
 
 @pytest.mark.parametrize(("wanted", "fits"), [(None, 9), (0, 10), (1, 9), (4, 6), (10, 0), (11, None)])
