@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import pytest
 from support.asgi import Event, Server, serving
-from support.models import GatedEngine, said, scripted, served, tiny_engine, until
+from support.models import RENDERER, GatedEngine, said, scripted, served, tiny_engine, until
 
 from plumbline.engine.api import GenerateRequest, TokenChunk
+from plumbline.text.render import Renderer
+from plumbline.turn import Prompt
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "test-model", "messages": [{"role": "user", "content": "hello"}]},
@@ -123,6 +127,38 @@ async def test_a_client_that_leaves_ends_its_request(
         engine.let()
         assert await server.tasks_left() == set()
         assert engine.num_given == given
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_prompts_of_a_client_that_has_left_are_not_rendered(stream: bool) -> None:
+    """HTTP-11: a worker thread cannot be stopped, but the prompts after the one that it is at are dropped."""
+    renderer = GatedRenderer(RENDERER.tokenizer, RENDERER.template)
+    engine = GatedEngine()
+    async with serving(served(engine, renderer=renderer)) as server:
+        body = {**BODIES["/v1/completions"], "prompt": ["hello"] * 5, "stream": stream}
+        exchange = server.open("POST", "/v1/completions", body)
+        await until(lambda: renderer.rendered)
+        exchange.leave()
+        await exchange.finished()
+        renderer.gate.set()
+
+        assert await server.tasks_left() == set()
+        assert (renderer.rendered, engine.started) == (1, [])
+
+
+class GatedRenderer(Renderer):
+    """Renders when it is let."""
+
+    rendered = 0
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        self.rendered += 1
+        self.gate.wait(20)
+        return super().token_ids(prompt)
+
+    @cached_property
+    def gate(self) -> threading.Event:
+        return threading.Event()
 
 
 @each_api

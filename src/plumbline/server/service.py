@@ -90,7 +90,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         turn = read_chat(request, self._model.defaults)
-        prepared = await self._prepare(turn, "messages")
+        (prepared,) = await self._prepare(call, [turn], "messages")
         writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
         events = self._answer(prepared, call, arrived)
 
@@ -104,7 +104,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         plan = read_completion(request, self._model.defaults)
-        prepared = [await self._prepare(turn, "prompt") for turn in plan.turns]
+        prepared = await self._prepare(call, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
             request, plan, prompts, model=self._model.names[0], fingerprint=self._model.fingerprint
@@ -122,7 +122,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         turn = read_response(request, self._model.defaults)
-        prepared = await self._prepare(turn, "input")
+        (prepared,) = await self._prepare(call, [turn], "input")
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
         events = self._answer(prepared, call, arrived)
 
@@ -216,9 +216,12 @@ class PlumblineService(Service):
 
     # The road, with its failures turned into the API's
 
-    async def _prepare(self, turn: Turn, param: str) -> PreparedTurn:
+    async def _prepare(self, call: Call, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:
+        async def run() -> list[PreparedTurn]:
+            return [await self._road.prepare(turn) for turn in turns]
+
         try:
-            return await self._road.prepare(turn)
+            return await until_disconnect(call, run())
         except PromptTooLongError as error:  # ERR-09
             raise context_length_exceeded(
                 error.max_model_len, error.prompt_tokens + error.output_tokens, param
