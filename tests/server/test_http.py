@@ -497,6 +497,25 @@ async def test_a_full_queue_is_a_429(path: str, stream: bool) -> None:
         assert (await server.post(path, {**BODIES[path], "stream": stream})).status == 200
 
 
+async def test_more_choices_than_can_ever_run_are_the_requests_mistake() -> None:
+    """HTTP-13: a 429 would be tried again for ever, after all prompts have been tokenised for nothing."""
+    async with serving(served(scripted()), max_num_seqs=2, max_num_waiting=2) as server:
+        completion, chat = BODIES["/v1/completions"], BODIES["/v1/chat/completions"]
+        for path, body, param in (
+            ("/v1/completions", {**completion, "prompt": ["a"] * 3, "n": 2}, "prompt"),
+            ("/v1/completions", {**completion, "best_of": 5}, "n"),
+            ("/v1/chat/completions", {**chat, "n": 5}, "n"),
+        ):
+            answer = await server.post(path, body)
+            assert (answer.status, answer.error["param"], answer.error["code"]) == (
+                400,
+                param,
+                "invalid_value",
+            )
+        answer = await server.post("/v1/completions", {**completion, "prompt": ["a", "b"], "n": 2})
+        assert len(answer.json["choices"]) == 4
+
+
 async def test_a_request_that_does_not_fit_whole_leaves_nothing_behind() -> None:
     """HTTP-05 with `n`: of four choices three fit; none may go on."""
     engine = GatedEngine(max_inflight=3)

@@ -90,6 +90,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         turn = read_chat(request, self._model.defaults)
+        self._check_choices(turn.num_choices, "n")
         (prepared,) = await self._prepare(call, [turn], "messages")
         writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
         events = self._answer(prepared, call, arrived)
@@ -104,6 +105,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         plan = read_completion(request, self._model.defaults)
+        self._check_choices(len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n")
         prepared = await self._prepare(call, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
@@ -331,6 +333,15 @@ class PlumblineService(Service):
     def _check_model(self, name: str) -> None:
         if name not in self._model.names:
             raise model_not_found(name)
+
+    def _check_choices(self, count: int, param: str) -> None:
+        """What can never run all at once is the request's mistake, not a full queue: a 429 would be tried again."""
+        limit = self._settings.max_num_seqs + self._settings.max_num_waiting
+        if count > limit:
+            message = (
+                f"Invalid '{param}': {count} choices in all; this server generates {limit} at most at once."
+            )
+            raise invalid_request(message, param, "invalid_value")
 
     def _check_optional_model(self, name: str | msgspec.UnsetType | None) -> None:
         if isinstance(name, str):
