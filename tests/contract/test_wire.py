@@ -101,6 +101,8 @@ def test_waiting_is_at_least_a_second() -> None:
 
 def test_a_long_value_is_not_repeated_in_full() -> None:
     assert len(errors.invalid_value("x", "y" * 10_000).message) < 300
+    for make in (errors.model_not_found, errors.previous_response_not_found, errors.response_not_found):
+        assert len(make("y" * 10_000).message) < 300
     assert errors.invalid_value("x", {"a": 1}).message == "Invalid value for 'x': {\"a\":1}."
 
 

@@ -115,8 +115,7 @@ def invalid_value(param: str, got: Any, supported: Iterable[str] = ()) -> ApiErr
     values = listed([f"'{value}'" for value in supported], "and")
     hint = f" Supported values are: {values}." if values else ""
     shown = f"'{got}'" if isinstance(got, str) else msgspec.json.encode(got).decode()
-    shown = shown if len(shown) <= 200 else shown[:200] + "…"
-    return invalid_request(f"Invalid value for '{param}': {shown}.{hint}", param, "invalid_value")
+    return invalid_request(f"Invalid value for '{param}': {_cut(shown)}.{hint}", param, "invalid_value")
 
 
 def integer_above_max_value(param: str, bound: float, got: float, kind: str = "integer") -> ApiError:
@@ -165,7 +164,7 @@ def invalid_json_schema(param: str, name: str, why: str) -> ApiError:
 def previous_response_not_found(response_id: str) -> ApiError:
     """ST-05."""
     return invalid_request(
-        f"Previous response with id '{response_id}' not found.",
+        f"Previous response with id '{_cut(response_id)}' not found.",
         "previous_response_id",
         "previous_response_not_found",
     )
@@ -181,13 +180,15 @@ def invalid_api_key() -> ApiError:
 
 def model_not_found(model: str) -> ApiError:
     """MOD-03, ERR-06."""
-    message = f"The model `{model}` does not exist or you do not have access to it."
+    message = f"The model `{_cut(model)}` does not exist or you do not have access to it."
     return ApiError(404, message, INVALID_REQUEST, None, "model_not_found")
 
 
 def response_not_found(response_id: str) -> ApiError:
     """ST-03."""
-    return ApiError(404, f"Response with id '{response_id}' not found.", INVALID_REQUEST, "response_id", None)
+    return ApiError(
+        404, f"Response with id '{_cut(response_id)}' not found.", INVALID_REQUEST, "response_id", None
+    )
 
 
 def unsupported_operation(operation: str) -> ApiError:
@@ -250,6 +251,11 @@ def listed(words: list[str], conjunction: str) -> str:
 
 def _shown(number: float) -> str:
     return msgspec.json.encode(int(number) if number == int(number) else number).decode()
+
+
+def _cut(text: str) -> str:
+    """What a client sent, short enough to be sent back."""
+    return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _quoted(value: Any) -> str:
