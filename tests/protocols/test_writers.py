@@ -375,6 +375,22 @@ def test_function_tools_are_echoed_with_every_key() -> None:
     ]
 
 
+def test_nothing_of_a_tool_or_of_reasoning_is_lost_in_the_echo() -> None:
+    """R-11."""
+    tool = {
+        "type": "function", "name": "f", "description": "d", "parameters": {}, "strict": False,
+        "output_schema": {"type": "object"}, "defer_loading": False, "allowed_callers": ["direct"],
+    }  # fmt: skip
+    reasoning = {"effort": "low", "summary": "auto", "context": "auto", "generate_summary": "auto"}
+    writer = response_writer(tools=[tool], reasoning=reasoning)
+    writer.event(Finish("stop", Usage(1, 1)))
+    echoed = json.loads(encode(writer.response))
+
+    check_response(echoed)
+    assert echoed["tools"] == [tool]
+    assert echoed["reasoning"] == reasoning
+
+
 def test_snapshots_do_not_change_after_they_were_made() -> None:
     """RS-04: the first events are encoded as they were, however late."""
     writer = response_writer()

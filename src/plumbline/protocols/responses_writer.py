@@ -282,7 +282,11 @@ def _skeleton(request: CreateResponse, turn: Turn, model: str) -> Response:
         frequency_penalty=sampling.frequency_penalty,
         top_logprobs=or_default(request.top_logprobs, 0),
         reasoning=ResponseReasoning(
-            effort=or_default(reasoning.effort, None), summary=or_default(reasoning.summary, None)
+            mode=reasoning.mode,
+            effort=or_default(reasoning.effort, None),
+            summary=or_default(reasoning.summary, None),
+            context=reasoning.context,
+            generate_summary=reasoning.generate_summary,
         ),
         max_output_tokens=or_default(request.max_output_tokens, None),
         max_tool_calls=or_default(request.max_tool_calls, None),
@@ -305,6 +309,9 @@ def _echo_tool(tool: Any) -> ResponseTool:
             description=or_default(tool.description, None),
             parameters=or_default(tool.parameters, None),
             strict=or_default(tool.strict, None),
+            output_schema=tool.output_schema,
+            defer_loading=tool.defer_loading,
+            allowed_callers=tool.allowed_callers,
         )
     echoed: ResponseTool = tool
     return echoed
