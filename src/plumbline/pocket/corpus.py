@@ -219,14 +219,14 @@ KINDS: dict[str, Callable[[Lexicon], Sample]] = {
     "long": long_sample,
 }
 DEFAULT_MIX: dict[str, float] = {
-    "instruction": 48,
-    "json": 6,
+    "instruction": 42,
+    "json": 5,
     "talk": 10,
-    "tool_call": 20,
-    "parallel": 8,
+    "tool_call": 28,
+    "parallel": 10,
     "tool_result": 5,
     "no_tool": 5,
-    "long": 1,
+    "long": 0.6,
 }
 
 

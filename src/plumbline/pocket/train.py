@@ -34,7 +34,7 @@ def mix_at(tokens: float) -> dict[str, float]:
     if tokens < 2.5e6:
         return {"induction": 40, "instruction": 40, "json": 8, "talk": 6, "tool_call": 10, "tool_result": 3}
     mix = dict(corpus.DEFAULT_MIX)
-    mix["drill"] = 12
+    mix["drill"] = 8
     mix["long"] = 0.0 if tokens < 8e6 else mix["long"]
     return mix
 
@@ -155,7 +155,7 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1
-        keep = min(0.998, 1 - 1 / (1 + self.step / 10))
+        keep = min(0.99, 1 - 1 / (1 + self.step / 10))
         with torch.no_grad():
             for name, p in self.network.named_parameters():
                 self.average[name].lerp_(p, 1 - keep)
