@@ -151,7 +151,7 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
 def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str]) -> list[str]:
     """Explicit requests that name the tool and half natural ones that use the words of its name."""
     mentioned = [k for k, kind in params.items() if not kind.endswith("?") or lx.chance(0.5)]
-    if lx.chance(0.2):
+    if lx.chance(0.1):
         lx.rng.shuffle(mentioned)
     spoken = {k: k.replace("_", " ") for k in mentioned}
     plain = [f"{spoken[k]} {{{k}}}" for k in mentioned]
@@ -171,11 +171,7 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
         return [
             f"{verb.capitalize()} the {thing} for {slot}.",
             f"{verb.capitalize()} the {thing} of {slot}.",
-            f"What is the {thing} of {slot}?",
-            f"What is the {thing} in {slot}?",
             f"Can you {verb} the {thing} for {slot}?",
-            f"Show me the {thing} for {slot}.",
-            f"I need the {thing} of {slot}.",
             f"{slot}: {verb} the {thing}",
         ]
     return [
@@ -199,11 +195,11 @@ def make_tool(lx: Lexicon, lean: bool = False) -> Tool:
     return everyday(lx) if lx.split == "train" and lx.chance(0.2) else invented(lx, lean)
 
 
-def toolbox(lx: Lexicon, low: int = 1, high: int = 4) -> list[Tool]:
-    """Tools with distinct names."""
+def toolbox(lx: Lexicon, low: int = 1, high: int = 4, short: bool = False) -> list[Tool]:
+    """Tools with distinct names; half of the boxes, or all that are to be `short`, hold lean ones."""
     tools: dict[str, Tool] = {}
     wanted = lx.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4)) if high == 4 else lx.rng.randint(low, high)
-    lean = lx.chance(0.5)
+    lean = short or lx.chance(0.5)
     if lean and low < high < 5:
         wanted = lx.rng.randint(2, high)
     while len(tools) < wanted:

@@ -184,7 +184,7 @@ class Trainer:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket train", description=__doc__)
     parser.add_argument("--run", type=Path, default=Path(".pocket"), help="folder of the checkpoint")
-    parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on, padding included")
+    parser.add_argument("--tokens", type=float, default=25e6, help="tokens to train on, padding included")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument(
         "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
