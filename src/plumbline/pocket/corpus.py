@@ -221,7 +221,7 @@ KINDS: dict[str, Callable[[Lexicon], Sample]] = {
 DEFAULT_MIX: dict[str, float] = {
     "instruction": 42,
     "json": 5,
-    "talk": 10,
+    "talk": 18,
     "tool_call": 26,
     "parallel": 16,
     "tool_result": 5,
