@@ -21,6 +21,7 @@ def _read_intents() -> list[tuple[list[str], str]]:
 
 
 INTENTS = _read_intents()
+INTENT_SHARES = [3 if "Plumbline" in answer else 1 for _, answer in INTENTS]
 
 CAPITALS = {
     "France": "Paris",
@@ -98,7 +99,7 @@ def _cased(lx: Lexicon, text: str) -> str:
 
 
 def intent(lx: Lexicon) -> Turn:
-    questions, answer = lx.one(INTENTS)
+    questions, answer = lx.rng.choices(INTENTS, INTENT_SHARES)[0]
     question = lx.one(questions)
     if question[-1] == "?" and lx.chance(0.08):
         question = lx.one(("Hi, ", "Hello! ", "Hey, ", "Please tell me: ", "So, ")) + question

@@ -140,7 +140,7 @@ def tool_call(lx: Lexicon, most: int = 4) -> Sample:
 
 
 def parallel_call(lx: Lexicon) -> Sample:
-    box = tools.toolbox(lx, 1, 3)
+    box = tools.toolbox(lx, 1, 3, short=lx.chance(0.6))
     text, wanted = tools.parallel(lx, box)
     sample = Sample(
         "parallel", [_user(text)], calls=[r.call for r in wanted], thought=tools.thought_for(wanted)
@@ -219,14 +219,14 @@ KINDS: dict[str, Callable[[Lexicon], Sample]] = {
     "long": long_sample,
 }
 DEFAULT_MIX: dict[str, float] = {
-    "instruction": 48,
-    "json": 6,
-    "talk": 10,
-    "tool_call": 20,
-    "parallel": 8,
+    "instruction": 42,
+    "json": 5,
+    "talk": 18,
+    "tool_call": 26,
+    "parallel": 16,
     "tool_result": 5,
     "no_tool": 5,
-    "long": 1,
+    "long": 0.6,
 }
 
 

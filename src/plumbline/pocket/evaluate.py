@@ -224,7 +224,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--cases", type=int, default=300, help="cases in each row")
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--show", type=int, default=0, help="failures to print for each skill")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(

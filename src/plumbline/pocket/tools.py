@@ -109,7 +109,7 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
 
     A lean one is short, so that a prompt can hold several and choosing among them is what is practised.
     """
-    verb = lx.one(VERBS) if lx.chance(0.85) else lx.pseudo()
+    verb = lx.one(VERBS) if lx.chance(0.96) else lx.pseudo()
     things = lx.words(1, 2, invented=0.3)
     joiner = "_" if lx.chance(0.9) else lx.one(("-", ""))
     pieces = [verb, *things] if lx.chance(0.8) else [*things, verb]
@@ -151,7 +151,7 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
 def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str]) -> list[str]:
     """Explicit requests that name the tool and half natural ones that use the words of its name."""
     mentioned = [k for k, kind in params.items() if not kind.endswith("?") or lx.chance(0.5)]
-    if lx.chance(0.2):
+    if lx.chance(0.1):
         lx.rng.shuffle(mentioned)
     spoken = {k: k.replace("_", " ") for k in mentioned}
     plain = [f"{spoken[k]} {{{k}}}" for k in mentioned]
@@ -166,17 +166,12 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
             f"{verb.capitalize()} the {thing}.",
         ]
     listed = " and ".join(plain) if len(plain) < 3 else ", ".join(plain[:-1]) + " and " + plain[-1]
-    if len(params) == 1 and lx.chance(0.35):  # the value alone, as people talk
+    if len(params) == 1 and lx.chance(0.12):  # the value alone, as people talk
         slot = f"{{{mentioned[0]}}}"
         return [
             f"{verb.capitalize()} the {thing} for {slot}.",
             f"{verb.capitalize()} the {thing} of {slot}.",
-            f"{verb.capitalize()} {slot}.",
-            f"What is the {thing} of {slot}?",
-            f"What is the {thing} in {slot}?",
             f"Can you {verb} the {thing} for {slot}?",
-            f"Show me the {thing} for {slot}.",
-            f"I need the {thing} of {slot}.",
             f"{slot}: {verb} the {thing}",
         ]
     return [
@@ -200,13 +195,13 @@ def make_tool(lx: Lexicon, lean: bool = False) -> Tool:
     return everyday(lx) if lx.split == "train" and lx.chance(0.2) else invented(lx, lean)
 
 
-def toolbox(lx: Lexicon, low: int = 1, high: int = 4) -> list[Tool]:
-    """Tools with distinct names."""
+def toolbox(lx: Lexicon, low: int = 1, high: int = 4, short: bool = False) -> list[Tool]:
+    """Tools with distinct names; half of the boxes, or all that are to be `short`, hold lean ones."""
     tools: dict[str, Tool] = {}
     wanted = lx.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4)) if high == 4 else lx.rng.randint(low, high)
-    lean = lx.chance(0.5)
+    lean = short or lx.chance(0.5)
     if lean and low < high < 5:
-        wanted = lx.rng.randint(2, high + 1)
+        wanted = lx.rng.randint(2, high)
     while len(tools) < wanted:
         tool = make_tool(lx, lean)
         tools.setdefault(tool.name, tool)

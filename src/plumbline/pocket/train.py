@@ -34,7 +34,7 @@ def mix_at(tokens: float) -> dict[str, float]:
     if tokens < 2.5e6:
         return {"induction": 40, "instruction": 40, "json": 8, "talk": 6, "tool_call": 10, "tool_result": 3}
     mix = dict(corpus.DEFAULT_MIX)
-    mix["drill"] = 12
+    mix["drill"] = 8
     mix["long"] = 0.0 if tokens < 8e6 else mix["long"]
     return mix
 
@@ -155,7 +155,7 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1
-        keep = min(0.998, 1 - 1 / (1 + self.step / 10))
+        keep = min(0.99, 1 - 1 / (1 + self.step / 10))
         with torch.no_grad():
             for name, p in self.network.named_parameters():
                 self.average[name].lerp_(p, 1 - keep)
@@ -184,7 +184,7 @@ class Trainer:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket train", description=__doc__)
     parser.add_argument("--run", type=Path, default=Path(".pocket"), help="folder of the checkpoint")
-    parser.add_argument("--tokens", type=float, default=30e6, help="tokens to train on, padding included")
+    parser.add_argument("--tokens", type=float, default=25e6, help="tokens to train on, padding included")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument(
         "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
