@@ -46,7 +46,7 @@ class Environment:
         # torch comes first and alone, pinned to the very release: where a CPU build of that release is at hand, the
         # pin takes it, and nothing that is installed later can replace it.
         self._pip(_pin("torch"))
-        self._pip("-c", CONSTRAINTS, "-e", f".[{extras}]")
+        self._pip("-c", str(_constraints(self._folder)), "-e", f".[{extras}]")
         stamp.write_text(wanted, "utf-8")
 
     def run(self, command: str, *arguments: str, **variables: str) -> None:
@@ -65,6 +65,20 @@ def _pin(name: str) -> str:
         if line.startswith(f"{name}=="):
             return line
     raise LookupError(f"{CONSTRAINTS} has no pin for {name}")
+
+
+def _constraints(environment: Path, name: str = CONSTRAINTS) -> Path:
+    """The pins to install with, written into the environment.
+
+    torch's CUDA builds bring the very Triton that they were built with, its CPU builds none. A pin of ours must not
+    contradict the former, and is needed for the latter: the kernels are tested under Triton's interpreter.
+    """
+    brought = any(environment.glob("lib/python*/site-packages/triton-*.dist-info"))
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+    kept = [line for line in lines if not (brought and line.startswith("triton=="))]
+    path = environment / name
+    path.write_text("\n".join(kept) + "\n", "utf-8")
+    return path
 
 
 @nox.session(venv_backend="none")
@@ -144,5 +158,6 @@ def docs(session: nox.Session) -> None:
 def minimums(session: nox.Session) -> None:
     """Run the fast suite on the oldest releases that pyproject.toml allows (minimums.txt names them)."""
     session.install(_pin("torch"))
-    session.install("-c", "minimums.txt", "-e", f".[{DEV}]")
+    pins = _constraints(Path(session.virtualenv.location), "minimums.txt")
+    session.install("-c", str(pins), "-e", f".[{DEV}]")
     session.run("python", "-m", "pytest", *session.posargs)

@@ -90,6 +90,9 @@ class Road:
         limit = self.engine.info.max_model_len
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
+        least = self.renderer.least_tokens(turn.prompt)
+        if least > limit and not turn.truncate_prompt:
+            raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
         ids = await self._token_ids(turn)
         if len(ids) + needed > limit:
             found = await self._shortened(turn, limit - needed) if turn.truncate_prompt else None

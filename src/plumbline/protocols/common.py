@@ -125,8 +125,31 @@ def read_sampling(
     )
 
 
+_OWN_VARIABLES = frozenset(
+    {
+        "add_generation_prompt",
+        "bos_token",
+        "continue_final_message",
+        "eos_token",
+        "messages",
+        "raise_exception",
+        "strftime_now",
+        "tools",
+    }
+)
+
+
 def thinking_kwargs(effort: str | None, explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """Template variables for a reasoning effort: `none` turns thinking off, anything else on; explicit kwargs win."""
+    """Template variables for a reasoning effort: `none` turns thinking off, anything else on; explicit kwargs win.
+
+    Raises:
+        ApiError: 400 for a variable that is not the client's to set.
+    """
+    for name in explicit:
+        if name in _OWN_VARIABLES:
+            raise unsupported_parameter(
+                f"chat_template_kwargs.{name}", "is set by the server from other fields"
+            )
     found: dict[str, Any] = {}
     if effort is not None:
         found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}

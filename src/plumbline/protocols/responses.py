@@ -127,6 +127,12 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
                     raise unsupported_value(
                         f"tools[{index}].strict", True, "is not supported by this server yet"
                     )
+                if tool.defer_loading is True:
+                    raise unsupported_value(f"tools[{index}].defer_loading", True)
+                if "direct" not in or_default(tool.allowed_callers, ["direct"]):
+                    raise unsupported_value(
+                        f"tools[{index}].allowed_callers", tool.allowed_callers, "must contain 'direct'"
+                    )
                 found.append(
                     Tool(
                         name=tool.name,

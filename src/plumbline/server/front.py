@@ -94,6 +94,13 @@ class Front:
                 f"The request body has {int(length)} bytes; this server takes {self._max_body_bytes} at most.",
                 code="request_too_large",
             )
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding not in (b"", b"identity"):
+            return ApiError(
+                415,
+                f"Unsupported content encoding '{encoding.decode('latin-1')[:100]}'. Send the body uncompressed.",
+                code="unsupported_media_type",
+            )
         media_type = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
         if media_type != b"application/json" and not media_type.endswith(b"+json"):  # HTTP-08
             return ApiError(

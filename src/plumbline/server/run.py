@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 
 import uvicorn
@@ -33,7 +34,7 @@ def run(settings: Settings) -> int:
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.shutdown_timeout),
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
         lifespan="on",
     )
     server = uvicorn.Server(config)

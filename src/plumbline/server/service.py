@@ -30,7 +30,7 @@ from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequ
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
-from plumbline.protocols.common import or_default
+from plumbline.protocols.common import or_default, thinking_kwargs
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
 from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
@@ -183,7 +183,7 @@ class PlumblineService(Service):
             prompt = ChatPrompt(
                 messages=read_messages(or_default(request.messages, [])),
                 tools=read_tool_list(or_default(request.tools, [])),
-                template_kwargs=or_default(request.chat_template_kwargs, {}),
+                template_kwargs=thinking_kwargs(None, or_default(request.chat_template_kwargs, {})),
                 add_generation_prompt=or_default(request.add_generation_prompt, not continued),
                 continue_final_message=continued,
             )

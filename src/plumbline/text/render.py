@@ -13,6 +13,10 @@ from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt,
 __all__ = ["Renderer"]
 
 
+_NORMALISED = 4
+"""How many times shorter a normaliser may make a text."""
+
+
 class Renderer:
     """Turns prompts into token ids for one model. Safe to use from several threads."""
 
@@ -32,6 +36,21 @@ class Renderer:
             raise TemplateError("The messages or tools are nested too deeply.") from error
         except UnguardableTextError as error:
             raise TemplateError(str(error)) from error
+
+    def least_tokens(self, prompt: Prompt) -> int:
+        """A number of tokens that the prompt certainly has, from the length of its text alone.
+
+        Encoding megabytes costs seconds and gigabytes; a prompt that cannot fit is known without it. No token has more
+        bytes than the longest; the factor leaves room for normalisers, which may shorten a text.
+        """
+        match prompt:
+            case TokenPrompt():
+                return len(prompt.token_ids)
+            case TextPrompt():
+                size = len(prompt.text)
+            case ChatPrompt():
+                size = sum(len(message.content or "") for message in prompt.messages)
+        return size // (self.tokenizer.longest_token * _NORMALISED)
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         match prompt:

@@ -67,6 +67,7 @@ class TextTokenizer:
             }
         )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
+        self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token: str | None = _token_text(config.get("bos_token"))
         self.eos_token: str | None = _token_text(config.get("eos_token"))
         self._adds_bos = self.bos_token in self.added and _adds_bos(whole, self.added[self.bos_token])
