@@ -94,6 +94,24 @@ def test_truncation_renders_a_long_conversation_only_a_few_times() -> None:
     assert renderer.rendered <= 14  # The whole once, then log2(3000) tries.
 
 
+def test_a_prompt_that_cannot_fit_is_refused_without_encoding_it() -> None:
+    """ERR-09: megabytes of text would cost seconds and gigabytes only to be refused."""
+    renderer = CountingRenderer(RENDERER.tokenizer, RENDERER.template)
+    road = Road(scripted(info=scripted_info(max_model_len=200)), renderer)
+
+    with pytest.raises(PromptTooLongError):
+        asyncio.run(road.prepare(turn(Message(role="user", content="words " * 100_000))))
+
+    assert renderer.rendered == 0
+
+
+@given(text=st.text(max_size=3000))
+def test_a_prompt_never_has_fewer_tokens_than_its_length_tells(text: str) -> None:
+    prompt = TextPrompt(text)
+
+    assert RENDERER.least_tokens(prompt) <= len(RENDERER.token_ids(prompt))
+
+
 class CountingRenderer(Renderer):
     """Counts how often it is asked."""
 

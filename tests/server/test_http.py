@@ -292,6 +292,14 @@ async def test_a_body_of_another_type_is_refused(path: str, kind: str) -> None:
         assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
 
 
+async def test_a_compressed_body_is_refused() -> None:
+    """HTTP-08: it would otherwise be taken for malformed JSON."""
+    async with serving(served(scripted())) as server:
+        answer = await server.post("/v1/responses", b"\x1f\x8b", headers={"content-encoding": "gzip"})
+
+        assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+
+
 @pytest.mark.parametrize(
     "kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"]
 )

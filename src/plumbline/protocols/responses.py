@@ -129,9 +129,10 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
                     )
                 if tool.defer_loading is True:
                     raise unsupported_value(f"tools[{index}].defer_loading", True)
-                if "direct" not in or_default(tool.allowed_callers, ["direct"]):
+                callers = or_default(tool.allowed_callers, None)
+                if callers is not None and "direct" not in callers:
                     raise unsupported_value(
-                        f"tools[{index}].allowed_callers", tool.allowed_callers, "must contain 'direct'"
+                        f"tools[{index}].allowed_callers", callers, "must contain 'direct'"
                     )
                 found.append(
                     Tool(
