@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal, TypeVar
 
@@ -39,7 +40,7 @@ __all__ = [
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class OpenItem:
+class OpenItem(ABC):
     """An item that is being written. Subclasses know their parts and their events."""
 
     prefix = ""
@@ -53,17 +54,21 @@ class OpenItem:
     def text(self) -> str:
         return "".join(self.texts)
 
+    @abstractmethod
     def added(self) -> OutputItem:
-        raise NotImplementedError
+        """The item as `output_item.added` shows it: empty, with its identity."""
 
+    @abstractmethod
     def part(self, *, empty: bool) -> OutputTextContent | RefusalContent | ReasoningTextContent | None:
-        raise NotImplementedError
+        """Its only content part, empty or as it stands; None for an item without parts."""
 
+    @abstractmethod
     def done_event(self, index: int) -> ResponseStreamEvent:
-        raise NotImplementedError
+        """The event that closes its text."""
 
+    @abstractmethod
     def finished(self, status: ItemStatus) -> OutputItem:
-        raise NotImplementedError
+        """The item as `output_item.done` and the final response show it."""
 
 
 ItemKind = TypeVar("ItemKind", bound=OpenItem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from importlib.resources import files
 from typing import TypeVar
@@ -26,7 +26,6 @@ from plumbline._generated.own import (
 )
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
-from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
@@ -35,14 +34,13 @@ from plumbline.protocols.completions import CompletionPlan, CompletionWriter, Pr
 from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
 from plumbline.road import (
-    AbortedError,
     EmptyPromptError,
-    GenerationError,
     PreparedTurn,
     PromptTooLongError,
     Road,
     merged,
 )
+from plumbline.server.failures import FAILURES, api_errors, as_api_error
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.settings import Settings
@@ -55,12 +53,9 @@ from plumbline.wire.decode import encode
 from plumbline.wire.errors import (
     ApiError,
     context_length_exceeded,
-    engine_unavailable,
     envelope,
     invalid_request,
     model_not_found,
-    rate_limited,
-    server_error,
     unsupported_value,
 )
 from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
@@ -266,7 +261,7 @@ class PlumblineService(Service):
         for number, turn in enumerate(prepared):
             entries = None
             if plan.logprobs is not None:
-                entries = await _api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
+                entries = await api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
             found.append(
                 PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
             )
@@ -279,7 +274,7 @@ class PlumblineService(Service):
         frames: Callable[[AsyncIterator[ChoiceEvent]], Frames],
     ) -> Reply:
         interval = self._settings.keep_alive_interval
-        primed = await _api_errors(until_disconnect(call, prime(events, interval)))
+        primed = await api_errors(until_disconnect(call, prime(events, interval)))
         close_with_request(primed.aclose)
         reply = KeepAlive(self._closed(frames(primed), call), interval)
         close_with_request(reply.aclose)
@@ -310,10 +305,10 @@ class PlumblineService(Service):
     def _midway(self, error: Exception, call: Call) -> ApiError:
         """What the client is told of a failure that comes too late for a status."""
         self._metrics.failed_midway()
-        if not isinstance(error, _FAILURES):
+        if not isinstance(error, FAILURES):
             # ERR-13: the log has the traceback under the request id; the client gets neither.
             _log.error("request %s failed in mid-stream", call.request_id, exc_info=error)
-        return _as_api_error(error)
+        return as_api_error(error)
 
     async def _consume(
         self,
@@ -326,7 +321,7 @@ class PlumblineService(Service):
                 async for index, event in events:
                     take(index, event)
 
-        await _api_errors(until_disconnect(call, run()))
+        await api_errors(until_disconnect(call, run()))
 
     # Small things
 
@@ -368,32 +363,6 @@ async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[C
             yield frame(encode(chunk))
     for chunk in writer.end():
         yield frame(encode(chunk))
-
-
-_FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
-"""What the road and the engine raise by design."""
-
-
-async def _api_errors(work: Awaitable[T]) -> T:
-    """Await, with the engine's failures turned into the API's."""
-    try:
-        return await work
-    except _FAILURES as error:
-        raise _as_api_error(error) from error
-
-
-def _as_api_error(error: Exception) -> ApiError:
-    match error:
-        case EngineFullError():
-            return rate_limited(str(error), error.retry_after)
-        case EngineClosedError() | AbortedError():
-            return engine_unavailable(str(error))
-        case RefusedRequestError():
-            return invalid_request(str(error), error.param)
-        case GenerationError():
-            return server_error(str(error))
-        case _:
-            return server_error()
 
 
 def _event_name(event: msgspec.Struct) -> str:

@@ -1,0 +1,39 @@
+"""What the road and the engine raise, said in the API's words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
+from plumbline.road import AbortedError, GenerationError
+from plumbline.wire.errors import ApiError, engine_unavailable, invalid_request, rate_limited, server_error
+
+__all__ = ["FAILURES", "api_errors", "as_api_error"]
+
+T = TypeVar("T")
+
+FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
+"""What the road and the engine raise by design."""
+
+
+async def api_errors(work: Awaitable[T]) -> T:
+    """Await, with the engine's failures turned into the API's."""
+    try:
+        return await work
+    except FAILURES as error:
+        raise as_api_error(error) from error
+
+
+def as_api_error(error: Exception) -> ApiError:
+    match error:
+        case EngineFullError():
+            return rate_limited(str(error), error.retry_after)
+        case EngineClosedError() | AbortedError():
+            return engine_unavailable(str(error))
+        case RefusedRequestError():
+            return invalid_request(str(error), error.param)
+        case GenerationError():
+            return server_error(str(error))
+        case _:
+            return server_error()
