@@ -13,7 +13,22 @@ import msgspec
 
 from plumbline.engine.api import SamplingParams
 
-__all__ = ["ChatPrompt", "Message", "Prompt", "TextPrompt", "TokenPrompt", "Tool", "ToolCall", "Turn"]
+__all__ = [
+    "ChatPrompt",
+    "ChoiceFormat",
+    "JsonFormat",
+    "LarkFormat",
+    "Message",
+    "OutputFormat",
+    "Prompt",
+    "RegexFormat",
+    "TextPrompt",
+    "TokenPrompt",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "Turn",
+]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -40,14 +55,59 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
+class JsonFormat(msgspec.Struct, frozen=True):
+    """One JSON document."""
+
+    schema: Mapping[str, Any] | bool | None = None
+    """What it must satisfy; None means any JSON object (`json_object`)."""
+    strict: bool = False
+    """The schema keeps to OpenAI's strict subset (SO rules); only the reader looks at it."""
+
+
+class RegexFormat(msgspec.Struct, frozen=True):
+    """Text that matches this pattern from its first to its last character."""
+
+    pattern: str
+
+
+class ChoiceFormat(msgspec.Struct, frozen=True):
+    """One of these texts."""
+
+    choices: tuple[str, ...]
+
+
+class LarkFormat(msgspec.Struct, frozen=True):
+    """Text of this grammar, in llguidance's dialect of Lark, with a rule `start`."""
+
+    grammar: str
+
+
+OutputFormat = JsonFormat | RegexFormat | ChoiceFormat | LarkFormat
+"""A form that the text of an answer is promised to have."""
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the model may call."""
+    """A function that the model may call, or a custom tool, whose input is text."""
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    """A JSON Schema object."""
+    """A JSON Schema object. A custom tool has the one string property `input`."""
     strict: bool | None = None
+    custom: bool = False
+    input_format: RegexFormat | LarkFormat | None = None
+    """For a custom tool: the form of its input; None means any text."""
+
+
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which calls an answer may or must contain."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    """`required`: at least one call, and no text but reasoning before it."""
+    names: tuple[str, ...] | None = None
+    """Only these tools may be called (a named tool or `allowed_tools`); None means all."""
+    parallel: bool = True
+    """False: at most one call in an answer."""
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +140,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: Prompt
     sampling: SamplingParams
+    output_format: OutputFormat | None = None
+    tool_choice: ToolChoice = ToolChoice(mode="none")
+    """Over the tools of `prompt`. With `none` nothing in the answer is read as a call."""
     stop: tuple[str, ...] = ()
     """Generation ends at the first of these to be completed."""
     include_stop: bool = False
