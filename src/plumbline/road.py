@@ -1,19 +1,22 @@
 """The one road from a turn to the events of its answer.
 
 Every answer of every API surface, streaming or not, comes down this road: render, generate, detokenise, watch for stop
-strings, count. Nothing else computes a finish reason or a usage number.
+strings, read the dialect, count. Nothing else computes a finish reason or a usage number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.speech import Speech
 from plumbline.engine.api import Engine, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
 from plumbline.text.assemble import TextAssembler
@@ -31,6 +34,8 @@ __all__ = [
     "merged",
 ]
 
+
+_log = logging.getLogger("plumbline.road")
 
 T = TypeVar("T")
 
@@ -65,14 +70,17 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
+    inside_reasoning: bool = False
+    """Generation starts inside the model's thinking."""
 
 
 class Road:
     """Joins one engine with one model's text. Has no state of its own between answers."""
 
-    def __init__(self, engine: Engine, renderer: Renderer) -> None:
+    def __init__(self, engine: Engine, renderer: Renderer, speech: Speech | None = None) -> None:
         self.engine = engine
         self.renderer = renderer
+        self.speech = speech
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -101,7 +109,9 @@ class Road:
             turn, ids = found
         if not ids:
             raise EmptyPromptError
-        return PreparedTurn(turn, tuple(ids))
+        speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
+        inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
+        return PreparedTurn(turn, tuple(ids), inside)
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
@@ -170,6 +180,7 @@ class Road:
     ) -> AsyncGenerator[OutputEvent, None]:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
+        parser = self._parser(prepared)
         assembler = TextAssembler(
             self.tokenizer,
             stop=turn.stop,
@@ -177,7 +188,11 @@ class Road:
             skip_special_tokens=turn.skip_special_tokens,
             # The end of sequence is never text of an answer, whether or not special tokens are shown.
             hidden_ids=self.engine.info.eos_token_ids,
+            shown_ids=frozenset()
+            if parser is None or self.speech is None
+            else self.speech.shown_ids(calls=parser.reads_calls),
             logprobs=sampling.logprobs is not None,
+            token_ends=parser is not None,
         )
         cached = 0
         reason: FinishReason = "stop"
@@ -192,21 +207,63 @@ class Road:
                 cached = max(cached, chunk.num_cached_tokens)
                 delta = assembler.push(chunk.token_ids, chunk.logprobs)
                 if delta is not None:
-                    yield delta
+                    if parser is None:
+                        yield delta
+                    else:
+                        for event in parser.push(delta):
+                            yield event
                 if assembler.stop_match is not None:
                     break  # Closing the stream aborts the engine's request and frees its blocks.
                 if chunk.token_ids:
                     last_token = chunk.token_ids[-1]
                 if chunk.finish_reason is not None:
                     reason = "length" if chunk.finish_reason == "length" else "stop"
-        rest = assembler.finish()
-        if rest is not None:
-            yield rest
         match_: int | str | None = assembler.stop_match
-        if match_ is None and reason == "stop" and last_token in sampling.stop_token_ids:
+        if match_ is not None:
+            reason = "stop"
+        elif reason == "stop" and last_token in sampling.stop_token_ids:
             match_ = last_token
-        usage = Usage(len(prepared.prompt_token_ids), assembler.num_tokens, cached_tokens=cached)
-        yield Finish("stop" if assembler.stop_match is not None else reason, usage, match_)
+        rest = assembler.finish()
+        reasoning_tokens = 0
+        if parser is None:
+            if rest is not None:
+                yield rest
+        else:
+            for event in (*(() if rest is None else parser.push(rest)), *parser.finish(reason)):
+                yield event
+            reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
+            if reason == "stop" and parser.num_calls:
+                reason = (
+                    "tool_calls"  # CHAT-05: what the token limit ended stays `length`, with calls or without.
+                )
+            for warning in parser.warnings:
+                _log.warning("request %s: %s", request_id, warning)
+        usage = Usage(
+            len(prepared.prompt_token_ids),
+            assembler.num_tokens,
+            cached_tokens=cached,
+            reasoning_tokens=reasoning_tokens,
+        )
+        yield Finish(reason, usage, match_)
+
+    def _parser(self, prepared: PreparedTurn) -> DialectParser | None:
+        """What reads the answer; None where all of it is text, as in plain completions."""
+        prompt, choice = prepared.turn.prompt, prepared.turn.tool_choice
+        if self.speech is None or not isinstance(prompt, ChatPrompt):
+            return None
+        tools: dict[str, Mapping[str, Any]] = {}
+        if choice.mode != "none":
+            tools = {
+                tool.name: tool.parameters or {}
+                for tool in prompt.tools
+                if choice.names is None or tool.name in choice.names  # TOOL-06
+            }
+        return self.speech.parser(
+            tools,
+            inside=prepared.inside_reasoning,
+            earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
+            logprobs=prepared.turn.sampling.logprobs is not None,
+        )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
         return GenerateRequest(

@@ -52,7 +52,7 @@ from plumbline.protocols.common import (
     tag_of,
     thinking_kwargs,
 )
-from plumbline.turn import ChatPrompt, Turn
+from plumbline.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
 __all__ = ["ChatWriter", "check_ending", "read_chat"]
@@ -122,6 +122,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     )
     return Turn(
         prompt=prompt,
+        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
         sampling=read_sampling(
             request,
             defaults,

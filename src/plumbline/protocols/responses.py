@@ -27,7 +27,7 @@ from plumbline.protocols.common import (
     thinking_kwargs,
 )
 from plumbline.protocols.responses_input import read_input
-from plumbline.turn import ChatPrompt, Tool, Turn
+from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
     invalid_request,
     missing_required_parameter,
@@ -75,8 +75,10 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         kind = "json_schema" if hasattr(text.format, "schema") else "json_object"
         raise unsupported_value("text.format.type", kind, "is not supported by this server yet")
     wants_logprobs = LOGPROBS in or_default(request.include, [])
+    prompt = read_response_prompt(request)
     return Turn(
-        prompt=read_response_prompt(request),
+        prompt=prompt,
+        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
         sampling=read_sampling(
             request,
             defaults,

@@ -12,6 +12,8 @@ import msgspec
 import torch
 
 from plumbline import __version__
+from plumbline.dialects.registry import UnknownDialectError, choose
+from plumbline.dialects.speech import Speech
 from plumbline.engine.api import Engine
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.loop import PlumblineEngine
@@ -39,6 +41,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults
     created: int
     fingerprint: str
+    speech: Speech | None = None
+    """How the model writes reasoning and calls; None reads every answer as text."""
 
 
 def load(settings: Settings) -> ServedModel:
@@ -53,12 +57,23 @@ def load(settings: Settings) -> ServedModel:
     names = settings.served_model_names or (_name(folder, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    try:
+        chosen = choose(
+            template.source if template is not None else "",
+            tool=settings.tool_parser,
+            reasoning=settings.reasoning_parser,
+        )
+    except UnknownDialectError as error:
+        raise SettingsError(str(error)) from error
     engine = _build_engine(folder, settings, names[0])
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
         engine=engine,
         renderer=Renderer(tokenizer, template),
+        speech=Speech(
+            chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
+        ),
         names=names,
         defaults=_defaults(folder, settings, engine.info.vocab_size),
         created=int(time.time()),

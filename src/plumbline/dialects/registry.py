@@ -1,0 +1,95 @@
+"""All dialects by name, and the choice of the ones that a model speaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from plumbline.dialects.api import ReasoningDialect, ToolDialect
+from plumbline.dialects.families import qwen
+
+__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
+
+_FAMILIES: Final = (qwen,)
+
+D = TypeVar("D", ToolDialect, ReasoningDialect)
+
+
+class UnknownDialectError(ValueError):
+    """No dialect has this name; the text lists those there are."""
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The dialects of a served model, and why."""
+
+    tool: ToolDialect | None
+    reasoning: ReasoningDialect | None
+    tool_reason: str = ""
+    """`given`, `detected` or `none detected`."""
+    reasoning_reason: str = ""
+
+    def describe(self) -> str:
+        """The line that the server prints at its start."""
+        tool = self.tool.name if self.tool is not None else "none"
+        reasoning = self.reasoning.name if self.reasoning is not None else "none"
+        return (
+            f"Tool calls are read as {tool} ({self.tool_reason}; --tool-parser), "
+            f"reasoning as {reasoning} ({self.reasoning_reason}; --reasoning-parser)"
+        )
+
+
+def _by_name(dialects: Iterable[D]) -> dict[str, D]:
+    found: dict[str, D] = {}
+    for dialect in dialects:
+        for name in (dialect.name, *dialect.aliases):
+            if found.setdefault(name, dialect) is not dialect:
+                raise RuntimeError(f"two dialects are called {name!r}")
+    return found
+
+
+TOOL_DIALECTS: Final[Mapping[str, ToolDialect]] = _by_name(
+    [dialect for family in _FAMILIES for dialect in family.TOOLS]
+)
+"""By name and alias."""
+REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _by_name(
+    [dialect for family in _FAMILIES for dialect in family.REASONING]
+)
+"""By name and alias."""
+
+
+def choose(template: str, *, tool: str = "auto", reasoning: str = "auto") -> Chosen:
+    """The dialects to read a model's answers with.
+
+    Args:
+        template: the source of its chat template; empty if it has none.
+        tool: a name, `none`, or `auto`: the most particular dialect whose marks are in the template.
+        reasoning: the same for the thinking.
+
+    Raises:
+        UnknownDialectError: there is no dialect of that name.
+    """
+    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template)
+    found_reasoning, reasoning_reason = _chosen(REASONING_DIALECTS, "--reasoning-parser", reasoning, template)
+    return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
+
+
+def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) -> tuple[D | None, str]:
+    if name == "none":
+        return None, "given"
+    if name != "auto":
+        if name not in dialects:
+            raise UnknownDialectError(
+                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted(dialects))}."
+            )
+        return dialects[name], "given"
+    fitting = [
+        dialect
+        for dialect in dict.fromkeys(dialects.values())
+        if dialect.detect and all(re.search(pattern, template) for pattern in dialect.detect)
+    ]
+    if not fitting:
+        return None, "none detected"
+    return max(fitting, key=lambda dialect: sum(map(len, dialect.detect))), "detected"
