@@ -107,8 +107,9 @@ class DialectParser:
         self._tools = tools
         self._new_id = new_id
         self._cursor = Cursor()
-        self._content = _Text(self._say)
-        self._thought = _Text(self._think_aloud)
+        # White space at the end of a text is held only where markup may follow it.
+        self._content = _Text(self._say, hold=bool(markup.in_text.markers))
+        self._thought = _Text(self._think_aloud, hold=True)
         self._spans = LogprobSpans() if logprobs else None
         self._out: list[OutputEvent] = []
         self._run_text: list[str] = []
@@ -226,7 +227,7 @@ class DialectParser:
         if self._next_marker is not None:
             return False
         while (char := (yield from cursor.peek())) and char in _SPACE:
-            self._content.write(char, cursor.offset)
+            self._content.wait(char, cursor.offset)
             cursor.pos += 1
         if not char:
             return False
@@ -420,10 +421,11 @@ class _Text:
     Text that goes on behind markup keeps the white space before it, because without it two words would become one.
     """
 
-    __slots__ = ("_emit", "_held", "_skip", "_written")
+    __slots__ = ("_emit", "_held", "_hold", "_skip", "_written")
 
-    def __init__(self, emit: Write) -> None:
+    def __init__(self, emit: Write, *, hold: bool) -> None:
         self._emit = emit
+        self._hold = hold
         self._held: list[tuple[str, int]] = []
         self._skip = False
         self._written = False
@@ -434,7 +436,7 @@ class _Text:
             stripped = piece.lstrip(_SPACE)
             offset += len(piece) - len(stripped)
             piece = stripped
-        body = piece.rstrip(_SPACE)
+        body = piece.rstrip(_SPACE) if self._hold or self._skip else piece
         if body:
             self._skip = False
             self._written = True
@@ -445,6 +447,11 @@ class _Text:
             self._emit(body, offset)
         if len(body) < len(piece):
             self._held.append((piece[len(body) :], offset + len(body)))
+
+    def wait(self, space: str, offset: int) -> None:
+        """White space of which it is not known yet whether it belongs to the text."""
+        if self._written or not self._skip:
+            self._held.append((space, offset))
 
     def drop(self) -> None:
         """Markup stands here: the white space before and after it is none of the text's."""

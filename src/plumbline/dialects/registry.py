@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -14,7 +14,12 @@ from plumbline.dialects.families import qwen
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
 
 _FAMILIES: Final = (qwen,)
+_TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
+_REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
+    dialect for family in _FAMILIES for dialect in family.REASONING
+)
 
+T = TypeVar("T")
 D = TypeVar("D", ToolDialect, ReasoningDialect)
 
 
@@ -41,21 +46,19 @@ class Chosen(msgspec.Struct, frozen=True):
         )
 
 
-def _by_name(dialects: Iterable[D]) -> dict[str, D]:
-    found: dict[str, D] = {}
-    for dialect in dialects:
-        for name in (dialect.name, *dialect.aliases):
-            if found.setdefault(name, dialect) is not dialect:
-                raise RuntimeError(f"two dialects are called {name!r}")
+def _unique(pairs: list[tuple[str, T]]) -> dict[str, T]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RuntimeError("two dialects have the same name")
     return found
 
 
-TOOL_DIALECTS: Final[Mapping[str, ToolDialect]] = _by_name(
-    [dialect for family in _FAMILIES for dialect in family.TOOLS]
+TOOL_DIALECTS: Final[Mapping[str, ToolDialect]] = _unique(
+    [(name, dialect) for dialect in _TOOLS for name in (dialect.name, *dialect.aliases)]
 )
 """By name and alias."""
-REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _by_name(
-    [dialect for family in _FAMILIES for dialect in family.REASONING]
+REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
+    [(name, dialect) for dialect in _REASONING for name in (dialect.name, *dialect.aliases)]
 )
 """By name and alias."""
 
