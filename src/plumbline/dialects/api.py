@@ -34,6 +34,9 @@ IdStyle = Literal["call", "mistral", "kimi"]
 """`call_…`; nine letters or digits; `functions.name:index` counted over the conversation."""
 
 
+Reader = Literal["sections", "harmony"]
+"""Which parser reads the answer: the general one, or the one of harmony's messages."""
+
 NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
 
@@ -170,6 +173,7 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Names that other servers have for it."""
     sections: tuple[Section, ...]
     """The first is the one to write; the others are read too."""
+    reader: Reader = "sections"
     ids: IdStyle = "call"
     silent: tuple[str, ...] = ()
     """Texts around calls or answers that mean nothing to a client."""
@@ -199,5 +203,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The thinking stays in the text, markers and all ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()
     """Texts around the answer that mean nothing to a client."""
+    reader: Reader = "sections"
+    markers: tuple[str, ...] = ()
+    """Further texts that the parser has to see."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a chat template of this family matches."""

@@ -191,6 +191,12 @@ class Cursor:
                 return marker
             yield
 
+    def look_for(self, finder: Finder) -> Steps[str | None]:
+        """The marker that comes next, if one of these does; it stays unread."""
+        marker = yield from self.take_one(finder)
+        self.pos -= len(marker or "")
+        return marker
+
     def run(self, pattern: re.Pattern[str], limit: int) -> Steps[str]:
         """Read the characters that match `pattern`, which matches one or more of a class.
 

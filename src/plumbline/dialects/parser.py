@@ -68,11 +68,15 @@ class Markup:
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
         }
-        self.markers = frozenset((*self.in_text.markers, *self.at_boundary.markers)) | frozenset(
-            marker
-            for section in (tool.sections if tool else ())
-            for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
-            if marker
+        self.markers = (
+            frozenset((*self.in_text.markers, *self.at_boundary.markers))
+            | frozenset(
+                marker
+                for section in (tool.sections if tool else ())
+                for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
+                if marker
+            )
+            | frozenset(reasoning.markers if reasoning is not None else ())
         )
         """Every text of this dialect; those that are control tokens have to be shown to the parser."""
         self.closers = {

@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from plumbline.dialects.api import ReasoningDialect, ToolDialect
-from plumbline.dialects.families import qwen
+from plumbline.dialects.families import openai, qwen
 
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
 
-_FAMILIES: Final = (qwen,)
+_FAMILIES: Final = (qwen, openai)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING

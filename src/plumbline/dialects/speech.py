@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.dialects.api import IdStyle, NewId
+from plumbline.dialects.harmony import HarmonyParser
+from plumbline.dialects.harmony import is_inside as harmony_is_inside
 from plumbline.dialects.parser import DialectParser, Markup
 from plumbline.dialects.registry import Chosen
 
@@ -43,6 +45,10 @@ class Speech:
         self._table = table
         self._markup = Markup(chosen.tool, chosen.reasoning)
         self._without_tools = Markup(None, chosen.reasoning)
+        self._harmony = "harmony" in (
+            chosen.tool.reader if chosen.tool is not None else "",
+            chosen.reasoning.reader if chosen.reasoning is not None else "",
+        )
 
     def shown_ids(self, *, calls: bool) -> frozenset[int]:
         """The control tokens that the parser has to see: they are markers of the dialect."""
@@ -61,6 +67,8 @@ class Speech:
         opens = {self._added[text] for text in reasoning.open if text in self._added}
         closes = {self._added[text] for text in reasoning.close if text in self._added}
         tail = prompt_token_ids[-_LOOK_BACK:]
+        if reasoning.reader == "harmony":
+            return harmony_is_inside(tail, self._added, self._table)
         if opens:
             for token_id in reversed(tail):
                 if token_id in opens:
@@ -92,7 +100,8 @@ class Speech:
             return None
         markup = self._without_tools if tool is None else self._markup
         new_id = _ids("call" if tool is None else tool.ids, earlier_calls)
-        return DialectParser(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
+        kind = HarmonyParser if self._harmony else DialectParser
+        return kind(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
 
 
 def _ids(style: IdStyle, earlier_calls: int) -> NewId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plumbline.dialects.api import Call, ReasoningDialect, Section, ToolDialect, Utterance
+from plumbline.dialects.harmony import write_harmony
 
 __all__ = ["write_calls", "write_utterance"]
 
@@ -11,6 +12,8 @@ def write_utterance(
     utterance: Utterance, tool: ToolDialect | None, reasoning: ReasoningDialect | None
 ) -> str:
     """What a model of these dialects writes to say this, from the beginning of its turn to its end."""
+    if tool is not None and tool.reader == "harmony":
+        return write_harmony(utterance)
     parts: list[str] = []
     if utterance.reasoning is not None and reasoning is not None:
         parts += [reasoning.open[0], reasoning.after_open, utterance.reasoning]
