@@ -261,6 +261,7 @@ class Road:
         return self.speech.parser(
             tools,
             inside=prepared.inside_reasoning,
+            prompt_token_ids=prepared.prompt_token_ids,
             earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
             logprobs=prepared.turn.sampling.logprobs is not None,
         )

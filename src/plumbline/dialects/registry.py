@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from plumbline.dialects.api import ReasoningDialect, ToolDialect
 from plumbline.dialects.families import openai, qwen
+from plumbline.dialects.response_template import ResponseTemplate
 
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
 
@@ -18,6 +19,9 @@ _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES f
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING
 )
+
+HF_NAMES: Final = ("hf", "response_template")
+"""Names of the reading by the tokenizer's own response template."""
 
 T = TypeVar("T")
 D = TypeVar("D", ToolDialect, ReasoningDialect)
@@ -35,11 +39,14 @@ class Chosen(msgspec.Struct, frozen=True):
     tool_reason: str = ""
     """`given`, `detected` or `none detected`."""
     reasoning_reason: str = ""
+    template: ResponseTemplate | None = None
+    """The tokenizer's response template, if it reads the answers."""
 
     def describe(self) -> str:
         """The line that the server prints at its start."""
-        tool = self.tool.name if self.tool is not None else "none"
-        reasoning = self.reasoning.name if self.reasoning is not None else "none"
+        nothing = "none" if self.template is None else HF_NAMES[0]
+        tool = self.tool.name if self.tool is not None else nothing
+        reasoning = self.reasoning.name if self.reasoning is not None else nothing
         return (
             f"Tool calls are read as {tool} ({self.tool_reason}; --tool-parser), "
             f"reasoning as {reasoning} ({self.reasoning_reason}; --reasoning-parser)"
@@ -63,19 +70,37 @@ REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
 """By name and alias."""
 
 
-def choose(template: str, *, tool: str = "auto", reasoning: str = "auto") -> Chosen:
+def choose(
+    template: str,
+    *,
+    tool: str = "auto",
+    reasoning: str = "auto",
+    response_template: Mapping[str, Any] | None = None,
+) -> Chosen:
     """The dialects to read a model's answers with.
 
     Args:
         template: the source of its chat template; empty if it has none.
         tool: a name, `none`, or `auto`: the most particular dialect whose marks are in the template.
         reasoning: the same for the thinking.
+        response_template: the tokenizer's own, if it has one. It is used where no dialect is detected, or by its name
+            `hf`, and then for both.
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
+        BadResponseTemplateError: the response template cannot be used.
     """
+    given = {tool, reasoning} & {*HF_NAMES}
+    if given:
+        if response_template is None:
+            raise UnknownDialectError(
+                f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
+            )
+        return Chosen(None, None, "given", "given", ResponseTemplate(response_template))
     found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template)
     found_reasoning, reasoning_reason = _chosen(REASONING_DIALECTS, "--reasoning-parser", reasoning, template)
+    if response_template is not None and found_tool is None and tool == reasoning == "auto":
+        return Chosen(None, None, "detected", "detected", ResponseTemplate(response_template))
     return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
@@ -85,7 +110,7 @@ def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) ->
     if name != "auto":
         if name not in dialects:
             raise UnknownDialectError(
-                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted(dialects))}."
+                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
             )
         return dialects[name], "given"
     fitting = [

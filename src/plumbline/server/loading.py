@@ -12,7 +12,8 @@ import msgspec
 import torch
 
 from plumbline import __version__
-from plumbline.dialects.registry import UnknownDialectError, choose
+from plumbline.dialects.registry import Chosen, UnknownDialectError, choose
+from plumbline.dialects.response_template import BadResponseTemplateError
 from plumbline.dialects.speech import Speech
 from plumbline.engine.api import Engine
 from plumbline.engine.config import EngineConfig
@@ -22,6 +23,8 @@ from plumbline.models.config import ModelConfig
 from plumbline.models.loader import load_model, resolve_model
 from plumbline.protocols.common import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.text.encoders import PromptFormat
+from plumbline.text.harmony_prompt import HarmonyEncoder
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
@@ -62,15 +65,16 @@ def load(settings: Settings) -> ServedModel:
             template.source if template is not None else "",
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
+            response_template=_response_template(folder),
         )
-    except UnknownDialectError as error:
+    except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
     engine = _build_engine(folder, settings, names[0])
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
         engine=engine,
-        renderer=Renderer(tokenizer, template),
+        renderer=Renderer(tokenizer, _prompt_format(template, chosen)),
         speech=Speech(
             chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
         ),
@@ -85,6 +89,20 @@ def _name(folder: Path, settings: Settings) -> str:
     if not settings.model:
         return "plumbline-pocket"
     return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
+
+
+def _response_template(folder: Path) -> dict[str, Any] | None:
+    """How the tokenizer says that answers are read, if it does."""
+    path = folder / "tokenizer_config.json"
+    found = json.loads(path.read_text("utf-8")).get("response_template") if path.is_file() else None
+    return found if isinstance(found, dict) else None
+
+
+def _prompt_format(template: ChatTemplate | None, chosen: Chosen) -> PromptFormat | None:
+    """What renders the prompts: the model's template, or the encoder of a family that has none."""
+    if template is None and chosen.reasoning is not None and chosen.reasoning.reader == "harmony":
+        return HarmonyEncoder()
+    return template
 
 
 def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
