@@ -197,9 +197,8 @@ class DialectParser:
 
     def _decided(self) -> int:
         """Up to where it is certain what the characters of the output are."""
-        if self._prose_offset is not None:
-            return self._prose_offset
-        return self._content.held_from(self._cursor.offset)
+        read = self._cursor.offset if self._prose_offset is None else self._prose_offset
+        return self._content.held_from(read)
 
     # Reading
 
