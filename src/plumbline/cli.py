@@ -84,6 +84,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     dialect.add_argument(
         "--reasoning-parser", default="auto", metavar="NAME", help="how it writes its reasoning: the same"
     )
+    dialect.add_argument(
+        "--reasoning-field",
+        default="reasoning_content",
+        metavar="NAME",
+        help="its name in chat completions: reasoning_content, reasoning (as vLLM has it) or both",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="requests in one step")
     engine.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -55,7 +56,10 @@ from plumbline.protocols.common import (
 from plumbline.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
-__all__ = ["ChatWriter", "check_ending", "read_chat"]
+__all__ = ["ChatWriter", "ReasoningField", "check_ending", "read_chat"]
+
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
+"""Under which name clients get the model's thinking: vLLM's is `reasoning`, everybody else's `reasoning_content`."""
 
 _REFUSED = {
     "audio": "is not supported: this server answers with text",
@@ -172,13 +176,23 @@ class ChatWriter:
     Stream and non-stream agree by construction (CHAT-19): `answer` is built from the same state that the chunks left.
     """
 
-    def __init__(self, request: CreateChatCompletionRequest, *, model: str, fingerprint: str) -> None:
+    def __init__(
+        self,
+        request: CreateChatCompletionRequest,
+        *,
+        model: str,
+        fingerprint: str,
+        reasoning_field: ReasoningField = "reasoning_content",
+    ) -> None:
         options = or_default(request.stream_options, None)
         self._id = new_id("chatcmpl-")
         self._created = now()
         self._model = model
         self._fingerprint = fingerprint
         self._metadata = request.metadata if given(request.metadata) else UNSET
+        # CS-17: clients read one of two names for the same text.
+        names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
+        self._reasoning_fields = names
         self._wants_logprobs = request.logprobs is True
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
@@ -202,7 +216,9 @@ class ChatWriter:
                 return [self._chunk(index, delta, logprobs=logprobs)]
             case ReasoningDelta():
                 choice.reasoning.append(event.text)
-                delta = ChatCompletionStreamResponseDelta(reasoning_content=event.text)
+                delta = ChatCompletionStreamResponseDelta()
+                for name in self._reasoning_fields:
+                    setattr(delta, name, event.text)
                 return [self._chunk(index, delta)]
             case RefusalDelta():
                 choice.refusal.append(event.text)
@@ -270,8 +286,9 @@ class ChatWriter:
             content=None if (calls or refusal is not None) and not text else text,
             refusal=refusal,
             tool_calls=calls or UNSET,
-            reasoning_content="".join(choice.reasoning) if choice.reasoning else UNSET,
         )
+        for name in self._reasoning_fields if choice.reasoning else ():
+            setattr(message, name, "".join(choice.reasoning))
         return ChatCompletionChoice(
             index=index,
             message=message,

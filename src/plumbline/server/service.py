@@ -87,7 +87,12 @@ class PlumblineService(Service):
         turn = read_chat(request, self._model.defaults)
         self._check_choices(turn.num_choices, "n")
         (prepared,) = await self._prepare(call, [turn], "messages")
-        writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
+        writer = ChatWriter(
+            request,
+            model=self._model.names[0],
+            fingerprint=self._model.fingerprint,
+            reasoning_field=self._settings.reasoning_field,
+        )
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
