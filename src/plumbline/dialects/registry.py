@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, TypeVar
 
 import msgspec
 
 from plumbline.dialects.api import ReasoningDialect, ToolDialect
-from plumbline.dialects.families import openai, qwen
+from plumbline.dialects.families import (
+    arrays,
+    deepseek,
+    glm,
+    google,
+    kimi,
+    llama,
+    minimax,
+    mistral,
+    openai,
+    qwen,
+    step,
+)
 
-__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
+__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose", "fitting"]
 
-_FAMILIES: Final = (qwen, openai)
+_FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING
@@ -63,23 +75,47 @@ REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
 """By name and alias."""
 
 
-def choose(template: str, *, tool: str = "auto", reasoning: str = "auto") -> Chosen:
+def choose(
+    template: str, *, tool: str = "auto", reasoning: str = "auto", added_tokens: Collection[str] = ()
+) -> Chosen:
     """The dialects to read a model's answers with.
 
     Args:
         template: the source of its chat template; empty if it has none.
-        tool: a name, `none`, or `auto`: the most particular dialect whose marks are in the template.
+        tool: a name, `none`, or `auto`: the dialect whose marks are in the template, or else among the tokens.
         reasoning: the same for the thinking.
+        added_tokens: the texts of the tokenizer's added tokens. They count only where the template shows nothing,
+            because many a tokenizer has tokens that its model never writes.
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
     """
-    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template)
-    found_reasoning, reasoning_reason = _chosen(REASONING_DIALECTS, "--reasoning-parser", reasoning, template)
+    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template, added_tokens)
+    found_reasoning, reasoning_reason = _chosen(
+        REASONING_DIALECTS, "--reasoning-parser", reasoning, template, added_tokens
+    )
     return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
-def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) -> tuple[D | None, str]:
+def fitting(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:
+    """The dialects that a template shows, or else those that the tokens tell of."""
+    each = dict.fromkeys(dialects.values())
+    return [d for d in each if _shows(d, template)] or [
+        d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)
+    ]
+
+
+def _shows(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
+    return (
+        bool(dialect.detect)
+        and all(re.search(pattern, template) for pattern in dialect.detect)
+        and not (dialect.unlike and re.search(dialect.unlike, template))
+    )
+
+
+def _chosen(
+    dialects: Mapping[str, D], option: str, name: str, template: str, added_tokens: Collection[str]
+) -> tuple[D | None, str]:
     if name == "none":
         return None, "given"
     if name != "auto":
@@ -88,11 +124,7 @@ def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) ->
                 f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted(dialects))}."
             )
         return dialects[name], "given"
-    fitting = [
-        dialect
-        for dialect in dict.fromkeys(dialects.values())
-        if dialect.detect and all(re.search(pattern, template) for pattern in dialect.detect)
-    ]
-    if not fitting:
+    found = fitting(dialects, template, added_tokens)
+    if not found:
         return None, "none detected"
-    return max(fitting, key=lambda dialect: sum(map(len, dialect.detect))), "detected"
+    return max(found, key=lambda dialect: sum(map(len, dialect.detect))), "detected"

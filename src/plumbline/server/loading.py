@@ -62,6 +62,7 @@ def load(settings: Settings) -> ServedModel:
             template.source if template is not None else "",
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
+            added_tokens=tokenizer.added,
         )
     except UnknownDialectError as error:
         raise SettingsError(str(error)) from error
