@@ -66,6 +66,7 @@ def load(settings: Settings) -> ServedModel:
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
+            added_tokens=tokenizer.added,
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
