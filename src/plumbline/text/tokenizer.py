@@ -34,6 +34,7 @@ class TextTokenizer:
     Attributes:
         vocab_size: ids are in [0, vocab_size).
         table: bytes of each id.
+        visible_table: the same, without the bytes of control tokens.
         special_ids: ids of control tokens, which are no text of an answer.
         added: every added token, control or not, by its text.
         control: the added tokens that are control tokens.
@@ -67,6 +68,7 @@ class TextTokenizer:
             }
         )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
+        self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token: str | None = _token_text(config.get("bos_token"))
         self.eos_token: str | None = _token_text(config.get("eos_token"))
@@ -165,10 +167,15 @@ class TextTokenizer:
     def pad_table(self, vocab_size: int) -> None:
         """Models may have more rows than their tokenizer has tokens; such an id has no text."""
         self.table += [b""] * (vocab_size - len(self.table))
+        self.visible_table = self._without_special()
 
     def token_text(self, token_id: int) -> str:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
+
+    def _without_special(self) -> list[bytes]:
+        # Made once, so that leaving control tokens out of an answer costs nothing for each of its tokens.
+        return [b"" if i in self.special_ids else raw for i, raw in enumerate(self.table)]
 
     def _id_of(self, matched: str) -> int:
         """The id of an added token, found with the white space that it swallows."""
