@@ -1,6 +1,7 @@
 """`plumbline script-model`: scripts in, a checked model folder out.
 
-Exit status: 0 the folder says every script exactly, 1 it does not (which ones is printed), 2 the scripts cannot be used.
+Exit status: 0 the folder says every script exactly, 1 it does not (which ones is printed), 2 the scripts cannot be
+used.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from plumbline.pocket.export import config_of
 from plumbline.pocket.network import Network
 from plumbline.scripted_model.scripts import ScriptSet
-from plumbline.scripted_model.vocabulary import END_OF_TEXT, IM_END, save
+from plumbline.scripted_model.vocabulary import END_OF_TEXT, IM_END, id_of, save
 
 __all__ = ["SCRIPTS", "write"]
 
@@ -38,7 +38,7 @@ def write(folder: Path, network: Network, tokenizer: Tokenizer, scripts: ScriptS
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     save(tokenizer, folder)
-    end, pad = tokenizer.token_to_id(IM_END), tokenizer.token_to_id(END_OF_TEXT)
+    end, pad = id_of(tokenizer, IM_END), id_of(tokenizer, END_OF_TEXT)
     _write(folder / "config.json", config_of(network.shape, end, pad))
     _write(
         folder / "generation_config.json",

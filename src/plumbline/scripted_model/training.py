@@ -22,7 +22,7 @@ from torch import Tensor
 
 from plumbline.pocket.network import Network, Shape
 from plumbline.scripted_model.scripts import Script, ScriptSet
-from plumbline.scripted_model.vocabulary import IM_END
+from plumbline.scripted_model.vocabulary import IM_END, id_of
 
 __all__ = ["Progress", "learn", "prompt_ids", "shape_for"]
 
@@ -151,7 +151,7 @@ def _rate(step: int) -> float:
 
 def _batches(scripts: tuple[Script, ...], tokenizer: Tokenizer) -> list[_Batch]:
     """Scripts of like length together, so that little is computed for padding."""
-    end = tokenizer.token_to_id(IM_END)
+    end = id_of(tokenizer, IM_END)
     rows: list[tuple[list[int], int]] = []
     for script in scripts:
         prompt = prompt_ids(tokenizer, script.prompt)
@@ -204,9 +204,7 @@ def _worst(network: Network, batches: list[_Batch]) -> float:
     )
 
 
-def _save(
-    path: Path | None, network: Network, optimizer: torch.optim.Optimizer, step: int
-) -> None:
+def _save(path: Path | None, network: Network, optimizer: torch.optim.Optimizer, step: int) -> None:
     if path is None:
         return
     state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from plumbline.engine.api import GenerateRequest, SamplingParams
 from plumbline.scripted_model.scripts import CONTROL, Script, ScriptSet
@@ -56,6 +57,7 @@ def verify(folder: Path, scripts: ScriptSet) -> list[Failure]:
 @torch.inference_mode()
 def by_transformers(folder: Path, scripts: ScriptSet) -> list[str]:
     """What transformers answers to every prompt, in the dtype of the config."""
+    logging.disable_progress_bar()
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
     answers: list[str] = []
@@ -92,9 +94,7 @@ async def by_our_engine(folder: Path, scripts: ScriptSet) -> list[str]:
         return renderer.tokenizer.decode(ids)
 
     try:
-        return await asyncio.gather(
-            *(answer(index, script) for index, script in enumerate(scripts.scripts))
-        )
+        return await asyncio.gather(*(answer(index, script) for index, script in enumerate(scripts.scripts)))
     finally:
         await engine.stop()
 

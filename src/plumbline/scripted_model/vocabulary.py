@@ -1,7 +1,7 @@
 """The tokenizer of a scripted checkpoint: byte-level BPE over its own answers.
 
-Merges are learned from ASCII text only. Every other character is several tokens, one for each byte, so that servers meet
-emoji and accents in pieces; and words are long enough that stop strings and markup end inside a token.
+Merges are learned from ASCII text only. Every other character is several tokens, one for each byte, so that servers
+meet emoji and accents in pieces; and words are long enough that stop strings and markup end inside a token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from plumbline.pocket.tokenizer import QWEN2_SPLIT
 from plumbline.scripted_model.scripts import CONTROL, ScriptSet
 
-__all__ = ["END_OF_TEXT", "IM_END", "build", "save"]
+__all__ = ["END_OF_TEXT", "IM_END", "build", "id_of", "save"]
 
 END_OF_TEXT, _, IM_END = CONTROL
 
@@ -43,6 +43,14 @@ def build(scripts: ScriptSet) -> Tokenizer:
     tokenizer.train_from_iterator(["user\nassistant\n", *ascii_runs], trainer)
     tokenizer.add_tokens(added)
     return tokenizer
+
+
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token that `build` has put in."""
+    found: int | None = tokenizer.token_to_id(token)
+    if found is None:
+        raise KeyError(token)
+    return found
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:

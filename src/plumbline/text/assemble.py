@@ -122,9 +122,7 @@ class TextAssembler:
             return TextDelta(text) if text else None
         return self._watched(token_ids, logprobs)
 
-    def _watched(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None
-    ) -> TextDelta | None:
+    def _watched(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta | None:
         text = ""
         for index, token_id in enumerate(token_ids):
             if self._stop.matched is not None:
