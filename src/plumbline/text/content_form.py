@@ -25,9 +25,9 @@ _FILTERS = frozenset({"list", "rejectattr", "reverse", "selectattr"})
 def content_form(template: nodes.Template) -> ContentForm:
     """The form of `content` that this template wants.
 
-    A template wants parts if it loops over a message's content, picks parts from it by an attribute, or takes the text
-    of a part by its index; directly, or under a name that it was assigned or passed to a macro as. If such a template
-    also asks whether the content is a string, it takes both.
+    A template wants parts if it loops over a message's content and looks at the type or the text of each part, picks
+    parts from it by an attribute, or takes the text of a part by its index; directly, or under a name that it was
+    assigned or passed to a macro as. If such a template also asks whether the content is a string, it takes both.
     """
     names = _names(template)
     if not any(_reads_parts(node, names) for node in _walk(template)):
@@ -74,6 +74,8 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
             return True
         case nodes.Getitem(arg=nodes.Const(value="content")):
             return True
+        case nodes.Call(node=nodes.Getattr(attr="get"), args=[nodes.Const(value="content"), *_]):
+            return True
         case nodes.Filter(name=name, node=inner) if name in _FILTERS:
             return _is_content(inner, names)
         case nodes.CondExpr(expr1=first, expr2=second):
@@ -86,8 +88,9 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
 
 def _reads_parts(node: nodes.Node, names: set[str]) -> bool:
     match node:
-        case nodes.For(iter=iterated):
-            return _is_content(iterated, names)
+        case nodes.For(iter=iterated, target=nodes.Name(name=part), body=body):
+            # A loop that looks at no field of what it walks over may be about any list, such as a tool's result.
+            return _is_content(iterated, names) and any(_reads_field(inside, part) for inside in body)
         case nodes.Filter(name="selectattr" | "rejectattr", node=inner):
             return _is_content(inner, names)
         case nodes.Getattr(attr="text", node=nodes.Getitem(arg=nodes.Const(value=int()), node=inner)):
@@ -98,3 +101,16 @@ def _reads_parts(node: nodes.Node, names: set[str]) -> bool:
             return _is_content(inner, names)
         case _:
             return False
+
+
+def _reads_field(node: nodes.Node, part: str) -> bool:
+    """Whether the type or the text of this part is read anywhere here."""
+    match node:
+        case nodes.Getattr(attr="text" | "type", node=nodes.Name(name=name)) if name == part:
+            return True
+        case nodes.Getitem(arg=nodes.Const(value="text" | "type"), node=nodes.Name(name=name)) if (
+            name == part
+        ):
+            return True
+        case _:
+            return any(_reads_field(child, part) for child in node.iter_child_nodes())

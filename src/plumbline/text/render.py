@@ -133,8 +133,7 @@ def _content(message: Message, form: ContentForm) -> str | list[dict[str, str]]:
     text = message.content if message.content is not None else ""
     if form == "string" or (form == "either" and message.parts is None):
         return text
-    parts = (text,) if message.parts is None and text else message.parts or ()
-    return [{"type": "text", "text": part} for part in parts]
+    return [{"type": "text", "text": part} for part in ((text,) if message.parts is None else message.parts)]
 
 
 def _message(message: Message, form: ContentForm) -> dict[str, Any]:

@@ -190,11 +190,9 @@ def _left_open(message: Mapping[str, Any], end: str) -> dict[str, Any]:
         return {**message, "content": f"{content or ''}{end}"}
     last = next((i for i in reversed(range(len(content))) if "text" in content[i]), None)
     if last is None:
-        content = [*content, {"type": "text", "text": end}]
-    else:
-        content = list(content)
-        content[last] = {**content[last], "text": content[last]["text"] + end}
-    return {**message, "content": content}
+        raise TemplateError("The final message has no text that could be continued.")
+    changed = {**content[last], "text": content[last]["text"] + end}
+    return {**message, "content": [*content[:last], changed, *content[last + 1 :]]}
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
@@ -208,7 +206,8 @@ def _text_of(message: Mapping[str, Any]) -> str:
 def _up_to(rendered: str, end: str, text: str) -> str:
     """The prompt up to the end of the message that stays open."""
     before, found, after = rendered.rpartition(end.strip())
-    if not found or text.strip() not in rendered:
+    # transformers is content if the text is anywhere in the prompt, even where an earlier message said the same.
+    if not found or not before.rstrip().endswith(text.strip()):
         raise TemplateError(
             "The final message cannot be continued (continue_final_message, response_prefix): the chat template does "
             "not keep its text as it is."
