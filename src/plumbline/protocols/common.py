@@ -130,6 +130,7 @@ _OWN_VARIABLES = frozenset(
         "add_generation_prompt",
         "bos_token",
         "continue_final_message",
+        "documents",
         "eos_token",
         "messages",
         "raise_exception",

@@ -27,7 +27,8 @@ from plumbline._generated.own import (
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
 from plumbline.events import ChoiceEvent, OutputEvent
-from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
+from plumbline.protocols.chat import ChatWriter, read_chat
+from plumbline.protocols.chat_continuation import check_ending, echo_of
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default, thinking_kwargs
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
@@ -40,7 +41,7 @@ from plumbline.road import (
     Road,
     merged,
 )
-from plumbline.server.failures import FAILURES, api_errors, as_api_error
+from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.settings import Settings
@@ -92,6 +93,7 @@ class PlumblineService(Service):
             model=self._model.names[0],
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
+            echo=echo_of(request, turn),
         )
         events = self._answer(prepared, call, arrived)
 
@@ -233,13 +235,13 @@ class PlumblineService(Service):
                 f"'{param}' must not be empty: there is nothing to continue.", param
             ) from error
         except TemplateError as error:
-            raise invalid_request(str(error), param) from error
+            raise refused_by_template(error, param) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
         try:
             return await asyncio.to_thread(self._model.renderer.token_ids, prompt)
         except TemplateError as error:
-            raise invalid_request(str(error), param) from error
+            raise refused_by_template(error, param) from error
 
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float
