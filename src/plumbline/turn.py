@@ -118,6 +118,10 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Variables of the client; they win over what `effort` sets."""
+    effort: str | None = None
+    """How much the model should think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`; None leaves it to
+    the chat template."""
     documents: tuple[Mapping[str, Any], ...] | None = None
     """What the answer should rest on, for templates that read it."""
     add_generation_prompt: bool = True

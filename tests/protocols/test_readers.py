@@ -331,14 +331,12 @@ def test_calls_are_answered_at_once_or_refused(case: tuple[list[dict[str, Any]],
         refusal("chat", messages=conversation)
 
 
-def test_effort_none_turns_thinking_off() -> None:
-    for effort, thinking in (("none", False), ("low", True), ("high", True)):
-        chat = read("chat", reasoning_effort=effort).prompt.template_kwargs
-        response = read("responses", reasoning={"effort": effort}).prompt.template_kwargs
-        assert chat == response == {"reasoning_effort": effort, "enable_thinking": thinking}
-    assert read("chat", reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}).prompt.template_kwargs[
-        "enable_thinking"
-    ] is False  # fmt: skip
+def test_the_effort_and_the_variables_of_a_client_are_kept_apart() -> None:
+    for effort in ("none", "low", "high"):
+        chat = read("chat", reasoning_effort=effort, chat_template_kwargs={"a": 1}).prompt
+        response = read("responses", reasoning={"effort": effort}, chat_template_kwargs={"a": 1}).prompt
+        assert chat.effort == response.effort == effort
+        assert chat.template_kwargs == response.template_kwargs == {"a": 1}
 
 
 def test_without_a_choice_no_tool_is_shown() -> None:

@@ -52,7 +52,7 @@ from plumbline.protocols.common import (
     read_stop,
     refuse_given,
     tag_of,
-    thinking_kwargs,
+    template_variables,
 )
 from plumbline.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
@@ -119,9 +119,8 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     prompt = ChatPrompt(
         messages=messages,
         tools=read_tools(request),
-        template_kwargs=thinking_kwargs(
-            or_default(request.reasoning_effort, None), or_default(request.chat_template_kwargs, {})
-        ),
+        template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
+        effort=or_default(request.reasoning_effort, None),
         documents=None if documents is None else tuple(documents),
         add_generation_prompt=not continue_final and or_default(request.add_generation_prompt, True),
         continue_final_message=continue_final,

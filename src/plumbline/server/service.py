@@ -30,7 +30,7 @@ from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat import ChatWriter, read_chat
 from plumbline.protocols.chat_continuation import check_ending, echo_of
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
-from plumbline.protocols.common import or_default, thinking_kwargs
+from plumbline.protocols.common import or_default, template_variables
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
 from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
@@ -185,7 +185,7 @@ class PlumblineService(Service):
             prompt = ChatPrompt(
                 messages=read_messages(or_default(request.messages, [])),
                 tools=read_tool_list(or_default(request.tools, [])),
-                template_kwargs=thinking_kwargs(None, or_default(request.chat_template_kwargs, {})),
+                template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
                 add_generation_prompt=or_default(request.add_generation_prompt, not continued),
                 continue_final_message=continued,
             )

@@ -34,9 +34,22 @@ _NORMALISED = 4
 class Renderer:
     """Turns prompts into token ids for one model. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: TextTokenizer, template: PromptFormat | None) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        template: PromptFormat | None,
+        thinking: Callable[[str], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Join a model's tokenizer with its prompt format.
+
+        Args:
+            tokenizer: the model's.
+            template: what renders its conversations.
+            thinking: the variables by which this template takes a reasoning effort, beside the usual two.
+        """
         self.tokenizer = tokenizer
         self.template = template
+        self._thinking = thinking
 
     def token_ids(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt.
@@ -81,6 +94,13 @@ class Renderer:
         """The text of a prompt as the model sees it, control tokens included."""
         return self.tokenizer.decode(self.token_ids(prompt))
 
+    def _effort(self, effort: str | None) -> dict[str, Any]:
+        """Template variables for a reasoning effort: `none` turns thinking off, anything else on."""
+        if effort is None:
+            return {}
+        found: dict[str, Any] = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return found if self._thinking is None else {**found, **self._thinking(effort)}
+
     def _render(self, prompt: ChatPrompt) -> tuple[str, Guard]:
         if self.template is None:
             raise TemplateError(
@@ -89,7 +109,7 @@ class Renderer:
         form = self.template.form(tools=bool(prompt.tools))
         messages = [_message(message, form) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
-        kwargs = dict(prompt.template_kwargs)
+        kwargs = {**self._effort(prompt.effort), **prompt.template_kwargs}
         documents = prompt.documents
         if documents is not None and not self.template.uses("documents", tools=bool(prompt.tools)):
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")
