@@ -22,7 +22,7 @@ texts = st.lists(
     st.sampled_from(["hello", " world", " the", "stop", " ", "a", "b", "€", "🎉", "é", "\n", "x", "</s"]), max_size=10
 ).map("".join)  # fmt: skip
 stops = st.lists(
-    st.sampled_from(["o w", "ab", "stop", "b", "€", "\U0001f389", "x\n", " the"]), max_size=3
+    st.sampled_from(["o w", "ab", "abx", "stop", "b", "€", "\U0001f389", "x\n", " the"]), max_size=3
 ).map(tuple)
 
 
@@ -182,4 +182,13 @@ def test_a_stop_string_that_is_complete_too_early_is_text() -> None:
     checker = StopChecker(("ab",))
 
     assert checker.push("ab", armed=False) + checker.push("c") + checker.flush() == "abc"
+    assert checker.matched is None
+
+
+def test_what_was_passed_over_is_not_found_again_while_it_is_held_back() -> None:
+    """`ab` came too early, and is held only because it could become `abx`."""
+    checker = StopChecker(("ab", "abx"))
+
+    assert checker.push("ab", armed=False) == ""
+    assert checker.push("c") == "abc"
     assert checker.matched is None
