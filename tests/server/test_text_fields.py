@@ -12,7 +12,6 @@ from support.models import CHATML, TOKENIZER, chatml, played, said, scripted, se
 
 from plumbline.engine.api import GenerateRequest, TokenChunk
 
-pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
 USER = {"role": "user", "content": "hi"}
 ASSISTANT = {"role": "assistant", "content": "Once upon"}

@@ -183,6 +183,8 @@ class TextAssembler:
         With logprobs, a token goes out as a whole: if its end is held back, so is its beginning. Were it sent in two
         pieces and then cut by a stop string, its entry would come when no text is left that it could go with.
         """
+        if not self._wants_logprobs:
+            return TextDelta(text) if text else None
         text = self._ready + text
         reach = self._sent + len(text)
         waiting = self._waiting
