@@ -292,7 +292,7 @@ def test_parts_and_their_text_make_the_same_prompt_where_a_template_joins_parts(
         ("{% set c = messages[0].content %}{% set d = c %}{% for p in d %}{{ p.text }}{% endfor %}", "parts"),
         ("{{ messages[0].content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join }}", "parts"),
         ("{% macro f(x) %}{% for p in x %}{{ p.text }}{% endfor %}{% endmacro %}{{ f(messages[0].content) }}", "parts"),
-        ("{% macro f(x) %}{% for p in x %}{{ p.text }}{% endfor %}{% endmacro %}{{ f(tools) ~ messages.content }}", "string"),
+        ("{% macro f(x) %}{% for p in x %}{{ p.text }}{% endfor %}{% endmacro %}{{ f(tools) }}{{ content }}", "string"),
         ("{% macro f(x) %}{% for p in x %}{{ p }}{% endfor %}{% endmacro %}{{ f(messages[0].content) }}", "string"),
         ("{% set c = messages[0].content %}{% if c is string %}{{ c }}{% else %}{{ c[0].text }}{% endif %}", "either"),
         ("{% set c = messages[0].get('content') or [] %}{% for p in c %}{{ p.text }}{% endfor %}", "parts"),
