@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import httpx
@@ -24,7 +24,7 @@ from plumbline_conformance.case import (
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "judge", "record"]
+__all__ = ["Finding", "Verdict", "exchange_of", "judge", "record"]
 
 Verdict = Literal["pass", "fail", "warn", "rejected", "inconclusive", "error"]
 """`rejected`: the server refused the request, so there is nothing to hold the rule against. `inconclusive`: the wire
@@ -46,9 +46,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record(
-    scenarios: Sequence[Scenario], target: Target, *, concurrency: int = 4, patience: float = 60.0
+    scenarios: Sequence[Scenario],
+    target: Target,
+    *,
+    concurrency: int = 4,
+    patience: float = 60.0,
+    ended: Callable[[Transcript], None] | None = None,
 ) -> list[Transcript]:
-    """Send the requests of all scenarios; transcripts come in the order of the scenarios."""
+    """Send the requests of all scenarios; transcripts come in the order of the scenarios.
+
+    Args:
+        scenarios: what to send.
+        target: to whom.
+        concurrency: how many scenarios run side by side.
+        patience: seconds for one exchange.
+        ended: called with each transcript as soon as its scenario has ended, in any order.
+    """
     gate = asyncio.Semaphore(concurrency)
     headers = {"user-agent": "plumbline-conformance"}
     if target.api_key is not None:
@@ -69,7 +82,10 @@ async def record(
                         request = steps.send(exchanges[-1])
                     except StopIteration:
                         request = None
-                return Transcript(scenario=wanted.id, exchanges=exchanges)
+                seen = Transcript(scenario=wanted.id, exchanges=exchanges)
+                if ended is not None:
+                    ended(seen)
+                return seen
 
         return list(await asyncio.gather(*(run(wanted) for wanted in scenarios)))
 
@@ -113,6 +129,22 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
 
 
+def exchange_of(target: Target, request: Request) -> Exchange:
+    """The exchange that a request begins: what is sent, and no answer yet."""
+    body = request.content if request.content is not None else json.dumps(request.json).encode()
+    headers = dict(request.headers)
+    if request.method == "GET":
+        body = b""
+    elif request.content is None:
+        headers["content-type"] = "application/json"
+    return Exchange(
+        method=request.method,
+        url=target.base_url.rstrip("/") + request.path,
+        request_headers=headers,
+        request_body=body,
+    )
+
+
 class _Wire:
     """Sends requests and keeps everything that comes back."""
 
@@ -125,18 +157,7 @@ class _Wire:
 
     async def send(self, request: Request) -> Exchange:
         """One exchange; what goes wrong is noted in it, not raised."""
-        body = request.content if request.content is not None else json.dumps(request.json).encode()
-        headers = dict(request.headers)
-        if request.method == "GET":
-            body = b""
-        elif request.content is None:
-            headers["content-type"] = "application/json"
-        exchange = Exchange(
-            method=request.method,
-            url=self._target.base_url.rstrip("/") + request.path,
-            request_headers=headers,
-            request_body=body,
-        )
+        exchange = exchange_of(self._target, request)
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
             exchange.error = "not sent: the server has answered nothing so far"
             return exchange
