@@ -16,6 +16,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance import commands
 from plumbline_conformance.case import Target
 from plumbline_conformance.commands import check
+from plumbline_conformance.differential import run_diff
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.selection import PROFILES, Selection
 
@@ -45,6 +46,17 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     matrix.add_argument("reports", nargs="+", metavar="[NAME=]REPORT.JSON")
     matrix.add_argument("--markdown", type=Path, metavar="FILE")
     matrix.add_argument("--html", type=Path, metavar="FILE")
+    differ = parsers.add_parser("diff", help="ask two servers with the same weights the same")
+    differ.add_argument("urls", nargs=2, metavar="URL")
+    differ.add_argument("--model-a", required=True, metavar="NAME")
+    differ.add_argument("--model-b", metavar="NAME", help="default: the same name")
+    differ.add_argument("--api-key-a", default=os.environ.get("OPENAI_API_KEY"), metavar="KEY")
+    differ.add_argument("--api-key-b", metavar="KEY", help="default: none")
+    differ.add_argument("--examples", type=_positive(int), default=40, metavar="N")
+    differ.add_argument("--seed", type=int, default=0)
+    differ.add_argument("--tolerance", type=_positive(float), default=0.05, help="of logprobs")
+    differ.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -67,7 +79,24 @@ def run_command(arguments: argparse.Namespace) -> int:
             return commands.run_judge(arguments.recording, _selection(arguments), _outputs(arguments))
         case "matrix":
             return commands.run_matrix(arguments.reports, arguments.markdown, arguments.html)
+        case "diff":
+            return _diff(arguments)
     raise AssertionError(arguments.command)
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    first, second = arguments.urls
+    model_b = arguments.model_b or arguments.model_a
+    return run_diff(
+        Target(base_url=first, model=arguments.model_a, api_key=arguments.api_key_a),
+        Target(base_url=second, model=model_b, api_key=arguments.api_key_b),
+        count=int(arguments.examples),
+        seed=arguments.seed,
+        out=commands.console(),
+        patience=arguments.timeout,
+        tolerance=arguments.tolerance,
+        json_file=arguments.json,
+    )
 
 
 def _add_target(parser: Parser) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import httpx
@@ -24,7 +25,7 @@ from plumbline_conformance.case import (
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "exchange_of", "judge", "record"]
+__all__ = ["Finding", "Verdict", "exchange_of", "judge", "record", "sender"]
 
 Verdict = Literal["pass", "fail", "warn", "rejected", "inconclusive", "error"]
 """`rejected`: the server refused the request, so there is nothing to hold the rule against. `inconclusive`: the wire
@@ -63,13 +64,7 @@ async def record(
         ended: called with each transcript as soon as its scenario has ended, in any order.
     """
     gate = asyncio.Semaphore(concurrency)
-    headers = {"user-agent": "plumbline-conformance"}
-    if target.api_key is not None:
-        headers["authorization"] = f"Bearer {target.api_key}"
-    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
-        wire = _Wire(client, target, patience)
+    async with sender(target, patience) as send:
 
         async def run(wanted: Scenario) -> Transcript:
             async with gate:
@@ -77,7 +72,7 @@ async def record(
                 steps = wanted.steps(target)
                 request = next(steps, None)
                 while request is not None:
-                    exchanges.append(await wire.send(request))
+                    exchanges.append(await send(request))
                     try:
                         request = steps.send(exchanges[-1])
                     except StopIteration:
@@ -88,6 +83,20 @@ async def record(
                 return seen
 
         return list(await asyncio.gather(*(run(wanted) for wanted in scenarios)))
+
+
+@asynccontextmanager
+async def sender(
+    target: Target, patience: float
+) -> AsyncGenerator[Callable[[Request], Awaitable[Exchange]], None]:
+    """A function that sends a request to this target, and gives up after so many seconds. It never raises."""
+    headers = {"user-agent": "plumbline-conformance"}
+    if target.api_key is not None:
+        headers["authorization"] = f"Bearer {target.api_key}"
+    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
+        yield _Wire(client, target, patience).send
 
 
 def judge(transcript: Transcript) -> list[Finding]:
