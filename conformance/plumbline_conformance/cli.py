@@ -19,6 +19,7 @@ from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.selection import PROFILES, Selection
+from plumbline_conformance.watch import run_watch
 
 __all__ = ["add_commands", "check", "main", "run_command"]
 
@@ -57,6 +58,14 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     differ.add_argument("--tolerance", type=_positive(float), default=0.05, help="of logprobs")
     differ.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
     differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
+    watcher = parsers.add_parser("watch", help="judge live traffic, as a proxy that changes nothing")
+    watcher.add_argument("--upstream", required=True, metavar="URL", help="such as http://127.0.0.1:8000")
+    watcher.add_argument(
+        "--listen", default=":9000", metavar="[HOST]:PORT", help="loopback, unless a host is named"
+    )
+    watcher.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
+    watcher.add_argument("--connections", type=_positive(int), default=512, metavar="N")
+    _add_outputs(watcher)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -81,6 +90,15 @@ def run_command(arguments: argparse.Namespace) -> int:
             return commands.run_matrix(arguments.reports, arguments.markdown, arguments.html)
         case "diff":
             return _diff(arguments)
+        case "watch":
+            return run_watch(
+                arguments.upstream,
+                arguments.listen,
+                _outputs(arguments),
+                out=commands.console(),
+                recording=arguments.record,
+                connections=int(arguments.connections),
+            )
     raise AssertionError(arguments.command)
 
 

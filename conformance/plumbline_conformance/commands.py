@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -13,17 +13,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from plumbline_conformance.baseline import UnreadableBaseline
+from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import judge, record
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
-from plumbline_conformance.recording import Header, Recorder, UnreadableRecording, read_recording
+from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
 from plumbline_conformance.reports.matrix import NotComparable, matrix_html, matrix_markdown, matrix_of
 from plumbline_conformance.reports.model import Report, UnreadableReport, read_report
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.watch.live import Tally, judge_live
 
 __all__ = ["check", "console", "run_check", "run_explain", "run_judge", "run_list", "run_matrix"]
 
@@ -111,6 +112,8 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
         baseline = outputs.read_baseline()
     except (UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
         return _cannot(out, str(error))
+    if found.header.by == "watch":
+        return _judge_watched(out, found, wanted, outputs, baseline)
     if outputs.unwritable():
         return _cannot(out, str(outputs.unwritable()))
     strange = [seen.scenario for seen in found.transcripts if seen.scenario not in SCENARIOS]
@@ -123,6 +126,16 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
     if not findings:
         return _cannot(out, "Nothing in the recording is what these checks look at.")
     return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline)
+
+
+def _judge_watched(
+    out: Console, found: Recording, wanted: Collection[str], outputs: Outputs, baseline: Baseline
+) -> int:
+    tally = Tally()
+    for seen in found.transcripts:
+        tally.add(seen, judge_live(seen))
+    findings = [finding for finding in tally.findings() if finding.check in wanted]
+    return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
 
 
 def _known(name: str) -> bool:

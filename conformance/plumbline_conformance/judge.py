@@ -25,7 +25,7 @@ from plumbline_conformance.case import (
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "exchange_of", "judge", "record", "sender"]
+__all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_one", "record", "sender"]
 
 Verdict = Literal["pass", "fail", "warn", "rejected", "inconclusive", "error"]
 """`rejected`: the server refused the request, so there is nothing to hold the rule against. `inconclusive`: the wire
@@ -114,6 +114,11 @@ def judge(transcript: Transcript) -> list[Finding]:
         # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
         findings = [_forgiven(finding) if finding in stumbled else finding for finding in findings]
     return findings
+
+
+def judge_one(found: Check, transcript: Transcript) -> Finding:
+    """Apply one check to a transcript, of whatever scenario. Never raises."""
+    return _apply(found, transcript)
 
 
 def _forgiven(finding: Finding) -> Finding:

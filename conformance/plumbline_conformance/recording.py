@@ -42,12 +42,21 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """ISO 8601, UTC."""
     chosen: list[str] = msgspec.field(default_factory=list)
     """Which checks were wanted, as they were written; empty for all."""
+    by: str = "check"
+    """The command that recorded: `check` asked, `watch` only listened, and the two are judged differently."""
     suite: dict[str, str] = msgspec.field(default_factory=suite)
     """Versions and digests of the contract and the suite that asked."""
     format: int = FORMAT
 
     @staticmethod
-    def of(base_url: str, model: str, api_key: str | None = None, chosen: Sequence[str] = ()) -> Header:
+    def of(
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        chosen: Sequence[str] = (),
+        *,
+        by: str = "check",
+    ) -> Header:
         """The header of a run that starts now."""
         return Header(
             base_url=redacted_url(base_url),
@@ -55,6 +64,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
             key=None if api_key is None else fingerprint(api_key),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             chosen=list(chosen),
+            by=by,
         )
 
 
