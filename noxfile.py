@@ -130,6 +130,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def fuzz(session: nox.Session) -> None:
+    """Fuzz our server with our strategies and with schemathesis: 2,000 examples each, or `-- --examples N --seed N`."""
+    Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Measure overheads, start-up and speed, with transformers serve on the same folder beside ours."""
     Environment(session, BENCH).run("python", "benchmarks/run.py", *session.posargs)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plumbline_conformance.cli import main
+from plumbline_conformance.fuzz import own
 from plumbline_conformance.fuzz.claims import claims
 from plumbline_conformance.fuzz.schema_strategies import of_schema
 from plumbline_conformance.fuzz.strategies import MODES, operations, requests
@@ -143,3 +144,12 @@ def test_without_hypothesis_it_is_said(
 
     assert main(["fuzz", "--base-url", "http://127.0.0.1:1/v1", "--model", "m"]) == 2
     assert "pip install 'plumbline[fuzz]'" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_both_fuzzers_find_nothing_in_a_short_run(good: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert own.main(["--base-url", good, "--model", MODEL, "--examples", "34"]) == 0
+
+    out = capfd.readouterr().out
+    assert "0 counterexamples" in out
+    assert "Fuzzing" in out
