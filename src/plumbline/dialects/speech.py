@@ -51,9 +51,9 @@ class Speech:
         )
 
     def shown_ids(self, *, calls: bool) -> frozenset[int]:
-        """The control tokens that the parser has to see: they are markers of the dialect."""
-        markers = (self._markup if calls else self._without_tools).markers
-        return frozenset(self._added[text] for text in markers if text in self._added)
+        """The control tokens that the parser has to see: they are markers of the dialect, or parts of one."""
+        markers = "\n".join((self._markup if calls else self._without_tools).markers)
+        return frozenset(token_id for text, token_id in self._added.items() if text and text in markers)
 
     def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
         """Whether the prompt leaves the model inside its thinking.
