@@ -211,7 +211,9 @@ class DialectParser:
                 self._say(reasoning.open[0] + reasoning.after_open, 0)
             else:
                 yield from cursor.space()
-                yield from cursor.take_one(markup.opening)  # Some models open what the prompt has opened already.
+                yield from cursor.take_one(
+                    markup.opening
+                )  # Some models open what the prompt has opened already.
                 yield from self._think(0)
         boundary = True
         while True:
