@@ -181,18 +181,21 @@ class Road:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
         parser = self._parser(prepared)
+        eos = self.engine.info.eos_token_ids
         assembler = TextAssembler(
             self.tokenizer,
             stop=turn.stop,
             include_stop=turn.include_stop,
             skip_special_tokens=turn.skip_special_tokens,
-            # The end of sequence is never text of an answer, whether or not special tokens are shown.
-            hidden_ids=self.engine.info.eos_token_ids,
+            # The end of sequence is never text of an answer, whether or not special tokens are shown. With `ignore_eos`
+            # it ends nothing, so who wants to see special tokens sees it.
+            hidden_ids=frozenset() if sampling.ignore_eos and not turn.skip_special_tokens else eos,
+            logprobs=sampling.logprobs is not None,
             shown_ids=frozenset()
             if parser is None or self.speech is None
             else self.speech.shown_ids(calls=parser.reads_calls),
-            logprobs=sampling.logprobs is not None,
             token_ends=parser is not None,
+            min_tokens=sampling.min_tokens,
         )
         cached = 0
         reason: FinishReason = "stop"
@@ -205,7 +208,9 @@ class Road:
             async for chunk in chunks:
                 _raise_if_failed(chunk)
                 cached = max(cached, chunk.num_cached_tokens)
-                delta = assembler.push(chunk.token_ids, chunk.logprobs)
+                stopped = chunk.finish_reason == "stop" and bool(chunk.token_ids)
+                stopped = stopped and chunk.token_ids[-1] in sampling.stop_token_ids | eos
+                delta = assembler.push(chunk.token_ids, chunk.logprobs, ends_with_stop_token=stopped)
                 if delta is not None:
                     if parser is None:
                         yield delta
@@ -261,6 +266,7 @@ class Road:
         return self.speech.parser(
             tools,
             inside=prepared.inside_reasoning,
+            prompt_token_ids=prepared.prompt_token_ids,
             earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
             logprobs=prepared.turn.sampling.logprobs is not None,
         )
@@ -327,12 +333,16 @@ def _raise_if_failed(chunk: TokenChunk) -> None:
 def _ends_of_droppable(messages: Sequence[Message]) -> list[int]:
     """Where the messages that may go from the front end (R-18): never instructions, never the last message.
 
-    A tool result goes together with the call that it answers, because templates refuse one without the other.
+    What stays begins with a user's message, because templates that want turns to alternate refuse an assistant in
+    front. Only if the last question itself has to go, with what was called and found since, may an assistant's message
+    be the first. A tool result goes together with the call that it answers: templates refuse one without the other.
     """
+    last_question = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     return [
         index
         for index in range(1, len(messages))
-        if messages[index].role != "tool" and messages[index - 1].role not in _INSTRUCTIONS
+        if (messages[index].role == "user" or (index > last_question and messages[index].role != "tool"))
+        and messages[index - 1].role not in _INSTRUCTIONS
     ]
 
 

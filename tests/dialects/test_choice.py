@@ -57,5 +57,5 @@ def test_a_given_name_wins_and_an_unknown_one_is_refused_with_the_list() -> None
     chosen = choose(_TEMPLATES["qwen3"], tool="mistral", reasoning="none")
     assert chosen.tool is TOOL_DIALECTS["mistral"]
     assert chosen.reasoning is None
-    with pytest.raises(UnknownDialectError, match="hermes.*mistral"):
+    with pytest.raises(UnknownDialectError, match=r"hermes.*mistral"):
         choose("", tool="hermeneutics")

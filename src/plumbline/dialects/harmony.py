@@ -5,8 +5,8 @@
     <|start|>assistant<|channel|>final<|message|>Text.<|return|>
 
 The prompt ends with `<|start|>assistant`, so an answer begins inside of a header. Analysis is the thinking. A message
-to `functions.NAME` is a call if the request has that tool. Everything else is text: the final channel, commentary without
-a recipient (the preamble before calls), and whatever a broken header leaves. Source: OpenAI's harmony format
+to `functions.NAME` is a call if the request has that tool. Everything else is text: the final channel, commentary
+without a recipient (the preamble before calls), and whatever a broken header leaves. Source: OpenAI's harmony format
 documentation; the header forms that gpt-oss models write in practice (recipient before or after the channel, with or
 without `<|constrain|>`).
 """

@@ -93,6 +93,8 @@ class DialectParser:
         tools: the parameters of each tool that may be called, by name (TOOL-02, TOOL-06).
         inside: generation starts inside the thinking.
         new_id: makes the id of a call from its name and its number in this answer.
+        logprobs: the deltas carry logprobs.
+        holds: white space at the end of a text is held even if no marker of `markup` can follow it.
 
     Attributes:
         num_calls: calls announced so far.
@@ -107,13 +109,14 @@ class DialectParser:
         inside: bool,
         new_id: NewId,
         logprobs: bool = False,
+        holds: bool = False,
     ) -> None:
         self._markup = markup
         self._tools = tools
         self._new_id = new_id
         self._cursor = Cursor()
         # White space at the end of a text is held only where markup may follow it.
-        self._content = _Text(self._say, hold=bool(markup.in_text.markers))
+        self._content = _Text(self._say, hold=holds or bool(markup.in_text.markers))
         self._thought = _Text(self._think_aloud, hold=True)
         self._spans = LogprobSpans() if logprobs else None
         self._out: list[OutputEvent] = []
@@ -197,9 +200,8 @@ class DialectParser:
 
     def _decided(self) -> int:
         """Up to where it is certain what the characters of the output are."""
-        if self._prose_offset is not None:
-            return self._prose_offset
-        return self._content.held_from(self._cursor.offset)
+        read = self._cursor.offset if self._prose_offset is None else self._prose_offset
+        return self._content.held_from(read)
 
     # Reading
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from plumbline.dialects.families import (
     qwen,
     step,
 )
+from plumbline.dialects.response_template import ResponseTemplate
 
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose", "fitting"]
 
@@ -30,6 +31,9 @@ _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES f
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING
 )
+
+HF_NAMES: Final = ("hf", "response_template")
+"""Names of the reading by the tokenizer's own response template."""
 
 T = TypeVar("T")
 D = TypeVar("D", ToolDialect, ReasoningDialect)
@@ -47,11 +51,14 @@ class Chosen(msgspec.Struct, frozen=True):
     tool_reason: str = ""
     """`given`, `detected` or `none detected`."""
     reasoning_reason: str = ""
+    template: ResponseTemplate | None = None
+    """The tokenizer's response template, if it reads the answers."""
 
     def describe(self) -> str:
         """The line that the server prints at its start."""
-        tool = self.tool.name if self.tool is not None else "none"
-        reasoning = self.reasoning.name if self.reasoning is not None else "none"
+        nothing = "none" if self.template is None else HF_NAMES[0]
+        tool = self.tool.name if self.tool is not None else nothing
+        reasoning = self.reasoning.name if self.reasoning is not None else nothing
         return (
             f"Tool calls are read as {tool} ({self.tool_reason}; --tool-parser), "
             f"reasoning as {reasoning} ({self.reasoning_reason}; --reasoning-parser)"
@@ -76,7 +83,12 @@ REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
 
 
 def choose(
-    template: str, *, tool: str = "auto", reasoning: str = "auto", added_tokens: Collection[str] = ()
+    template: str,
+    *,
+    tool: str = "auto",
+    reasoning: str = "auto",
+    response_template: Mapping[str, Any] | None = None,
+    added_tokens: Collection[str] = (),
 ) -> Chosen:
     """The dialects to read a model's answers with.
 
@@ -84,16 +96,28 @@ def choose(
         template: the source of its chat template; empty if it has none.
         tool: a name, `none`, or `auto`: the dialect whose marks are in the template, or else among the tokens.
         reasoning: the same for the thinking.
+        response_template: the tokenizer's own, if it has one. It is used where no dialect is detected, or by its name
+            `hf`, and then for both.
         added_tokens: the texts of the tokenizer's added tokens. They count only where the template shows nothing,
             because many a tokenizer has tokens that its model never writes.
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
+        BadResponseTemplateError: the response template cannot be used.
     """
+    given = {tool, reasoning} & {*HF_NAMES}
+    if given:
+        if response_template is None:
+            raise UnknownDialectError(
+                f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
+            )
+        return Chosen(None, None, "given", "given", ResponseTemplate(response_template))
     found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template, added_tokens)
     found_reasoning, reasoning_reason = _chosen(
         REASONING_DIALECTS, "--reasoning-parser", reasoning, template, added_tokens
     )
+    if response_template is not None and found_tool is None and tool == reasoning == "auto":
+        return Chosen(None, None, "detected", "detected", ResponseTemplate(response_template))
     return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
@@ -121,7 +145,7 @@ def _chosen(
     if name != "auto":
         if name not in dialects:
             raise UnknownDialectError(
-                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted(dialects))}."
+                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
             )
         return dialects[name], "given"
     found = fitting(dialects, template, added_tokens)

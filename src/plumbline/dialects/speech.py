@@ -12,6 +12,7 @@ from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.harmony import is_inside as harmony_is_inside
 from plumbline.dialects.parser import DialectParser, Markup
 from plumbline.dialects.registry import Chosen
+from plumbline.dialects.response_template import ResponseTemplateParser
 
 __all__ = ["Speech"]
 
@@ -52,8 +53,13 @@ class Speech:
 
     def shown_ids(self, *, calls: bool) -> frozenset[int]:
         """The control tokens that the parser has to see: they are markers of the dialect, or parts of one."""
-        markers = "\n".join((self._markup if calls else self._without_tools).markers)
-        return frozenset(token_id for text, token_id in self._added.items() if text and text in markers)
+        template = self.chosen.template
+        if template is not None:
+            markers = template.markers
+        else:
+            markers = (self._markup if calls else self._without_tools).markers
+        written = "\n".join(markers)
+        return frozenset(token_id for text, token_id in self._added.items() if text and text in written)
 
     def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
         """Whether the prompt leaves the model inside its thinking.
@@ -84,6 +90,7 @@ class Speech:
         tools: Mapping[str, Mapping[str, Any]],
         *,
         inside: bool,
+        prompt_token_ids: Sequence[int] = (),
         earlier_calls: int = 0,
         logprobs: bool = False,
     ) -> DialectParser | None:
@@ -92,9 +99,18 @@ class Speech:
         Args:
             tools: the parameters of each tool that may be called. Without any, nothing is a call (TOOL-03).
             inside: generation starts inside the thinking.
+            prompt_token_ids: the prompt; a response template looks at what it has begun.
             earlier_calls: how many calls the conversation has had.
             logprobs: the deltas will carry logprobs.
         """
+        if self.chosen.template is not None:
+            return ResponseTemplateParser(
+                self.chosen.template,
+                self.chosen.template.opening(prompt_token_ids, self._added, self._table),
+                tools,
+                new_id=_ids("call", earlier_calls),
+                logprobs=logprobs,
+            )
         tool = self.chosen.tool if tools else None
         if tool is None and self.chosen.reasoning is None:
             return None

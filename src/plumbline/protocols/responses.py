@@ -24,7 +24,7 @@ from plumbline.protocols.common import (
     read_stop,
     refuse_given,
     tag_of,
-    thinking_kwargs,
+    template_variables,
 )
 from plumbline.protocols.responses_input import read_input
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
@@ -115,7 +115,8 @@ def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPromp
     return ChatPrompt(
         messages=read_input(items, or_default(request.instructions, None)),
         tools=_read_tools(request),
-        template_kwargs=thinking_kwargs(or_default(reasoning.effort, None), kwargs),
+        template_kwargs=template_variables(kwargs),
+        effort=or_default(reasoning.effort, None),
     )
 
 

@@ -12,7 +12,8 @@ import msgspec
 import torch
 
 from plumbline import __version__
-from plumbline.dialects.registry import UnknownDialectError, choose
+from plumbline.dialects.registry import Chosen, UnknownDialectError, choose
+from plumbline.dialects.response_template import BadResponseTemplateError
 from plumbline.dialects.speech import Speech
 from plumbline.engine.api import Engine
 from plumbline.engine.config import EngineConfig
@@ -22,6 +23,9 @@ from plumbline.models.config import ModelConfig
 from plumbline.models.loader import load_model, resolve_model
 from plumbline.protocols.common import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.text.deepseek_prompt import DeepSeekEncoder, ModelTexts
+from plumbline.text.encoders import PromptFormat
+from plumbline.text.harmony_prompt import HarmonyEncoder
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
@@ -59,19 +63,24 @@ def load(settings: Settings) -> ServedModel:
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     try:
         chosen = choose(
-            template.source if template is not None else "",
+            template.source if template is not None else ModelTexts.from_folder(folder).tools,
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
+            response_template=_response_template(folder),
             added_tokens=tokenizer.added,
         )
-    except UnknownDialectError as error:
+    except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
     engine = _build_engine(folder, settings, names[0])
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
         engine=engine,
-        renderer=Renderer(tokenizer, template),
+        renderer=Renderer(
+            tokenizer,
+            _prompt_format(folder, template, chosen),
+            None if chosen.reasoning is None else chosen.reasoning.switch.variables,
+        ),
         speech=Speech(
             chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
         ),
@@ -86,6 +95,28 @@ def _name(folder: Path, settings: Settings) -> str:
     if not settings.model:
         return "plumbline-pocket"
     return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
+
+
+def _response_template(folder: Path) -> dict[str, Any] | None:
+    """How the tokenizer says that answers are read, if it does."""
+    path = folder / "tokenizer_config.json"
+    found = json.loads(path.read_text("utf-8")).get("response_template") if path.is_file() else None
+    return found if isinstance(found, dict) else None
+
+
+def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: Chosen) -> PromptFormat | None:
+    """What renders the prompts: the model's template, or the encoder of a family that has none."""
+    if template is not None:
+        return template
+    if chosen.reasoning is not None and chosen.reasoning.reader == "harmony":
+        return HarmonyEncoder()
+    match chosen.tool.name if chosen.tool is not None else "":
+        case "deepseek_v32":
+            return DeepSeekEncoder("v32", ModelTexts.from_folder(folder))
+        case "deepseek_v4":
+            return DeepSeekEncoder("v4", ModelTexts.from_folder(folder))
+        case _:
+            return None
 
 
 def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:

@@ -27,6 +27,8 @@ class _Waiting(msgspec.Struct):
     """Characters that must be sent before the entry may be: through the one that holds the token's last byte."""
     pending: bytes
     """The bytes of an incomplete character that this token began with."""
+    is_open: bool
+    """The token ends inside a character."""
 
 
 class TextAssembler:
@@ -35,12 +37,30 @@ class TextAssembler:
     A token's logprob entry is released with the text that contains its last byte, so concatenating the `raw` of the
     entries sent so far always gives a prefix of the text sent so far (LP-03, LP-07). If a stop string ends the answer
     inside a token, the entry of that token is shortened to the bytes that were sent.
+
+    Args:
+        tokenizer: the model's.
+        stop: stop strings.
+        include_stop: what ended the answer, a stop string or a stop token, is part of its text.
+        skip_special_tokens: control tokens have no text.
+        hidden_ids: further ids without text.
+        shown_ids: control tokens that have text all the same, because a dialect reads them.
+        logprobs: entries will come with the tokens.
+        min_tokens: a stop string ends the answer only if one of its characters comes from a later token than this many;
+            what is complete before is text like any other. That is vLLM's reading of the field, and the only one under
+            which `min_tokens` holds for stop strings as it does for stop tokens.
+        token_ends: fill `token_ends`.
     """
 
     __slots__ = (
         "_complete",
+        "_decode",
         "_detokenizer",
+        "_include_stop",
+        "_min_tokens",
         "_num_chars",
+        "_plain",
+        "_ready",
         "_sent",
         "_stop",
         "_tokenizer",
@@ -60,28 +80,28 @@ class TextAssembler:
         hidden_ids: frozenset[int] = frozenset(),
         shown_ids: frozenset[int] = frozenset(),
         logprobs: bool = False,
+        min_tokens: int = 0,
         token_ends: bool = False,
     ) -> None:
-        """Set up one choice.
-
-        Args:
-            tokenizer: the model's.
-            stop: stop strings.
-            include_stop: the stop string that ends the answer is part of it.
-            skip_special_tokens: control tokens are no text.
-            hidden_ids: tokens that are never text.
-            shown_ids: control tokens that are text all the same, because a dialect reads them.
-            logprobs: keep the logprobs of the tokens.
-            token_ends: fill `token_ends`.
-        """
-        hidden = (tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()) | hidden_ids
+        if skip_special_tokens and not shown_ids:
+            table, hidden = tokenizer.visible_table, hidden_ids - tokenizer.special_ids
+        elif skip_special_tokens:
+            table, hidden = tokenizer.table, (tokenizer.special_ids - shown_ids) | hidden_ids
+        else:
+            table, hidden = tokenizer.table, hidden_ids
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer.table, hidden)
+        self._detokenizer = Detokenizer(table, hidden)
+        self._decode = self._detokenizer.push
+        self._include_stop = include_stop
         self._stop = StopChecker(stop, include=include_stop)
+        self._min_tokens = min_tokens if stop else 0
         self._wants_logprobs = logprobs
+        self._plain = not stop and not logprobs
         self._waiting: deque[_Waiting] = deque()
         self._complete = 0
         """Characters that the tokens so far have completed."""
+        self._ready = ""
+        """Text that no stop string can take back any more, but whose token is not whole yet."""
         self._sent = 0
         """Characters that have been sent."""
         self.token_ends: array[int] | None = array("Q") if token_ends else None
@@ -96,23 +116,53 @@ class TextAssembler:
         return self._stop.matched
 
     def push(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] | None = None,
+        *,
+        ends_with_stop_token: bool = False,
     ) -> TextDelta | None:
-        """Take new tokens; returns what can be sent. After a stop match further tokens are not taken."""
+        """Take new tokens; returns what can be sent. After a stop match further tokens are not taken.
+
+        Args:
+            token_ids: the next tokens.
+            logprobs: one entry for each, if they were asked for.
+            ends_with_stop_token: the last of them ended the answer. It counts, but like a stop string it is no part of
+                the text unless the client wants it (CHAT-10).
+        """
+        if ends_with_stop_token and not self._include_stop:
+            delta = self.push(token_ids[:-1], logprobs)
+            if self._stop.matched is None:
+                self.num_tokens += 1
+                if self.token_ends is not None:
+                    self.token_ends.append(self._num_chars)
+            return delta
+        if self._plain and (
+            self.token_ends is None or len(token_ids) < 2
+        ):  # No token needs a look of its own.
+            self.num_tokens += len(token_ids)
+            text = self._decode(token_ids)
+            if self.token_ends is not None and token_ids:
+                self._num_chars += len(text)
+                self.token_ends.append(self._num_chars)
+            return TextDelta(text) if text else None
+        return self._watched(token_ids, logprobs)
+
+    def _watched(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta | None:
         text = ""
         for index, token_id in enumerate(token_ids):
             if self._stop.matched is not None:
                 break
             self.num_tokens += 1
             pending = self._detokenizer.pending if self._wants_logprobs else b""
-            piece = self._detokenizer.push(token_id)
+            piece = self._detokenizer.push((token_id,))
             if self._wants_logprobs and logprobs is not None:
                 self._remember(logprobs[index], piece, pending)
             if self.token_ends is not None:
                 self._num_chars += len(piece)
                 self.token_ends.append(self._num_chars)
             if piece:
-                text += self._stop.push(piece)
+                text += self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
         return self._delta(text)
 
     def finish(self) -> TextDelta | None:
@@ -124,7 +174,8 @@ class TextAssembler:
             # The bytes that never became a character belong to the last token that brought some.
             last = self._waiting[-1]
             last.entry = msgspec.structs.replace(last.entry, text=last.entry.text + piece)
-        text = self._stop.push(piece)
+            last.is_open = False
+        text = self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
         if self._stop.matched is None:
             text += self._stop.flush()
         return self._delta(text)
@@ -147,19 +198,39 @@ class TextAssembler:
         )
         start = self._complete
         self._complete += len(piece)
-        end = self._complete + (1 if self._detokenizer.pending else 0)
-        self._waiting.append(_Waiting(entry, start, end, pending))
+        is_open = bool(self._detokenizer.pending)
+        self._waiting.append(_Waiting(entry, start, self._complete + is_open, pending, is_open))
 
     def _delta(self, text: str) -> TextDelta | None:
-        self._sent += len(text)
-        released: list[Logprob] = []
+        """What can be sent of the text that the stop checker lets pass.
+
+        With logprobs, a token goes out as a whole: if its end is held back, so is its beginning. Were it sent in two
+        pieces and then cut by a stop string, its entry would come when no text is left that it could go with.
+        """
+        if not self._wants_logprobs:
+            return TextDelta(text) if text else None
+        text = self._ready + text
+        reach = self._sent + len(text)
         waiting = self._waiting
-        while waiting and waiting[0].end <= self._sent:
-            released.append(waiting.popleft().entry)
+        whole = 0  # Entries that end with a character, as do all before them.
+        for index, entry in enumerate(waiting):
+            if entry.end > reach:
+                break
+            if not entry.is_open:
+                whole = index + 1
+        released = [waiting.popleft().entry for _ in range(whole)]
         if self._stop.matched is not None:
-            if waiting and waiting[0].start < self._sent:
-                released.append(_shortened(waiting[0], self._sent - waiting[0].start))
+            released += [
+                _shortened(entry, reach - entry.start) if entry.end > reach else entry.entry
+                for entry in waiting
+                if entry.start < reach
+            ]
             waiting.clear()
+        elif waiting:
+            reach = min(reach, waiting[0].start)
+        size = reach - self._sent
+        text, self._ready = text[:size], text[size:]
+        self._sent = reach
         return TextDelta(text, tuple(released)) if text else None
 
 

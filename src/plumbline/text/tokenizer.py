@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class TextTokenizer:
     Attributes:
         vocab_size: ids are in [0, vocab_size).
         table: bytes of each id.
+        visible_table: the same, without the bytes of control tokens.
         special_ids: ids of control tokens, which are no text of an answer.
         added: every added token, control or not, by its text.
         control: the added tokens that are control tokens.
@@ -67,6 +68,7 @@ class TextTokenizer:
             }
         )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
+        self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token: str | None = _token_text(config.get("bos_token"))
         self.eos_token: str | None = _token_text(config.get("eos_token"))
@@ -165,10 +167,15 @@ class TextTokenizer:
     def pad_table(self, vocab_size: int) -> None:
         """Models may have more rows than their tokenizer has tokens; such an id has no text."""
         self.table += [b""] * (vocab_size - len(self.table))
+        self.visible_table = self._without_special()
 
     def token_text(self, token_id: int) -> str:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
+
+    def _without_special(self) -> list[bytes]:
+        # Made once, so that leaving control tokens out of an answer costs nothing for each of its tokens.
+        return [b"" if i in self.special_ids else raw for i, raw in enumerate(self.table)]
 
     def _id_of(self, matched: str) -> int:
         """The id of an added token, found with the white space that it swallows."""
@@ -185,28 +192,38 @@ class Markers:
         self.beginnings = frozenset(token[:size] for token in self.tokens for size in range(1, len(token)))
         self.ends = frozenset(token[size:] for token in self.tokens for size in range(1, len(token)))
         self.longest = max(map(len, self.tokens), default=0)
+        self.singles = tuple(token for token in self.tokens if len(token) == 1)
 
 
 class Guard:
     """Keeps markers in message text from becoming control tokens.
 
     `protect` puts marks between the characters of every marker, so that the splitter no longer sees it; `restore` takes
-    the marks out of the pieces between the true ones. The mark is a private-use character that does not occur in the
-    request at all, so that nothing a client sends can be taken for it. A text that ends like the beginning of a marker,
-    or begins like its end, gets a mark there too: two harmless texts side by side must not make a token.
+    the marks out of the pieces between the true ones, also where a template has written a text as a JSON or Python
+    literal and the mark with it as an escape. The mark is a private-use character that does not occur in the request at
+    all, neither as itself nor as its escape, so that nothing a client sends can be taken for it. A text that ends like
+    the beginning of a marker, or begins like its end, gets a mark there too: two harmless texts side by side must not
+    make a token.
 
     Raises:
         UnguardableTextError: no private-use character is left.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.mark = _FIRST_MARK if not any(_FIRST_MARK in text for text in texts) else _unused_mark(texts)
+    def __init__(self, texts: Sequence[str], markers: Markers | None = None) -> None:
+        singles = () if markers is None else markers.singles
+        self.mark, *stand_ins = _unused_marks(texts, 1 + len(singles))
+        self._stand_ins = dict(zip(singles, stand_ins, strict=True))
+        self._originals = {self.mark: "", _escaped(self.mark): ""}
+        for single, stand_in in self._stand_ins.items():
+            self._originals |= {stand_in: single, _escaped(stand_in): single}
 
     def protect(self, text: str, markers: Markers) -> str:
         """Mark every one of these markers in the text."""
         if markers.pattern is None or not text:
             return text
-        marked = markers.pattern.sub(lambda match: self.mark.join(match.group()), text)
+        marked = text
+        while markers.pattern.search(marked):  # Again, because markers may overlap.
+            marked = markers.pattern.sub(self._hidden, marked)
         sizes = range(1, min(markers.longest, len(text) + 1))
         before = self.mark if any(text[:size] in markers.ends for size in sizes) else ""
         after = self.mark if any(text[-size:] in markers.beginnings for size in sizes) else ""
@@ -214,18 +231,41 @@ class Guard:
 
     def restore(self, piece: str) -> str:
         """Take the marks out."""
-        return piece.replace(self.mark, "")
+        for mark, original in self._originals.items():
+            piece = piece.replace(mark, original)
+        return piece
+
+    def _hidden(self, match: re.Match[str]) -> str:
+        # A marker of one character has no room for a mark inside, so another character stands in for it.
+        return self.mark.join(self._stand_ins.get(character, character) for character in match.group())
 
 
-_FIRST_MARK = "\ue000"
+_FIRST_MARK = 0xE000
 
 
-def _unused_mark(texts: Sequence[str]) -> str:
-    used = set(chain.from_iterable(texts))
-    mark = next((mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used), None)
-    if mark is None:
+def _escaped(mark: str) -> str:
+    return f"\\u{ord(mark):04x}"
+
+
+def _occurs(mark: str, texts: Sequence[str]) -> bool:
+    escape = _escaped(mark)
+    return any(mark in text or escape in text for text in texts)
+
+
+def _unused_marks(texts: Sequence[str], count: int) -> list[str]:
+    """Private-use characters that are in none of the texts, neither as themselves nor as an escape."""
+    first = [chr(_FIRST_MARK + index) for index in range(count)]
+    if not any(_occurs(mark, texts) for mark in first):
+        return first
+    used = set(chain.from_iterable(texts)) | set(chain.from_iterable(map(_ESCAPES.findall, texts)))
+    unused = (mark for mark in map(chr, range(_FIRST_MARK, 0xF900)) if not {mark, _escaped(mark)} & used)
+    found = list(islice(unused, count))
+    if len(found) < count:
         raise UnguardableTextError("The messages use every private-use character there is; leave one out.")
-    return mark
+    return found
+
+
+_ESCAPES = re.compile(r"\\u[0-9a-f]{4}")
 
 
 def _unchanged(piece: str) -> str:
