@@ -20,7 +20,7 @@ _NAME = re.compile(r"[^\s\[\](){}<>|\"',;:]+")
 _BARE = re.compile(r"[^,{}\[\]<\n]+")
 _STRING = frozenset(("string",))
 _MAX_DEPTH = 32
-_GRAMMAR_DEPTH = 4
+_GRAMMAR_DEPTH = 3
 """How deep values nest in a grammar where the schema does not say what they are."""
 
 Write = Callable[[str], None]
@@ -184,6 +184,13 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
             for key, value in (schema.get("properties") or {}).items()
         ]
         inside = separated(grammar, items, ",")
+        if not items and schema.get("additionalProperties", True) is not False and 0 < depth < _GRAMMAR_DEPTH:
+            further = self._one(grammar, schema.get("additionalProperties"), root, depth + 1)
+            member = grammar.sequence(
+                [grammar.regex("[A-Za-z_][A-Za-z_0-9]*"), grammar.literal(":"), further]
+            )
+            more = grammar.repeat(grammar.sequence([grammar.literal(","), member]), 0, None)
+            inside = grammar.optional(grammar.sequence([member, more]))
         return grammar.sequence([grammar.literal("{"), *([inside] if inside else []), grammar.literal("}")])
 
     def _one(self, grammar: Grammar, schema: Any, root: Mapping[str, Any], depth: int) -> str:

@@ -184,10 +184,9 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                 return grammar.until(after)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
-        narrowed = with_definitions(schema, root)
         if types and types != allowed_types(schema, root):
-            narrowed = {"allOf": [{"type": sorted(types)}, narrowed]}
-        return grammar.sequence([grammar.json(narrowed), grammar.literal(after)])
+            schema = {"allOf": [{"type": sorted(types)}, schema]}
+        return grammar.sequence([grammar.json(with_definitions(schema, root)), grammar.literal(after)])
 
     @property
     def _keyed(self) -> str:

@@ -29,7 +29,7 @@ TOOLS = (
         aliases=("glm",),
         sections=(_SECTION,),
         content_gap="\n",
-        detect=(r"<arg_key>", r"</arg_key>\\n<arg_value>"),
+        detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
         unlike=r"<tool_sep>",
     ),
     ToolDialect(
@@ -41,7 +41,7 @@ TOOLS = (
             ),
         ),
         detect=(r"<arg_key>",),
-        unlike=r"</arg_key>\\n<arg_value>|<tool_sep>",
+        unlike=r"</arg_key>(\\n|\s*\n)<arg_value>|<tool_sep>",
     ),
     ToolDialect(
         name="hy_v3",

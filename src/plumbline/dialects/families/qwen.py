@@ -119,6 +119,7 @@ REASONING = (
         close=("</think>",),
         silent=("<response>", "</response>"),
         detect=(r"</think>", r"<response>"),
+        unlike=r"<minimax:",
         switch=ENABLE_THINKING,
     ),
 )
