@@ -18,6 +18,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import with_definitions
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["ElementCall"]
 
@@ -104,7 +105,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         call.arguments('"')
 
         def write(piece: str, _: int) -> None:
-            call.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+            call.arguments(quoted_text(piece))
 
         if (yield from cursor.until(finder(self.tag), write)) is None:
             raise EndOfOutputError("expected the end of an element")

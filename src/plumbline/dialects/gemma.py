@@ -13,6 +13,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import separated, with_definitions
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["BracedCall"]
 
@@ -95,7 +96,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         """The rest of a string, passed on while it is written."""
 
         def write_text(piece: str, _: int) -> None:
-            write(json.dumps(piece, ensure_ascii=False)[1:-1])
+            write(quoted_text(piece))
 
         write('"')
         if (yield from cursor.until(finder(self.quote), write_text)) is None:

@@ -14,6 +14,7 @@ from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.forms import numbered
 from plumbline.dialects.grammars import with_definitions
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["TaggedCall"]
 
@@ -239,7 +240,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                     first = False
                 if piece.endswith("\n"):
                     piece, held = piece[:-1], "\n"
-            call.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+            call.arguments(quoted_text(piece))
 
         if (yield from cursor.until(finder(self.end), write)) is None:
             raise EndOfOutputError(f"expected {self.end!r}")
