@@ -94,6 +94,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def properties(session: nox.Session) -> None:
+    """Try the laws on 20,000 examples each, which takes an hour or so; `nox -s tests` tries 500."""
+    Environment(session, DEV).run(
+        "python", "-m", "pytest", "tests/properties", *session.posargs, PLUMBLINE_LAWS="thorough"
+    )
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check formatting, style and who may import whom; `-- --fix` mends what can be mended."""
     environment = Environment(session, DEV)

@@ -21,6 +21,35 @@ _TEMPLATES = {
 """Excerpts in the style of each family. The comment at the top says what they have to be taken for."""
 
 
+_WHOLE = {
+    "command_a": ("cohere_command3", "cohere_command3"),
+    "deepseek_r1": (None, "deepseek_r1"),
+    "deepseek_v3": ("deepseek_v3", None),
+    "functiongemma": ("functiongemma", None),
+    "gemma3": (None, None),
+    "glm45": ("glm45", "glm45"),
+    "gpt_oss": ("harmony", "harmony"),
+    "granite3": ("granite", None),
+    "hermes3": ("hermes", None),
+    "internlm25": ("internlm", None),
+    "jamba": ("jamba", None),
+    "kimi_k2": ("kimi_k2", None),
+    "llama31_tools": ("llama3_json", None),
+    "llama4": ("llama4_pythonic", None),
+    "minimax_m2": ("minimax_m2", "minimax_m2"),
+    "mistral_v3": ("mistral", None),
+    "mistral_v7": ("mistral", None),
+    "olmo3": ("olmo3", None),
+    "phi4_mini": ("phi4_mini", None),
+    "qwen25": ("hermes", None),
+    "qwen2_vl": (None, None),
+    "qwen3": ("hermes", "qwen3"),
+    "qwen3_coder": ("qwen3_coder", None),
+    "seed_oss": ("seed_oss", "seed_oss"),
+}
+"""What the whole templates are to be taken for that the tests of rendering have."""
+
+
 def _expected(template: str) -> tuple[str, str]:
     match = re.match(r"{# tool: (\S+), reasoning: (\S+) #}\n", template)
     assert match is not None
@@ -35,6 +64,13 @@ def test_a_template_is_its_own_family_and_no_other(name: str) -> None:
     assert tools == ([tool] if tool != "none" else [])
     thoughts = [dialect.name for dialect in fitting(REASONING_DIALECTS, body)]
     assert thoughts == ([reasoning] if reasoning != "none" else [])
+
+
+@pytest.mark.parametrize("name", sorted(_WHOLE))
+def test_whole_templates_are_recognised(name: str) -> None:
+    folder = Path(__file__).parent.parent / "text" / "templates"
+    chosen = choose((folder / f"{name}.jinja").read_text("utf-8"))
+    assert (chosen.tool and chosen.tool.name, chosen.reasoning and chosen.reasoning.name) == _WHOLE[name]
 
 
 def test_every_dialect_that_can_be_detected_has_a_template() -> None:
