@@ -26,7 +26,7 @@ _SECTION = Section(form=_LINES, open=("<tool_call>",), close=("</tool_call>",), 
 TOOLS = (
     ToolDialect(
         name="glm45",
-        aliases=("glm",),
+        aliases=("glm", "ling3"),
         sections=(_SECTION,),
         content_gap="\n",
         detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
@@ -66,7 +66,7 @@ TOOLS = (
 REASONING = (
     ReasoningDialect(
         name="glm45",
-        aliases=("glm47",),
+        aliases=("glm47", "ling3"),
         open=("<think>",),
         close=("</think>",),
         after_open="",
