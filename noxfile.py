@@ -102,6 +102,12 @@ def properties(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def differential(session: nox.Session) -> None:
+    """Compare our reading of outputs with vLLM's, and SGLang's if it is installed; `-- --write` writes the list."""
+    Environment(session, "serve,vllm").run("python", "tests/differential/compare.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check formatting, style and who may import whom; `-- --fix` mends what can be mended."""
     environment = Environment(session, DEV)

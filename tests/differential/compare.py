@@ -156,9 +156,8 @@ def _said(said: Message) -> str:
 
 
 def main() -> int:
-    """Compare; returns 1 if a difference has no verdict, or a verdict no difference."""
+    """Compare; returns 1 if a difference has no verdict."""
     rules = json.loads((HERE / "verdicts.json").read_text("utf-8"))
-    used: set[int] = set()
     sections = []
     missing = []
     for peer in peers():
@@ -171,10 +170,9 @@ def main() -> int:
             if rule is None:
                 missing.append(difference)
                 continue
-            used.add(rules.index(rule))
             counts[rule["verdict"]] += 1
             rows.append(_row(difference, rule))
-        sections.append(_section(peer.name, compared, counts, rows))
+        sections.append(_section(f"{peer.name} {peer.version}", compared, counts, rows))
     for difference in missing:
         print(f"no verdict: {difference.peer} {difference.dialect}: {difference.title} ({difference.mode})")
         print(
@@ -188,9 +186,9 @@ def main() -> int:
 _HEAD = """# Where other servers read an output differently
 
 Written by `nox -s differential`: the tool parsers of other servers, called in-process with the cases of
-`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token. White space
-in content is not compared. The verdicts are a person's (`tests/differential/verdicts.json`): *ours* means that our reading
-is right, *theirs* that it should change, *ambiguous* that the output can be read either way.
+`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token. White
+space in content is not compared. The verdicts are a person's (`tests/differential/verdicts.json`): *ours* means that
+our reading is right, *theirs* that it should change, *ambiguous* that the output can be read either way.
 """
 
 

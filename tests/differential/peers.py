@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol
 
 __all__ = ["Message", "Peer", "peers"]
@@ -26,6 +27,7 @@ class Peer(Protocol):
     """One other server."""
 
     name: str
+    version: str
 
     def names(self) -> Sequence[str]:
         """Its names of parsers."""
@@ -115,6 +117,7 @@ class _Vllm:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.tool_parsers import ToolParserManager
 
+        self.version = version("vllm")
         self._manager = ToolParserManager
         self._request = ChatCompletionRequest
 
@@ -159,6 +162,7 @@ class _Sglang:
         from sglang.srt.entrypoints.openai.protocol import Tool
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
+        self.version = version("sglang")
         self._parser = FunctionCallParser
         self._tool = Tool
 
