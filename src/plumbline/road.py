@@ -14,8 +14,18 @@ from typing import TypeVar
 
 import msgspec
 
-from plumbline.engine.api import Engine, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
+from plumbline.engine.api import (
+    Engine,
+    GenerateRequest,
+    RefusedRequestError,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
+from plumbline.forms.compose import compose
+from plumbline.forms.errors import FormError
+from plumbline.forms.grammar import GrammarBuilder
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
@@ -65,6 +75,8 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
+    grammar: str | None = None
+    """What every choice of the answer is held to; the engine has compiled it."""
 
 
 class Road:
@@ -86,7 +98,9 @@ class Road:
             TemplateError: the chat template refused the messages.
             EmptyPromptError: it has no tokens.
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
+            FormError: the form that the answer is promised to have cannot be held; the text says why.
         """
+        grammar = await self._grammar(turn)
         limit = self.engine.info.max_model_len
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
@@ -101,7 +115,28 @@ class Road:
             turn, ids = found
         if not ids:
             raise EmptyPromptError
-        return PreparedTurn(turn, tuple(ids))
+        return PreparedTurn(turn, tuple(ids), grammar)
+
+    async def _grammar(self, turn: Turn) -> str | None:
+        """The grammar of the turn's answers, compiled by the engine, so that what it refuses is refused here."""
+        grammar = await asyncio.to_thread(self._composed, turn)
+        if grammar is None:
+            return None
+        if "grammar" not in self.engine.info.features:
+            raise FormError(
+                f"The engine of this server ({self.engine.info.name}) cannot hold an answer to a form."
+            )
+        try:
+            await self.engine.check_grammar(grammar)
+        except RefusedRequestError as error:
+            raise FormError(str(error)) from error
+        return grammar
+
+    def _composed(self, turn: Turn) -> str | None:
+        if turn.output_format is None:
+            return None
+        builder = GrammarBuilder(self.tokenizer.added, self.tokenizer.special_ids)
+        return compose(builder, output_format=turn.output_format)
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
@@ -209,6 +244,8 @@ class Road:
         yield Finish("stop" if assembler.stop_match is not None else reason, usage, match_)
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
+        if prepared.grammar is not None and sampling.max_tokens != 0:
+            sampling = msgspec.structs.replace(sampling, grammar=prepared.grammar)
         return GenerateRequest(
             request_id=request_id,
             prompt_token_ids=prepared.prompt_token_ids,

@@ -14,6 +14,7 @@ import torch
 from plumbline import __version__
 from plumbline.engine.api import Engine
 from plumbline.engine.config import EngineConfig
+from plumbline.engine.grammar import LarkCompiler, Vocabulary
 from plumbline.engine.loop import PlumblineEngine
 from plumbline.engine.runner import ModelRunner
 from plumbline.models.config import ModelConfig
@@ -53,7 +54,7 @@ def load(settings: Settings) -> ServedModel:
     names = settings.served_model_names or (_name(folder, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-    engine = _build_engine(folder, settings, names[0])
+    engine = _build_engine(folder, settings, names[0], tokenizer)
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
@@ -72,7 +73,7 @@ def _name(folder: Path, settings: Settings) -> str:
     return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
 
 
-def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
+def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTokenizer) -> Engine:
     device = _device(settings.device)
     dtype = None
     if settings.dtype != "auto":
@@ -99,7 +100,20 @@ def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
     model = load_model(folder, dtype=dtype, device=device)
     config = _engine_config(model.config, settings, model.dtype)
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
-    return PlumblineEngine(config, runner, model=name, eos_token_ids=model.config.eos_token_ids)
+    ends = model.config.eos_token_ids
+    return PlumblineEngine(
+        config,
+        runner,
+        model=name,
+        eos_token_ids=ends,
+        grammars=LarkCompiler(_vocabulary(tokenizer, ends, runner.vocab_size)) if ends else None,
+    )
+
+
+def _vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+    """The model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
+    tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
+    return Vocabulary(tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_written)
 
 
 def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:

@@ -66,6 +66,9 @@ class TextTokenizer:
                 for token in added
             }
         )
+        self._written = _splitter(
+            {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
+        )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
         self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token: str | None = _token_text(config.get("bos_token"))
@@ -94,6 +97,16 @@ class TextTokenizer:
         """Encode text in which nothing is a control token."""
         ids: list[int] = self._base.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
+
+    def encode_written(self, text: str) -> list[int]:
+        """Encode text as a model writes it in an answer: added tokens are one token each, but for control tokens."""
+        ids: list[int] = []
+        position = 0
+        for match in self._written.finditer(text) if self._written is not None else ():
+            ids += self._later_text(text[position : match.start()])
+            ids.append(self.added[match.group()])
+            position = match.end()
+        return ids + self._later_text(text[position:])
 
     def encode_rendered(self, rendered: str, guard: Guard | None = None) -> list[int]:
         """Encode a rendered prompt: added tokens become their ids, unless `guard` says that a user wrote them."""
@@ -169,6 +182,12 @@ class TextTokenizer:
     def token_text(self, token_id: int) -> str:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
+
+    def _later_text(self, text: str) -> list[int]:
+        ids: list[int] = (
+            self._later.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
+        )
+        return ids
 
     def _id_of(self, matched: str) -> int:
         """The id of an added token, found with the white space that it swallows."""
