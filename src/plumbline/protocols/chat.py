@@ -22,7 +22,6 @@ from plumbline._generated.chat import (
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
 )
-from plumbline._generated.common import ResponseFormatText
 from plumbline.events import (
     Finish,
     FinishReason,
@@ -49,9 +48,9 @@ from plumbline.protocols.common import (
     read_sampling,
     read_stop,
     refuse_given,
-    tag_of,
     thinking_kwargs,
 )
+from plumbline.protocols.formats import read_format
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
@@ -65,11 +64,6 @@ _REFUSED = {
     "functions": "is not supported; use 'tools'",
     "function_call": "is not supported; use 'tool_choice'",
     "bad_words": "is not supported by this server yet",
-    "structured_outputs": "is not supported by this server yet",
-    "guided_json": "is not supported by this server yet",
-    "guided_regex": "is not supported by this server yet",
-    "guided_choice": "is not supported by this server yet",
-    "guided_grammar": "is not supported by this server yet",
     "return_token_ids": "is not supported by this server yet",
     "truncate_prompt_tokens": "is not supported by this server yet",
     "documents": "is not supported by this server yet",
@@ -88,11 +82,6 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         raise unsupported_value("store", True, "is not supported: this server does not keep chat completions")
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
-    response_format = or_default(request.response_format, ResponseFormatText())
-    if not isinstance(response_format, ResponseFormatText):
-        raise unsupported_value(
-            "response_format.type", tag_of(response_format), "is not supported by this server yet"
-        )
     stream_options = or_default(request.stream_options, None)
     if stream_options is not None:
         if request.stream is not True:  # CS-09
@@ -122,6 +111,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     )
     return Turn(
         prompt=prompt,
+        output_format=read_format(request),
         sampling=read_sampling(
             request,
             defaults,

@@ -7,7 +7,6 @@ from typing import cast
 import msgspec
 from msgspec import UNSET
 
-from plumbline._generated.common import ResponseFormatText
 from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
 from plumbline._generated.tools import (
     CustomToolParam,
@@ -18,7 +17,6 @@ from plumbline._generated.tools import (
 )
 from plumbline.protocols.common import (
     Defaults,
-    given,
     or_default,
     read_sampling,
     read_stop,
@@ -26,6 +24,7 @@ from plumbline.protocols.common import (
     tag_of,
     thinking_kwargs,
 )
+from plumbline.protocols.formats import read_format
 from plumbline.protocols.responses_input import read_input
 from plumbline.turn import ChatPrompt, Tool, Turn
 from plumbline.wire.errors import (
@@ -44,7 +43,6 @@ _REFUSED = {
     "prompt": "is not supported: this server keeps no prompt templates",
     "moderation": "is not supported by this server",
     "context_management": "is not supported by this server yet",
-    "structured_outputs": "is not supported by this server yet",
     "thinking_token_budget": "is not supported by this server yet",
 }
 
@@ -70,13 +68,10 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             )
         if options.include_obfuscation is True:
             raise unsupported_value("stream_options.include_obfuscation", True)
-    text = or_default(request.text, None)
-    if text is not None and given(text.format) and not isinstance(text.format, ResponseFormatText):
-        kind = "json_schema" if hasattr(text.format, "schema") else "json_object"
-        raise unsupported_value("text.format.type", kind, "is not supported by this server yet")
     wants_logprobs = LOGPROBS in or_default(request.include, [])
     return Turn(
         prompt=read_response_prompt(request),
+        output_format=read_format(request),
         sampling=read_sampling(
             request,
             defaults,

@@ -25,7 +25,7 @@ from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["ServedModel", "load"]
+__all__ = ["ServedModel", "load", "vocabulary"]
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -106,11 +106,11 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
         runner,
         model=name,
         eos_token_ids=ends,
-        grammars=LarkCompiler(_vocabulary(tokenizer, ends, runner.vocab_size)) if ends else None,
+        grammars=LarkCompiler(vocabulary(tokenizer, ends, runner.vocab_size)) if ends else None,
     )
 
 
-def _vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
     """The model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
     tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
     return Vocabulary(tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_written)

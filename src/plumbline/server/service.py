@@ -27,10 +27,12 @@ from plumbline._generated.own import (
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
 from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.forms.errors import FormError
 from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default, thinking_kwargs
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
+from plumbline.protocols.formats import FormatRequest, form_refused
 from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
 from plumbline.road import (
@@ -86,7 +88,7 @@ class PlumblineService(Service):
         self._check_model(request.model)
         turn = read_chat(request, self._model.defaults)
         self._check_choices(turn.num_choices, "n")
-        (prepared,) = await self._prepare(call, [turn], "messages")
+        (prepared,) = await self._prepare(call, request, [turn], "messages")
         writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
         events = self._answer(prepared, call, arrived)
 
@@ -101,7 +103,7 @@ class PlumblineService(Service):
         self._check_model(request.model)
         plan = read_completion(request, self._model.defaults)
         self._check_choices(len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n")
-        prepared = await self._prepare(call, plan.turns, "prompt")
+        prepared = await self._prepare(call, request, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
             request, plan, prompts, model=self._model.names[0], fingerprint=self._model.fingerprint
@@ -119,7 +121,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         turn = read_response(request, self._model.defaults)
-        (prepared,) = await self._prepare(call, [turn], "input")
+        (prepared,) = await self._prepare(call, request, [turn], "input")
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
         events = self._answer(prepared, call, arrived)
 
@@ -213,7 +215,9 @@ class PlumblineService(Service):
 
     # The road, with its failures turned into the API's
 
-    async def _prepare(self, call: Call, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:
+    async def _prepare(
+        self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
+    ) -> list[PreparedTurn]:
         async def run() -> list[PreparedTurn]:
             return [await self._road.prepare(turn) for turn in turns]
 
@@ -229,6 +233,8 @@ class PlumblineService(Service):
             ) from error
         except TemplateError as error:
             raise invalid_request(str(error), param) from error
+        except FormError as error:
+            raise form_refused(request, error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
         try:
