@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a table reads best with one case a line
 """Promised forms over HTTP: under every name, in both modes, an answer has the form or the request is refused."""
 
 from __future__ import annotations

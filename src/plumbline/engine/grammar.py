@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
 __all__ = ["GrammarCompiler", "GrammarError", "LarkCompiler", "Matcher", "Vocabulary", "num_words"]
+
+_log = logging.getLogger("plumbline.engine")
 
 MAX_GRAMMAR = 1024 * 1024
 """Characters of a grammar, the JSON Schemas in it included."""
@@ -222,6 +225,9 @@ def _sentence(error: str) -> str:
     """What a client can use of llguidance's message: without the grammar that we wrote and the parser's inside."""
     if error.startswith("NoExtension"):
         return "No text can satisfy it."
+    if error.startswith("panic"):
+        _log.error("the grammar engine failed: %s", error)
+        return "It could not be compiled."
     shown = error.split("\n   1 | ")[0].split("\n<")[0]
     reason = _REGEX_REASON.search(shown)
     pattern = _REGEX_PATTERN.search(shown)
