@@ -74,6 +74,16 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="comment on a silent stream; 0: never",
     )
     server.add_argument("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS")
+    dialect = parser.add_argument_group("dialect")
+    dialect.add_argument(
+        "--tool-parser",
+        default="auto",
+        metavar="NAME",
+        help="how the model writes tool calls: a dialect, none, or auto (by its chat template)",
+    )
+    dialect.add_argument(
+        "--reasoning-parser", default="auto", metavar="NAME", help="how it writes its reasoning: the same"
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="requests in one step")
     engine.add_argument(

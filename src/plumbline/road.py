@@ -1,19 +1,22 @@
 """The one road from a turn to the events of its answer.
 
 Every answer of every API surface, streaming or not, comes down this road: render, generate, detokenise, watch for stop
-strings, count. Nothing else computes a finish reason or a usage number.
+strings, read the dialect, count. Nothing else computes a finish reason or a usage number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.speech import Speech
 from plumbline.engine.api import (
     Engine,
     GenerateRequest,
@@ -41,6 +44,8 @@ __all__ = [
     "merged",
 ]
 
+
+_log = logging.getLogger("plumbline.road")
 
 T = TypeVar("T")
 
@@ -77,14 +82,17 @@ class PreparedTurn:
     prompt_token_ids: tuple[int, ...]
     grammar: str | None = None
     """What every choice of the answer is held to; the engine has compiled it."""
+    inside_reasoning: bool = False
+    """Generation starts inside the model's thinking."""
 
 
 class Road:
     """Joins one engine with one model's text. Has no state of its own between answers."""
 
-    def __init__(self, engine: Engine, renderer: Renderer) -> None:
+    def __init__(self, engine: Engine, renderer: Renderer, speech: Speech | None = None) -> None:
         self.engine = engine
         self.renderer = renderer
+        self.speech = speech
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -100,7 +108,6 @@ class Road:
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
             FormError: the form that the answer is promised to have cannot be held; the text says why.
         """
-        grammar = await self._grammar(turn)
         limit = self.engine.info.max_model_len
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
@@ -115,11 +122,14 @@ class Road:
             turn, ids = found
         if not ids:
             raise EmptyPromptError
-        return PreparedTurn(turn, tuple(ids), grammar)
+        speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
+        inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
+        grammar = await self._grammar(turn, inside=inside)
+        return PreparedTurn(turn, tuple(ids), grammar, inside)
 
-    async def _grammar(self, turn: Turn) -> str | None:
+    async def _grammar(self, turn: Turn, *, inside: bool) -> str | None:
         """The grammar of the turn's answers, compiled by the engine, so that what it refuses is refused here."""
-        grammar = await asyncio.to_thread(self._composed, turn)
+        grammar = await asyncio.to_thread(self._composed, turn, inside=inside)
         if grammar is None:
             return None
         if "grammar" not in self.engine.info.features:
@@ -129,14 +139,34 @@ class Road:
         try:
             await self.engine.check_grammar(grammar)
         except RefusedRequestError as error:
-            raise FormError(str(error)) from error
+            # Only the tools that are not strict give way, and only if that helps.
+            looser = await asyncio.to_thread(self._composed, turn, inside=inside, loose=True)
+            if looser is None or looser == grammar:
+                raise FormError(str(error)) from error
+            try:
+                await self.engine.check_grammar(looser)
+            except RefusedRequestError:
+                raise FormError(str(error)) from error
+            return looser
         return grammar
 
-    def _composed(self, turn: Turn) -> str | None:
-        if turn.output_format is None:
-            return None
-        builder = GrammarBuilder(self.tokenizer.added, self.tokenizer.special_ids)
-        return compose(builder, output_format=turn.output_format)
+    def _composed(self, turn: Turn, *, inside: bool, loose: bool = False) -> str | None:
+        prompt = turn.prompt
+        chats = isinstance(prompt, ChatPrompt)
+        try:
+            return compose(
+                GrammarBuilder(self.tokenizer.added, self.tokenizer.special_ids),
+                output_format=turn.output_format,
+                tools=prompt.tools if isinstance(prompt, ChatPrompt) else (),
+                choice=turn.tool_choice,
+                dialects=self.speech.chosen if self.speech is not None and chats else None,
+                inside=inside,
+                loose=loose,
+            )
+        except FormError:
+            if loose:
+                raise
+            return self._composed(turn, inside=inside, loose=True)
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
@@ -205,6 +235,7 @@ class Road:
     ) -> AsyncGenerator[OutputEvent, None]:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
+        parser = self._parser(prepared)
         assembler = TextAssembler(
             self.tokenizer,
             stop=turn.stop,
@@ -212,7 +243,11 @@ class Road:
             skip_special_tokens=turn.skip_special_tokens,
             # The end of sequence is never text of an answer, whether or not special tokens are shown.
             hidden_ids=self.engine.info.eos_token_ids,
+            shown_ids=frozenset()
+            if parser is None or self.speech is None
+            else self.speech.shown_ids(calls=parser.reads_calls),
             logprobs=sampling.logprobs is not None,
+            token_ends=parser is not None,
         )
         cached = 0
         reason: FinishReason = "stop"
@@ -227,21 +262,64 @@ class Road:
                 cached = max(cached, chunk.num_cached_tokens)
                 delta = assembler.push(chunk.token_ids, chunk.logprobs)
                 if delta is not None:
-                    yield delta
+                    if parser is None:
+                        yield delta
+                    else:
+                        for event in parser.push(delta):
+                            yield event
                 if assembler.stop_match is not None:
                     break  # Closing the stream aborts the engine's request and frees its blocks.
                 if chunk.token_ids:
                     last_token = chunk.token_ids[-1]
                 if chunk.finish_reason is not None:
                     reason = "length" if chunk.finish_reason == "length" else "stop"
-        rest = assembler.finish()
-        if rest is not None:
-            yield rest
         match_: int | str | None = assembler.stop_match
-        if match_ is None and reason == "stop" and last_token in sampling.stop_token_ids:
+        if match_ is not None:
+            reason = "stop"
+        elif reason == "stop" and last_token in sampling.stop_token_ids:
             match_ = last_token
-        usage = Usage(len(prepared.prompt_token_ids), assembler.num_tokens, cached_tokens=cached)
-        yield Finish("stop" if assembler.stop_match is not None else reason, usage, match_)
+        rest = assembler.finish()
+        reasoning_tokens = 0
+        if parser is None:
+            if rest is not None:
+                yield rest
+        else:
+            for event in (*(() if rest is None else parser.push(rest)), *parser.finish(reason)):
+                yield event
+            reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
+            if reason == "stop" and parser.num_calls:
+                reason = (
+                    "tool_calls"  # CHAT-05: what the token limit ended stays `length`, with calls or without.
+                )
+            for warning in parser.warnings:
+                _log.warning("request %s: %s", request_id, warning)
+        usage = Usage(
+            len(prepared.prompt_token_ids),
+            assembler.num_tokens,
+            cached_tokens=cached,
+            reasoning_tokens=reasoning_tokens,
+        )
+        yield Finish(reason, usage, match_)
+
+    def _parser(self, prepared: PreparedTurn) -> DialectParser | None:
+        """What reads the answer; None where all of it is text, as in plain completions."""
+        prompt, choice = prepared.turn.prompt, prepared.turn.tool_choice
+        if self.speech is None or not isinstance(prompt, ChatPrompt):
+            return None
+        tools: dict[str, Mapping[str, Any]] = {}
+        if choice.mode != "none":
+            tools = {
+                tool.name: tool.parameters or {}
+                for tool in prompt.tools
+                if choice.names is None or tool.name in choice.names  # TOOL-06
+            }
+        return self.speech.parser(
+            tools,
+            inside=prepared.inside_reasoning,
+            prompt_token_ids=prepared.prompt_token_ids,
+            earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
+            logprobs=prepared.turn.sampling.logprobs is not None,
+        )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
         if prepared.grammar is not None and sampling.max_tokens != 0:

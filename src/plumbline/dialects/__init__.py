@@ -1,1 +1,1 @@
-"""How model families write reasoning and tool calls. Until the first dialect lands, all of an answer is text."""
+"""How model families write reasoning and tool calls, and the one parser that reads them all."""

@@ -59,12 +59,12 @@ class GrammarBuilder:
             return '""'
         return self._rule("PATTERN", f"/{_slashed(pattern)}/")
 
-    def text(self) -> str:
-        """Any text, also none; no control tokens."""
-        return self._rule("TEXT", r"/(?s:.*)/")
+    def text(self, without: Iterable[str] = ()) -> str:
+        """Any text, also none, in which none of these texts occurs; no control tokens."""
+        return self._rule("TEXT", _free(self._spelled(without)))
 
-    def until(self, marker: str) -> str:
-        """Any text up to the first occurrence of the marker, and the marker.
+    def until(self, marker: str, without: Iterable[str] = ()) -> str:
+        """Any text up to the first occurrence of the marker, and the marker; the text has none of `without` in it.
 
         Raises:
             ValueError: the marker is empty.
@@ -72,13 +72,15 @@ class GrammarBuilder:
         pieces = self._pieces(marker)
         if not pieces:
             raise ValueError("a marker must not be empty")
+        free = _free(self._spelled(without))
         first, rest = pieces[0], pieces[1:]
         if isinstance(first, int):
-            return self.sequence([self.text(), *map(_written, pieces)])
+            return self.sequence([self.text(without), *map(_written, pieces)])
+        ending = self._rule("ENDING", f"({free}) {_written(first)}")
         if not rest:
-            return self._rule("until", f"/(?s:.*)/ {_written(first)}", options="[lazy]")
+            return self._rule("until", ending, options="[lazy]")
         # The control token says where the text ends, so the text before it is not cut short by being lazy.
-        return self.sequence([self._rule("ENDING", f"/(?s:.*)/ {_written(first)}"), *map(_written, rest)])
+        return self.sequence([ending, *map(_written, rest)])
 
     def choice(self, expressions: Iterable[str]) -> str:
         """One of these.
@@ -102,17 +104,17 @@ class GrammarBuilder:
         """This or nothing."""
         return f"({expression})?"
 
-    def repeat(self, expression: str, least: int = 0, most: int | None = None) -> str:
-        """This from `least` to `most` times; None means any number.
+    def repeat(self, expression: str, minimum: int = 0, maximum: int | None = None) -> str:
+        """This from `minimum` to `maximum` times; None means any number.
 
         Raises:
             ValueError: the bounds contradict each other.
         """
-        if least < 0 or (most is not None and most < least):
-            raise ValueError(f"cannot repeat from {least} to {most} times")
-        if most is None and least < 2:
-            return f"({expression}){'+' if least else '*'}"
-        return f"({expression}){{{least},{'' if most is None else most}}}"
+        if minimum < 0 or (maximum is not None and maximum < minimum):
+            raise ValueError(f"cannot repeat from {minimum} to {maximum} times")
+        if maximum is None and minimum < 2:
+            return f"({expression}){'+' if minimum else '*'}"
+        return f"({expression}){{{minimum},{'' if maximum is None else maximum}}}"
 
     def lark(self, grammar: str) -> str:
         """A whole grammar with its rule `start`; its names and those of this builder do not meet.
@@ -141,6 +143,10 @@ class GrammarBuilder:
         """The name of a rule with this body; equal bodies share one. Upper case makes it one lexeme."""
         return self._rules.setdefault(f"{options}: {body}", f"{kind}_{len(self._rules)}")
 
+    def _spelled(self, markers: Iterable[str]) -> list[str]:
+        """Those that text could contain: a control token is never in it."""
+        return [marker for marker in markers if all(isinstance(piece, str) for piece in self._pieces(marker))]
+
     def _pieces(self, text: str) -> list[str | int]:
         """Text and the ids of control tokens, in order."""
         if self._splitter is None:
@@ -160,6 +166,14 @@ class GrammarBuilder:
 def _written(piece: str | int) -> str:
     """Text as a string of Lark, which are those of JSON; an id as a token."""
     return f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece)
+
+
+def _free(without: list[str]) -> str:
+    """Any text without these. A negation alone would match what is not UTF-8, too."""
+    if not without:
+        return "/(?s:.*)/"
+    kept_out = _slashed("|".join(map(re.escape, without)))
+    return f"/(?s:.*)/ & ~/(?s:.*)({kept_out})(?s:.*)/"
 
 
 def _slashed(pattern: str) -> str:

@@ -51,7 +51,7 @@ from plumbline.protocols.common import (
     thinking_kwargs,
 )
 from plumbline.protocols.formats import read_format
-from plumbline.turn import ChatPrompt, Turn
+from plumbline.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
 __all__ = ["ChatWriter", "check_ending", "read_chat"]
@@ -112,6 +112,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
+        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
         sampling=read_sampling(
             request,
             defaults,

@@ -26,7 +26,7 @@ from plumbline.protocols.common import (
 )
 from plumbline.protocols.formats import read_format
 from plumbline.protocols.responses_input import read_input
-from plumbline.turn import ChatPrompt, Tool, Turn
+from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
     invalid_request,
     missing_required_parameter,
@@ -69,9 +69,11 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         if options.include_obfuscation is True:
             raise unsupported_value("stream_options.include_obfuscation", True)
     wants_logprobs = LOGPROBS in or_default(request.include, [])
+    prompt = read_response_prompt(request)
     return Turn(
-        prompt=read_response_prompt(request),
+        prompt=prompt,
         output_format=read_format(request),
+        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
         sampling=read_sampling(
             request,
             defaults,

@@ -12,6 +12,9 @@ import msgspec
 import torch
 
 from plumbline import __version__
+from plumbline.dialects.registry import Chosen, UnknownDialectError, choose
+from plumbline.dialects.response_template import BadResponseTemplateError
+from plumbline.dialects.speech import Speech
 from plumbline.engine.api import Engine
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.grammar import LarkCompiler, Vocabulary
@@ -21,6 +24,8 @@ from plumbline.models.config import ModelConfig
 from plumbline.models.loader import load_model, resolve_model
 from plumbline.protocols.common import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.text.encoders import PromptFormat
+from plumbline.text.harmony_prompt import HarmonyEncoder
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
@@ -40,6 +45,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults
     created: int
     fingerprint: str
+    speech: Speech | None = None
+    """How the model writes reasoning and calls; None reads every answer as text."""
 
 
 def load(settings: Settings) -> ServedModel:
@@ -54,12 +61,24 @@ def load(settings: Settings) -> ServedModel:
     names = settings.served_model_names or (_name(folder, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    try:
+        chosen = choose(
+            template.source if template is not None else "",
+            tool=settings.tool_parser,
+            reasoning=settings.reasoning_parser,
+            response_template=_response_template(folder),
+        )
+    except (UnknownDialectError, BadResponseTemplateError) as error:
+        raise SettingsError(str(error)) from error
     engine = _build_engine(folder, settings, names[0], tokenizer)
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
         engine=engine,
-        renderer=Renderer(tokenizer, template),
+        renderer=Renderer(tokenizer, _prompt_format(template, chosen)),
+        speech=Speech(
+            chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
+        ),
         names=names,
         defaults=_defaults(folder, settings, engine.info.vocab_size),
         created=int(time.time()),
@@ -71,6 +90,20 @@ def _name(folder: Path, settings: Settings) -> str:
     if not settings.model:
         return "plumbline-pocket"
     return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
+
+
+def _response_template(folder: Path) -> dict[str, Any] | None:
+    """How the tokenizer says that answers are read, if it does."""
+    path = folder / "tokenizer_config.json"
+    found = json.loads(path.read_text("utf-8")).get("response_template") if path.is_file() else None
+    return found if isinstance(found, dict) else None
+
+
+def _prompt_format(template: ChatTemplate | None, chosen: Chosen) -> PromptFormat | None:
+    """What renders the prompts: the model's template, or the encoder of a family that has none."""
+    if template is None and chosen.reasoning is not None and chosen.reasoning.reader == "harmony":
+        return HarmonyEncoder()
+    return template
 
 
 def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTokenizer) -> Engine:

@@ -27,6 +27,8 @@ def run(settings: Settings) -> int:
         file=sys.stderr,
         flush=True,
     )
+    if model.speech is not None:
+        print(model.speech.chosen.describe(), file=sys.stderr, flush=True)
     config = uvicorn.Config(
         create_app(model, settings),
         host=settings.host,

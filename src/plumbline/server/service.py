@@ -78,7 +78,7 @@ class PlumblineService(Service):
         self._model = model
         self._settings = settings
         self._metrics = metrics
-        self._road = Road(model.engine, model.renderer)
+        self._road = Road(model.engine, model.renderer, model.speech)
 
     # Generation
 

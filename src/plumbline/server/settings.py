@@ -37,6 +37,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     generation_config: str = "auto"
     """Sampling defaults: `auto` takes the model's generation_config.json, `none` OpenAI's values."""
+    tool_parser: str = "auto"
+    """The dialect that calls are read in: a name, `none`, or `auto`, which looks at the chat template."""
+    reasoning_parser: str = "auto"
+    """The same for the model's thinking."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 
@@ -39,12 +40,14 @@ class TextAssembler:
     __slots__ = (
         "_complete",
         "_detokenizer",
+        "_num_chars",
         "_sent",
         "_stop",
         "_tokenizer",
         "_waiting",
         "_wants_logprobs",
         "num_tokens",
+        "token_ends",
     )
 
     def __init__(
@@ -55,9 +58,23 @@ class TextAssembler:
         include_stop: bool = False,
         skip_special_tokens: bool = True,
         hidden_ids: frozenset[int] = frozenset(),
+        shown_ids: frozenset[int] = frozenset(),
         logprobs: bool = False,
+        token_ends: bool = False,
     ) -> None:
-        hidden = (tokenizer.special_ids if skip_special_tokens else frozenset()) | hidden_ids
+        """Set up one choice.
+
+        Args:
+            tokenizer: the model's.
+            stop: stop strings.
+            include_stop: the stop string that ends the answer is part of it.
+            skip_special_tokens: control tokens are no text.
+            hidden_ids: tokens that are never text.
+            shown_ids: control tokens that are text all the same, because a dialect reads them.
+            logprobs: keep the logprobs of the tokens.
+            token_ends: fill `token_ends`.
+        """
+        hidden = (tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()) | hidden_ids
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.table, hidden)
         self._stop = StopChecker(stop, include=include_stop)
@@ -67,6 +84,9 @@ class TextAssembler:
         """Characters that the tokens so far have completed."""
         self._sent = 0
         """Characters that have been sent."""
+        self.token_ends: array[int] | None = array("Q") if token_ends else None
+        """For each token taken, how many characters of the text were complete with it."""
+        self._num_chars = 0
         self.num_tokens = 0
         """Tokens taken, up to and including the one that completed a stop string."""
 
@@ -88,6 +108,9 @@ class TextAssembler:
             piece = self._detokenizer.push(token_id)
             if self._wants_logprobs and logprobs is not None:
                 self._remember(logprobs[index], piece, pending)
+            if self.token_ends is not None:
+                self._num_chars += len(piece)
+                self.token_ends.append(self._num_chars)
             if piece:
                 text += self._stop.push(piece)
         return self._delta(text)

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.encoders import PromptFormat
+from plumbline.text.template import TemplateError
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 
@@ -20,7 +21,7 @@ _NORMALISED = 4
 class Renderer:
     """Turns prompts into token ids for one model. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: TextTokenizer, template: ChatTemplate | None) -> None:
+    def __init__(self, tokenizer: TextTokenizer, template: PromptFormat | None) -> None:
         self.tokenizer = tokenizer
         self.template = template
 

@@ -1,0 +1,210 @@
+"""What a dialect is: how one family of models writes its thinking and its calls. Mostly data.
+
+    reasoning:  <think> … </think>                      ReasoningDialect: markers
+    calls:      <tool_call> … </tool_call>              Section: markers around calls, and how calls follow each other
+                {"name": …, "arguments": {…}}           Form: how one call is written
+
+One incremental parser (`plumbline.dialects.parser`) reads all of them. A form is a small object of its own with three
+sides that must agree: it reads a call, writes one, and says the grammar of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from plumbline.dialects.cursor import Cursor, Steps
+
+__all__ = [
+    "Call",
+    "CallSink",
+    "Form",
+    "Grammar",
+    "IdStyle",
+    "NewId",
+    "ReasoningDialect",
+    "Section",
+    "ToolDialect",
+    "Utterance",
+]
+
+IdStyle = Literal["call", "mistral", "kimi"]
+"""`call_…`; nine letters or digits; `functions.name:index` counted over the conversation."""
+
+
+Reader = Literal["sections", "harmony"]
+"""Which parser reads the answer: the general one, or the one of harmony's messages."""
+
+NewId = Callable[[str, int], str]
+"""Makes the id of a call from its name and its number in the answer (TOOL-09)."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call to be written."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+class Utterance(msgspec.Struct, frozen=True):
+    """What a model says in one turn, to be written in its dialect."""
+
+    parts: tuple[str | Call, ...] = ()
+    """Text and calls in their order."""
+    reasoning: str | None = None
+
+
+class CallSink(Protocol):
+    """Where a form puts the call that it reads. `begin` once, then `arguments` as they come."""
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """The parameters of each tool that may be called, by name."""
+        ...
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        """Announce the call. Until then everything may still turn out to be text.
+
+        Args:
+            name: its final name.
+            call_id: the id that the model gave it, if its dialect has ids of the model's own.
+
+        Raises:
+            MalformedError: no tool of the request has this name.
+        """
+        ...
+
+    def arguments(self, text: str) -> None:
+        """More of its arguments, JSON text."""
+        ...
+
+
+class Grammar(Protocol):
+    """What a form needs to say the grammar of a call: `plumbline.forms.GrammarBuilder`. Expressions are strings."""
+
+    def literal(self, text: str) -> str:
+        """Exactly this text."""
+        ...
+
+    def json(self, schema: Mapping[str, Any] | bool) -> str:
+        """One JSON document that satisfies the schema."""
+        ...
+
+    def regex(self, pattern: str) -> str:
+        """Text that matches the pattern."""
+        ...
+
+    def until(self, marker: str) -> str:
+        """Any text without the marker, then the marker."""
+        ...
+
+    def choice(self, expressions: list[str]) -> str:
+        """One of these."""
+        ...
+
+    def sequence(self, expressions: list[str]) -> str:
+        """All of these, in order."""
+        ...
+
+    def optional(self, expression: str) -> str:
+        """This or nothing."""
+        ...
+
+    def repeat(self, expression: str, minimum: int, maximum: int | None) -> str:
+        """This several times."""
+        ...
+
+
+class Form(Protocol):
+    """How one call is written."""
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read one call from its first character to its last. White space around it is not the form's.
+
+        Raises:
+            MalformedError: this is no call. If it was announced, it stays as far as it got.
+        """
+        ...
+
+    def write(self, call: Call) -> str:
+        """The call as a model of the family writes it."""
+        ...
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The expression of a call of this tool, as `write` writes it; arguments satisfy the schema."""
+        ...
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """Markers around calls.
+
+        open  after_open  item_open CALL item_close  between  item_open CALL item_close  before_close  close
+
+    Between all of these any white space is read; the strings with white space say how models write it.
+    """
+
+    form: Form
+    open: tuple[str, ...] = ()
+    """Texts that begin a section; the first is the one to write. Without one calls stand bare, at the beginning of the
+    answer or after another call."""
+    close: tuple[str, ...] = ()
+    """Texts that end it. Without one it ends where no further call follows."""
+    item_open: str = ""
+    item_close: str = ""
+    after_open: str = ""
+    before_close: str = ""
+    between: str = ""
+    array: bool = False
+    """The calls are the elements of a JSON array: `[CALL, CALL]`."""
+    single: bool = False
+    """A section holds one call, and each further call has a section of its own, `between` them."""
+    bare_start: str = ""
+    """For bare calls: the characters that one may begin with."""
+
+
+class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """How a family writes calls."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Names that other servers have for it."""
+    sections: tuple[Section, ...]
+    """The first is the one to write; the others are read too."""
+    reader: Reader = "sections"
+    ids: IdStyle = "call"
+    silent: tuple[str, ...] = ()
+    """Texts around calls or answers that mean nothing to a client."""
+    content_gap: str = ""
+    """What stands between text and a section after it, as models write it."""
+    detect: tuple[str, ...] = ()
+    """Regular expressions, all of which a chat template of this family matches."""
+
+
+class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """How a family writes its thinking."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    open: tuple[str, ...]
+    """Texts that begin the thinking; the first is the one to write."""
+    close: tuple[str, ...]
+    after_open: str = "\n"
+    before_close: str = "\n"
+    after_close: str = "\n\n"
+    """How models write the white space around it; none of it is part of the thinking or of the answer."""
+    starts_inside: bool = False
+    """The model writes its thinking without opening it, and the prompt does not open it either."""
+    call_ends: bool = False
+    """A call ends the thinking even if its end was not written."""
+    append: bool = False
+    """The thinking stays in the text, markers and all ("append think"), as some clients of the family expect."""
+    silent: tuple[str, ...] = ()
+    """Texts around the answer that mean nothing to a client."""
+    reader: Reader = "sections"
+    markers: tuple[str, ...] = ()
+    """Further texts that the parser has to see."""
+    detect: tuple[str, ...] = ()
+    """Regular expressions, all of which a chat template of this family matches."""

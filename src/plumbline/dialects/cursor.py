@@ -1,0 +1,256 @@
+"""Reading text that is still being written.
+
+A `Cursor` holds the part of an output that nobody has read yet. What reads from it is a generator: it yields whenever
+it needs more text than there is, and is resumed when there is more, or when there will be no more. So a reader is
+written as if the whole output lay before it, and gives the same result however the output was cut.
+
+What is unread is never longer than the longest marker that may be beginning, so reading is linear in the output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
+
+__all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps"]
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A reader: yields when it needs more text, returns what it read."""
+
+Write = Callable[[str, int], None]
+"""Takes a piece of text and the offset of its first character in the output."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class MalformedError(Exception):
+    """The text is not what the dialect calls for. The message says what was expected.
+
+    Attributes:
+        rest: text that was read and not passed on, where the reader stopped.
+    """
+
+    def __init__(self, message: str, rest: str = "") -> None:
+        super().__init__(message)
+        self.rest = rest
+
+
+class EndOfOutputError(MalformedError):
+    """The output ended inside of markup."""
+
+
+class Finder:
+    """Finds the first of several markers in text that may end inside of one."""
+
+    __slots__ = ("_beginnings", "_firsts", "_longest", "_pattern", "markers")
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
+        longest_first = sorted(self.markers, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._beginnings = frozenset(m[:size] for m in self.markers for size in range(1, len(m)))
+        self._longest = max(map(len, self.markers), default=0)
+        self._firsts = re.compile("|".join(sorted({re.escape(marker[0]) for marker in self.markers})))
+
+    def search(self, text: str, start: int, closed: bool) -> tuple[int, str | None]:
+        """Where the text before the first marker ends, and the marker, or None if there is none yet.
+
+        Unless `closed`, the text ends before anything that may turn out to be a marker: of two that could begin the
+        earlier counts, and of two that begin alike the longer.
+        """
+        if self._pattern is None:
+            return len(text), None
+        match = self._pattern.search(text, start)
+        if closed:
+            return (len(text), None) if match is None else (match.start(), match.group())
+        hold = self._may_begin(text, start)
+        if match is None or hold <= match.start():
+            return hold, None
+        return match.start(), match.group()
+
+    def at(self, text: str, start: int, closed: bool) -> tuple[bool, str | None]:
+        """Whether it is certain which marker stands at `start`, and which it is, if any."""
+        rest = text[start : start + self._longest]
+        if not closed and start + len(rest) == len(text) and (not rest or rest in self._beginnings):
+            return False, None
+        match = self._pattern.match(text, start) if self._pattern is not None else None
+        return True, None if match is None else match.group()
+
+    def _may_begin(self, text: str, start: int) -> int:
+        tail = max(start, len(text) - self._longest + 1)
+        for match in self._firsts.finditer(text, tail):
+            if text[match.start() :] in self._beginnings:
+                return match.start()
+        return len(text)
+
+
+class Cursor:
+    """The unread part of one output. Public attributes are for readers that scan by themselves.
+
+    Attributes:
+        text: what has come and was not dropped yet.
+        pos: everything before it in `text` has been read.
+        closed: nothing more will come.
+    """
+
+    __slots__ = ("_base", "_kept", "_mark", "closed", "pos", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.pos = 0
+        self.closed = False
+        self._base = 0
+        self._mark: int | None = None
+        self._kept: list[str] = []
+
+    @property
+    def offset(self) -> int:
+        """How many characters of the output have been read."""
+        return self._base + self.pos
+
+    def feed(self, text: str) -> None:
+        """More text has come."""
+        if self._mark is not None:
+            self._kept.append(self.text[self._mark : self.pos])
+            self._mark = 0
+        self._base += self.pos
+        self.text = self.text[self.pos :] + text
+        self.pos = 0
+
+    def mark(self, before: str = "") -> None:
+        """Remember what is read from here on, until `unmark`; `before` was read just now and belongs to it."""
+        self._mark = self.pos
+        self._kept = [before] if before else []
+
+    @property
+    def marked(self) -> bool:
+        """Something is being remembered."""
+        return self._mark is not None
+
+    def unmark(self) -> str:
+        """Forget the mark; returns what was read since."""
+        if self._mark is None:
+            return ""
+        raw = "".join(self._kept) + self.text[self._mark : self.pos]
+        self._mark = None
+        self._kept = []
+        return raw
+
+    def peek(self) -> Steps[str]:
+        """The next character, or the empty string at the end of the output."""
+        while self.pos >= len(self.text):
+            if self.closed:
+                return ""
+            yield
+        return self.text[self.pos]
+
+    def space(self) -> Steps[None]:
+        """Read white space."""
+        while True:
+            match = _SPACE.match(self.text, self.pos)
+            assert match is not None
+            self.pos = match.end()
+            if self.pos < len(self.text) or self.closed:
+                return
+            yield
+
+    def take(self, literal: str) -> Steps[bool]:
+        """Read exactly this text if it comes next; else read nothing."""
+        while not self.text.startswith(literal, self.pos):
+            rest = self.text[self.pos : self.pos + len(literal)]
+            if self.closed or len(rest) == len(literal) or not literal.startswith(rest):
+                return False
+            yield
+        self.pos += len(literal)
+        return True
+
+    def take_ahead(self, literal: str) -> Steps[bool]:
+        """Whether exactly this text comes next; it stays unread."""
+        found = yield from self.take(literal)
+        if found:
+            self.pos -= len(literal)
+        return found
+
+    def expect(self, literal: str) -> Steps[None]:
+        """Read exactly this text.
+
+        Raises:
+            MalformedError: something else comes.
+        """
+        if not (yield from self.take(literal)):
+            self.fail(f"expected {literal!r}")
+
+    def take_one(self, finder: Finder) -> Steps[str | None]:
+        """Read the marker that comes next, if one of these does."""
+        while True:
+            certain, marker = finder.at(self.text, self.pos, self.closed)
+            if certain:
+                self.pos += len(marker or "")
+                return marker
+            yield
+
+    def look_for(self, finder: Finder) -> Steps[str | None]:
+        """The marker that comes next, if one of these does; it stays unread."""
+        marker = yield from self.take_one(finder)
+        self.pos -= len(marker or "")
+        return marker
+
+    def run(self, pattern: re.Pattern[str], limit: int) -> Steps[str]:
+        """Read the characters that match `pattern`, which matches one or more of a class.
+
+        Raises:
+            MalformedError: there are more than `limit`.
+        """
+        parts: list[str] = []
+        size = 0
+        while True:
+            match = pattern.match(self.text, self.pos)
+            if match is not None:
+                parts.append(match.group())
+                size += len(parts[-1])
+                if size > limit:
+                    self.fail(f"expected at most {limit} characters")
+                self.pos = match.end()
+            if self.pos < len(self.text) or self.closed:
+                return "".join(parts)
+            yield
+
+    def until(self, finder: Finder, write: Write) -> Steps[str | None]:
+        """Pass text to `write` up to a marker and read that; returns it, or None at the end of the output."""
+        while True:
+            end, marker = finder.search(self.text, self.pos, self.closed)
+            if end > self.pos:
+                piece, offset = self.text[self.pos : end], self.offset
+                self.pos = end
+                write(piece, offset)
+            if marker is not None:
+                self.pos += len(marker)
+                return marker
+            if self.closed:
+                return None
+            yield
+
+    def collect(self, finder: Finder) -> Steps[tuple[str, str]]:
+        """The text before a marker, and the marker.
+
+        Raises:
+            EndOfOutputError: none came.
+        """
+        parts: list[str] = []
+        marker = yield from self.until(finder, lambda piece, _: parts.append(piece))
+        if marker is None:
+            raise EndOfOutputError(f"expected one of {', '.join(finder.markers)}")
+        return "".join(parts), marker
+
+    def fail(self, message: str) -> None:
+        """Say that what comes next is wrong.
+
+        Raises:
+            EndOfOutputError: because nothing comes.
+            MalformedError: because something else does.
+        """
+        if self.closed and self.pos >= len(self.text):
+            raise EndOfOutputError(message)
+        raise MalformedError(f"{message} at character {self.offset} of the output")

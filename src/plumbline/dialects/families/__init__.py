@@ -1,0 +1,1 @@
+"""The dialects of the model families: data, one module for each group of relatives."""

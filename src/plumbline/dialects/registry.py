@@ -1,0 +1,123 @@
+"""All dialects by name, and the choice of the ones that a model speaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from plumbline.dialects.api import ReasoningDialect, ToolDialect
+from plumbline.dialects.families import openai, qwen
+from plumbline.dialects.response_template import ResponseTemplate
+
+__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
+
+_FAMILIES: Final = (qwen, openai)
+_TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
+_REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
+    dialect for family in _FAMILIES for dialect in family.REASONING
+)
+
+HF_NAMES: Final = ("hf", "response_template")
+"""Names of the reading by the tokenizer's own response template."""
+
+T = TypeVar("T")
+D = TypeVar("D", ToolDialect, ReasoningDialect)
+
+
+class UnknownDialectError(ValueError):
+    """No dialect has this name; the text lists those there are."""
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The dialects of a served model, and why."""
+
+    tool: ToolDialect | None
+    reasoning: ReasoningDialect | None
+    tool_reason: str = ""
+    """`given`, `detected` or `none detected`."""
+    reasoning_reason: str = ""
+    template: ResponseTemplate | None = None
+    """The tokenizer's response template, if it reads the answers."""
+
+    def describe(self) -> str:
+        """The line that the server prints at its start."""
+        nothing = "none" if self.template is None else HF_NAMES[0]
+        tool = self.tool.name if self.tool is not None else nothing
+        reasoning = self.reasoning.name if self.reasoning is not None else nothing
+        return (
+            f"Tool calls are read as {tool} ({self.tool_reason}; --tool-parser), "
+            f"reasoning as {reasoning} ({self.reasoning_reason}; --reasoning-parser)"
+        )
+
+
+def _unique(pairs: list[tuple[str, T]]) -> dict[str, T]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RuntimeError("two dialects have the same name")
+    return found
+
+
+TOOL_DIALECTS: Final[Mapping[str, ToolDialect]] = _unique(
+    [(name, dialect) for dialect in _TOOLS for name in (dialect.name, *dialect.aliases)]
+)
+"""By name and alias."""
+REASONING_DIALECTS: Final[Mapping[str, ReasoningDialect]] = _unique(
+    [(name, dialect) for dialect in _REASONING for name in (dialect.name, *dialect.aliases)]
+)
+"""By name and alias."""
+
+
+def choose(
+    template: str,
+    *,
+    tool: str = "auto",
+    reasoning: str = "auto",
+    response_template: Mapping[str, Any] | None = None,
+) -> Chosen:
+    """The dialects to read a model's answers with.
+
+    Args:
+        template: the source of its chat template; empty if it has none.
+        tool: a name, `none`, or `auto`: the most particular dialect whose marks are in the template.
+        reasoning: the same for the thinking.
+        response_template: the tokenizer's own, if it has one. It is used where no dialect is detected, or by its name
+            `hf`, and then for both.
+
+    Raises:
+        UnknownDialectError: there is no dialect of that name.
+        BadResponseTemplateError: the response template cannot be used.
+    """
+    given = {tool, reasoning} & {*HF_NAMES}
+    if given:
+        if response_template is None:
+            raise UnknownDialectError(
+                f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
+            )
+        return Chosen(None, None, "given", "given", ResponseTemplate(response_template))
+    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template)
+    found_reasoning, reasoning_reason = _chosen(REASONING_DIALECTS, "--reasoning-parser", reasoning, template)
+    if response_template is not None and found_tool is None and tool == reasoning == "auto":
+        return Chosen(None, None, "detected", "detected", ResponseTemplate(response_template))
+    return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
+
+
+def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) -> tuple[D | None, str]:
+    if name == "none":
+        return None, "given"
+    if name != "auto":
+        if name not in dialects:
+            raise UnknownDialectError(
+                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
+            )
+        return dialects[name], "given"
+    fitting = [
+        dialect
+        for dialect in dict.fromkeys(dialects.values())
+        if dialect.detect and all(re.search(pattern, template) for pattern in dialect.detect)
+    ]
+    if not fitting:
+        return None, "none detected"
+    return max(fitting, key=lambda dialect: sum(map(len, dialect.detect))), "detected"

@@ -1,0 +1,287 @@
+"""Hugging Face response templates: a tokenizer's own declaration of how its model's answers are read.
+
+The template language belongs to transformers, and so do its checks and its content parsers; the reading is ours, so
+that these answers obey the same laws as all others. A call can be announced only when its region closes, because a
+template may build its name out of all of it: arguments come in one piece. Source: `response_template` of
+`tokenizer_config.json`, version 1, as transformers reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plumbline.dialects.api import NewId
+from plumbline.dialects.coercion import allowed_types, coerce
+from plumbline.dialects.cursor import MalformedError, Steps
+from plumbline.dialects.parser import DialectParser, Markup
+
+__all__ = ["BadResponseTemplateError", "ResponseTemplate", "ResponseTemplateParser"]
+
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_FIELDS = (*_THOUGHTS, "content", "tool_calls")
+
+
+class BadResponseTemplateError(ValueError):
+    """The tokenizer's response template cannot be used; the text says why."""
+
+
+class ResponseTemplate:
+    """A checked template. Immutable.
+
+    Raises:
+        BadResponseTemplateError: it is not valid, or has fields that no API can show.
+    """
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        try:
+            from transformers.utils.chat_parsing.content_parsers import process_field
+            from transformers.utils.chat_parsing.response_templates import load_response_template
+        except ImportError as error:
+            raise BadResponseTemplateError(
+                "this release of transformers reads no response templates"
+            ) from error
+        try:
+            loaded: Any = load_response_template(dict(source))
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadResponseTemplateError(
+                f"the tokenizer's response template is not valid: {error}"
+            ) from error
+        unknown = sorted(set(loaded.fields) - set(_FIELDS))
+        if unknown:
+            raise BadResponseTemplateError(
+                f"the tokenizer's response template has fields that no API can show: {', '.join(unknown)}"
+            )
+        self.fields: Mapping[str, Any] = loaded.fields
+        self.implicit: str | None = loaded.implicit
+        self._loaded = loaded
+        self._process = process_field
+        anchors = loaded.start_anchor_literals or ()
+        self.markers = frozenset(
+            text
+            for field in self.fields.values()
+            for text in (*(field.open_literals or ()), *(field.close_literals or ()))
+        )
+        self.anchors: tuple[str, ...] = tuple(anchors)
+
+    def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
+        """What the prompt has already written of the answer: its text behind the last start anchor.
+
+        An anchor that begins with an added token is looked for among the ids, so that text of a user cannot be it.
+        """
+        firsts = {
+            token_id
+            for text, token_id in added.items()
+            if any(anchor.startswith(text) for anchor in self.anchors)
+        }
+        start = next((i for i in range(len(token_ids) - 1, -1, -1) if token_ids[i] in firsts), 0)
+        text = b"".join(table[token_id] for token_id in token_ids[start:]).decode("utf-8", "replace")
+        rest: str = self._loaded.truncate_past_last_anchor(text)
+        return "" if rest == text else rest
+
+    def value(self, field: Any, body: str, captures: Mapping[str, str]) -> Any:
+        """What a region says.
+
+        Raises:
+            MalformedError: it is not what the template calls for.
+        """
+        try:
+            return self._process(body, field, captures)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise MalformedError(str(error)) from error
+
+
+class ResponseTemplateParser(DialectParser):
+    """Reads one choice by a response template."""
+
+    def __init__(
+        self,
+        template: ResponseTemplate,
+        opening: str,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        new_id: NewId,
+        logprobs: bool = False,
+    ) -> None:
+        self._template = template
+        self._field: str | None = template.implicit
+        self._captures: dict[str, str] = {}
+        self._body: list[str] = []
+        self._raw: list[str] = []
+        self._quiet = True
+        self._opening = opening
+        super().__init__(
+            Markup(None, None), tools, inside=False, new_id=new_id, logprobs=logprobs, holds=True
+        )
+
+    @property
+    def reads_calls(self) -> bool:
+        """A template always says how calls look; without tools they are text."""
+        return True
+
+    def _answer(self) -> Steps[None]:
+        self._run_opening()
+        cursor = self._cursor
+        if self._field in _THOUGHTS:
+            self._thought_start = 0
+        while True:
+            end, match, field = self._scan(cursor.text, cursor.pos, closed=cursor.closed)
+            if end > cursor.pos:
+                piece, offset = cursor.text[cursor.pos : end], cursor.offset
+                cursor.pos = end
+                self._route(piece, offset)
+            if match is not None:
+                empty = match.end() == match.start()
+                cursor.pos = match.end()
+                self._switch(match, field, cursor.offset)
+                if not empty or field is not None:
+                    continue
+            if cursor.closed:
+                break
+            yield
+        self._close_region(cursor.offset)
+        self._content.flush()
+
+    def _run_opening(self) -> None:
+        """Bring the regions to where the prompt has left them."""
+        text, pos = self._opening, 0
+        while True:
+            _, match, field = self._scan(text, pos, closed=False)
+            if match is None:
+                break
+            pos = match.end()
+            self._switch(match, field, 0)
+        self._quiet = False
+        self._body, self._raw = [text[max(pos, 0) :]] if self._field == "tool_calls" else [], []
+
+    def _scan(self, text: str, pos: int, *, closed: bool) -> tuple[int, Any, Any]:
+        """Where safe text ends, the delimiter after it if one is certain, and the field that it opens."""
+        fields = self._template.fields
+        current = fields[self._field] if self._field is not None else None
+        explicit = current is not None and self._field != self._template.implicit
+        watched = []
+        if not explicit:
+            watched = [
+                (field.open_re, field.open_literals, field.open_literal_can_extend, field)
+                for field in fields.values()
+            ]
+        if current is not None:
+            watched.append((current.close_re, current.close_literals, current.close_literal_can_extend, None))
+        hold = len(text)
+        best: tuple[tuple[int, int, int], Any, Any] | None = None
+        for pattern, literals, can_extend, field in watched:
+            if pattern is None:
+                continue
+            match = pattern.search(text, pos) if closed else pattern.search(text, pos, partial=True)
+            if match is None:
+                continue
+            may_grow = match.end() == len(text) and (
+                match.start() == match.end() or literals is None or can_extend
+            )
+            if not closed and (match.partial or may_grow):
+                hold = min(hold, match.start())
+                continue
+            key = (match.start(), match.start() - match.end(), 1 if field is None else 0)
+            if best is None or key < best[0]:
+                best = key, match, field
+        if best is None or (best[1].start() >= hold and not closed):
+            return hold, None, None
+        return best[1].start(), best[1], best[2]
+
+    def _route(self, piece: str, offset: int) -> None:
+        if self._field is None:
+            return
+        if self._field == "content":
+            self._content.write(piece, offset)
+        elif self._field in _THOUGHTS:
+            if self._thought_start is None:
+                self._thought_start = offset
+            self._thought.write(piece, offset)
+        else:
+            self._body.append(piece)
+            self._raw.append(piece)
+
+    def _switch(self, match: Any, field: Any, offset: int) -> None:
+        """A delimiter was read: one region ends, another begins."""
+        if self._field == "tool_calls":
+            self._raw.append(match.group())
+        self._close_region(offset)
+        if field is None:
+            self._field = self._template.implicit
+            return
+        self._field = field.name
+        self._captures = {key: value for key, value in match.groupdict().items() if value is not None}
+        self._body = []
+        self._raw = [match.group()]
+        if self._quiet:
+            return
+        self._content.drop()
+        if field.name in _THOUGHTS:
+            self._thought.drop()
+            self._thought_start = offset - len(match.group())
+
+    def _close_region(self, offset: int) -> None:
+        name = self._field
+        if self._quiet or name is None or name == "content":
+            return
+        if name in _THOUGHTS:
+            self._end_thought(offset)
+            return
+        raw, body = "".join(self._raw), "".join(self._body)
+        self._raw, self._body = [], []
+        if self._cursor.closed and self._reason == "length" and self._field == "tool_calls":
+            self._warn("the token limit cut a call before its name")
+            return
+        try:
+            value = self._template.value(self._template.fields[name], body, self._captures)
+            calls = [_call(one) for one in (value if isinstance(value, list) else [value])]
+            for called, _ in calls:
+                if called not in self._tools:  # TOOL-02
+                    raise MalformedError(f"{called[:40]!r} is no tool of this request")
+        except MalformedError as error:
+            self._warn(f"markup that is no call was kept as text: {error}")
+            self._content.write(raw, offset - len(raw))
+            return
+        for called, arguments in calls:
+            self.begin_call(called, None)
+            self.call_arguments(_json(arguments, self._tools[called]))
+            self._end_call(complete=True)
+        self._content.drop()
+
+
+def _call(value: Any) -> tuple[str, Any]:
+    """Name and arguments of a call in the form of the chat API.
+
+    Raises:
+        MalformedError: it has another form.
+    """
+    function = value.get("function", value) if isinstance(value, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str):
+        raise MalformedError("a call without a name")
+    arguments = function.get("arguments", function.get("parameters"))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise MalformedError("the arguments are no JSON object") from error
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, Mapping):
+        raise MalformedError("the arguments are no JSON object")
+    return name, arguments
+
+
+def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Arguments as JSON; texts become what the schema allows where it allows no text."""
+    properties = schema.get("properties")
+    parts: list[str] = []
+    for key, value in arguments.items():
+        types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, schema)
+        if isinstance(value, str) and types and "string" not in types:
+            text = coerce(value, types)
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        parts.append(f"{json.dumps(key, ensure_ascii=False)}: {text}")
+    return "{" + ", ".join(parts) + "}"

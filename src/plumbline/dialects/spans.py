@@ -1,0 +1,88 @@
+"""Logprobs of the characters that became text, cut loose from those that were markup."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from plumbline.events import Logprob
+
+__all__ = ["LogprobSpans"]
+
+
+class LogprobSpans:
+    """Follows the entries of an output's tokens and gives out those of its text (LP-03).
+
+    Positions count characters of the output. An entry whose characters are partly markup is cut to those that are text.
+    """
+
+    __slots__ = ("_content", "_end", "_waiting")
+
+    def __init__(self) -> None:
+        self._content: deque[tuple[int, int]] = deque()
+        self._waiting: deque[tuple[Logprob, int]] = deque()
+        """Entries with the position of their first character."""
+        self._end = 0
+
+    def add(self, entries: Sequence[Logprob]) -> None:
+        """Entries of further tokens, in order."""
+        for entry in entries:
+            self._waiting.append((entry, self._end))
+            self._end += len(entry.text)
+
+    def content(self, start: int, end: int) -> None:
+        """These characters are text."""
+        if self._content and self._content[-1][1] == start:
+            self._content[-1] = (self._content[-1][0], end)
+        else:
+            self._content.append((start, end))
+
+    def take(self, decided: int) -> tuple[Logprob, ...]:
+        """The entries of text among the first `decided` characters that were not taken yet."""
+        found: list[Logprob] = []
+        waiting = self._waiting
+        while waiting:
+            entry, start = waiting[0]
+            end = start + len(entry.text)
+            # An entry without characters has a part of the next one: what that is must be decided first.
+            if end > decided or (end == start and start >= decided):
+                break
+            waiting.popleft()
+            found += self._cut(entry, start, end)
+        return tuple(found)
+
+    def close(self) -> None:
+        """The output has ended."""
+        # A last token without a complete character belongs to no text, because there is none of it.
+        while self._waiting and not self._waiting[-1][0].text and self._waiting[-1][1] >= self._end:
+            self._waiting.pop()
+
+    def _cut(self, entry: Logprob, start: int, end: int) -> list[Logprob]:
+        content = self._content
+        while content and content[0][1] <= start:
+            content.popleft()
+        if start == end:
+            return [entry] if content and content[0][0] <= start else []
+        found: list[Logprob] = []
+        for low, high in content:
+            if low >= end:
+                break
+            low, high = max(low, start), min(high, end)
+            if (low, high) == (start, end):
+                return [entry]
+            found.append(_part(entry, low - start, high - start))
+        return found
+
+
+def _part(entry: Logprob, low: int, high: int) -> Logprob:
+    """The entry cut to the characters [low, high) of its text."""
+    text = entry.text[low:high]
+    before = len(entry.text[:low].encode())
+    # The first characters may have begun in the token before, and the last bytes may begin a character of the next one.
+    borrowed = max(0, len(entry.text.encode()) - len(entry.raw))
+    first = max(0, before - borrowed)
+    last = len(entry.raw) if high == len(entry.text) else max(first, before + len(text.encode()) - borrowed)
+    raw = entry.raw[first:last]
+    return msgspec.structs.replace(entry, text=text, raw=raw, token=raw.decode("utf-8", "replace"))

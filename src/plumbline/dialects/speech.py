@@ -1,0 +1,132 @@
+"""The dialects of one served model at work: where an answer begins, what reads it, what its calls are called."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plumbline.dialects.api import IdStyle, NewId
+from plumbline.dialects.harmony import HarmonyParser
+from plumbline.dialects.harmony import is_inside as harmony_is_inside
+from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.registry import Chosen
+from plumbline.dialects.response_template import ResponseTemplateParser
+
+__all__ = ["Speech"]
+
+_LOOK_BACK = 8192
+"""How many tokens from the end of a prompt are looked at for an open thinking."""
+_LETTERS = string.ascii_letters + string.digits
+_MAX_ID = 64
+
+
+class Speech:
+    """Joins a model's dialects with its vocabulary. Immutable.
+
+    Args:
+        chosen: the dialects.
+        added: the added tokens by their text.
+        special_ids: which of them are control tokens.
+        table: the bytes of each token id.
+    """
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        *,
+        added: Mapping[str, int],
+        special_ids: frozenset[int],
+        table: Sequence[bytes],
+    ) -> None:
+        self.chosen = chosen
+        self._added = added
+        self._special_ids = special_ids
+        self._table = table
+        self._markup = Markup(chosen.tool, chosen.reasoning)
+        self._without_tools = Markup(None, chosen.reasoning)
+        self._harmony = "harmony" in (
+            chosen.tool.reader if chosen.tool is not None else "",
+            chosen.reasoning.reader if chosen.reasoning is not None else "",
+        )
+
+    def shown_ids(self, *, calls: bool) -> frozenset[int]:
+        """The control tokens that the parser has to see: they are markers of the dialect."""
+        template = self.chosen.template
+        if template is not None:
+            markers = template.markers
+        else:
+            markers = (self._markup if calls else self._without_tools).markers
+        return frozenset(self._added[text] for text in markers if text in self._added)
+
+    def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
+        """Whether the prompt leaves the model inside its thinking.
+
+        A marker that is a token of its own is looked for among the ids, where text that a user has written cannot be
+        taken for it. One that is plain text counts only as the very end of the prompt, which the template writes.
+        """
+        reasoning = self.chosen.reasoning
+        if reasoning is None:
+            return False
+        opens = {self._added[text] for text in reasoning.open if text in self._added}
+        closes = {self._added[text] for text in reasoning.close if text in self._added}
+        tail = prompt_token_ids[-_LOOK_BACK:]
+        if reasoning.reader == "harmony":
+            return harmony_is_inside(tail, self._added, self._table)
+        if opens:
+            for token_id in reversed(tail):
+                if token_id in opens:
+                    return True
+                if token_id in closes or token_id in self._special_ids:
+                    return False
+            return False
+        last = b"".join(self._table[token_id] for token_id in tail[-64:]).decode("utf-8", "replace")
+        return last.rstrip().endswith(reasoning.open)
+
+    def parser(
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        inside: bool,
+        prompt_token_ids: Sequence[int] = (),
+        earlier_calls: int = 0,
+        logprobs: bool = False,
+    ) -> DialectParser | None:
+        """What reads one choice; None if there is nothing to read in it, because all of it is text.
+
+        Args:
+            tools: the parameters of each tool that may be called. Without any, nothing is a call (TOOL-03).
+            inside: generation starts inside the thinking.
+            prompt_token_ids: the prompt; a response template looks at what it has begun.
+            earlier_calls: how many calls the conversation has had.
+            logprobs: the deltas will carry logprobs.
+        """
+        if self.chosen.template is not None:
+            return ResponseTemplateParser(
+                self.chosen.template,
+                self.chosen.template.opening(prompt_token_ids, self._added, self._table),
+                tools,
+                new_id=_ids("call", earlier_calls),
+                logprobs=logprobs,
+            )
+        tool = self.chosen.tool if tools else None
+        if tool is None and self.chosen.reasoning is None:
+            return None
+        markup = self._without_tools if tool is None else self._markup
+        new_id = _ids("call" if tool is None else tool.ids, earlier_calls)
+        kind = HarmonyParser if self._harmony else DialectParser
+        return kind(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
+
+
+def _ids(style: IdStyle, earlier_calls: int) -> NewId:
+    def new_id(name: str, number: int) -> str:
+        if style == "kimi":
+            found = f"functions.{name}:{earlier_calls + number}"
+            if len(found) <= _MAX_ID:  # TOOL-09
+                return found
+        if style == "mistral":
+            return "".join(secrets.choice(_LETTERS) for _ in range(9))
+        return f"call_{secrets.token_hex(12)}"
+
+    return new_id

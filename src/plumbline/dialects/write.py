@@ -1,0 +1,64 @@
+"""Utterances written in a dialect: the other direction of the parser, from the same data."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import Call, ReasoningDialect, Section, ToolDialect, Utterance
+from plumbline.dialects.harmony import write_harmony
+
+__all__ = ["write_calls", "write_utterance"]
+
+
+def write_utterance(
+    utterance: Utterance, tool: ToolDialect | None, reasoning: ReasoningDialect | None
+) -> str:
+    """What a model of these dialects writes to say this, from the beginning of its turn to its end."""
+    if tool is not None and tool.reader == "harmony":
+        return write_harmony(utterance)
+    parts: list[str] = []
+    if utterance.reasoning is not None and reasoning is not None:
+        parts += [reasoning.open[0], reasoning.after_open, utterance.reasoning]
+        parts += [reasoning.before_close, reasoning.close[0], reasoning.after_close]
+    position = 0
+    said = utterance.parts
+    while position < len(said):
+        part = said[position]
+        if isinstance(part, str):
+            parts.append(part)
+            position += 1
+            continue
+        end = position
+        while end < len(said) and isinstance(said[end], Call):
+            end += 1
+        calls = [call for call in said[position:end] if isinstance(call, Call)]
+        assert tool is not None, "calls need a tool dialect"
+        gap = tool.content_gap
+        if position and gap:
+            parts.append(gap)
+        parts.append(write_calls(calls, tool.sections[0]))
+        if end < len(said) and gap:
+            parts.append(gap)
+        position = end
+    return "".join(parts)
+
+
+def write_calls(calls: list[Call], section: Section) -> str:
+    """Calls that follow each other, with the markers around them."""
+    if section.single:
+        return section.between.join(_section([call], section) for call in calls)
+    return _section(calls, section)
+
+
+def _section(calls: list[Call], section: Section) -> str:
+    written = [section.item_open + section.form.write(call) + section.item_close for call in calls]
+    body = (", " if section.array else section.between).join(written)
+    if section.array:
+        body = f"[{body}]"
+    return "".join(
+        (
+            section.open[0] if section.open else "",
+            section.after_open,
+            body,
+            section.before_close,
+            section.close[0] if section.close else "",
+        )
+    )

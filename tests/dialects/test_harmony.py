@@ -1,0 +1,131 @@
+"""Laws of the harmony dialect: messages by channel, calls by recipient."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.speech import Folded, cut, parse
+
+from plumbline.dialects.api import Call, Utterance
+from plumbline.dialects.harmony import HarmonyParser, is_inside, write_harmony
+from plumbline.dialects.parser import Markup
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.events import FinishReason
+
+MARKUP = Markup(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["gpt-oss"])
+MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
+TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
+
+
+def harmony(inside: bool = False) -> HarmonyParser:
+    return HarmonyParser(MARKUP, TOOLS, inside=inside, new_id=lambda name, number: f"call_{number}")
+
+
+def read(text: str, inside: bool = False, reason: FinishReason = "stop") -> Folded:
+    return parse(lambda: harmony(inside), [text], reason).folded
+
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1).map(str.strip).filter(bool)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(MARKERS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+calls = st.builds(
+    Call,
+    st.sampled_from(sorted(TOOLS)),
+    st.dictionaries(st.text(), values, max_size=3).map(lambda value: json.dumps(value, ensure_ascii=False)),
+)
+utterances = st.builds(
+    lambda reasoning, before, made, after: Utterance(
+        (*([before] if before else []), *made, *([after] if after else [])), reasoning
+    ),
+    st.none() | words,
+    st.none() | words,
+    st.lists(calls, max_size=3),
+    st.none() | words,
+)
+soups = st.lists(
+    st.sampled_from(
+        [*MARKERS, "assistant", "analysis", "final", " to=functions.f", "json", '{"a": 1}', "{", "x "]
+    )
+    | st.text(max_size=4),
+    max_size=12,
+).map("".join)
+sizes = st.lists(st.integers(1, 12), min_size=1, max_size=8)
+
+
+@given(utterances)
+def test_what_was_written_is_read_again(utterance: Utterance) -> None:
+    expected: list[tuple[str, ...]] = []
+    if utterance.reasoning is not None:
+        expected.append(("reasoning", utterance.reasoning))
+    for part in utterance.parts:
+        if isinstance(part, Call):
+            expected.append(("call", part.name, part.arguments, "whole"))
+        elif expected and expected[-1][0] == "text":
+            expected[-1] = ("text", expected[-1][1] + part)
+        else:
+            expected.append(("text", part))
+    assert read(write_harmony(utterance)) == expected
+
+
+@given(
+    st.one_of(soups, utterances.map(write_harmony)), sizes, st.booleans(), st.sampled_from(["stop", "length"])
+)
+def test_every_cutting_gives_the_same_message(
+    text: str, at: list[int], inside: bool, reason: FinishReason
+) -> None:
+    whole = parse(lambda: harmony(inside), [text], reason)
+    pieces = parse(lambda: harmony(inside), cut(text, at), reason)
+    assert (pieces.folded, pieces.warnings) == (whole.folded, whole.warnings)
+
+
+@given(st.one_of(soups, utterances.map(write_harmony)), st.integers(0, 400))
+def test_no_prefix_crashes_and_nothing_is_taken_back(text: str, length: int) -> None:
+    short, long = read(text[:length], reason="length"), read(text, reason="length")
+    assert len("".join(part[1] for part in short if part[0] == "reasoning")) <= len(text)
+    for cut_part, part in zip(short[:-1], long, strict=False):
+        assert cut_part == part
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Plain text.", [("text", "Plain text.")]),
+        ("<|channel|>analysis<|message|>Thinking", [("reasoning", "Thinking")]),
+        (
+            ' to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>',
+            [("call", "f", '{"a": 1}', "whole")],
+        ),
+        ('<|channel|>analysis to=functions.f code<|message|>{"a": 1}', [("call", "f", '{"a": 1}', "whole")]),
+        ("<|channel|>commentary to=functions.f<|message|><|call|>", [("call", "f", "{}", "whole")]),
+        (
+            "<|channel|>commentary to=functions.f<|message|>oops<|call|>",
+            [("call", "f", "", "cut"), ("text", "oops")],
+        ),
+        ("<|channel|>commentary to=python<|message|>print(1)<|call|>", [("text", "print(1)")]),
+        ("<|channel|>final<|message|>One<|channel|>final<|message|> two", [("text", "One two")]),
+        ("<|channel|>ana", []),
+    ],
+)
+def test_headers_that_models_write(text: str, expected: Folded) -> None:
+    assert read(text) == expected
+
+
+def test_a_call_cut_by_the_token_limit_is_reported_as_far_as_it_got() -> None:
+    text = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "lo'
+    assert read(text, reason="length") == [("call", "f", '{"a": "lo', "cut")]
+
+
+def test_the_prompt_says_whether_an_answer_begins_inside_of_analysis() -> None:
+    added = {marker: number for number, marker in enumerate(MARKERS)}
+    table = [*(marker.encode() for marker in MARKERS), b"analysis", b"final", b"assistant"]
+    analysis, final, assistant = len(MARKERS), len(MARKERS) + 1, len(MARKERS) + 2
+    start, channel, message = (added[text] for text in ("<|start|>", "<|channel|>", "<|message|>"))
+    assert is_inside([start, assistant, channel, analysis, message], added, table)
+    assert not is_inside([start, assistant, channel, final, message], added, table)
+    assert not is_inside([start, assistant], added, table)

@@ -1,0 +1,152 @@
+"""Laws of reading by a tokenizer's response template; transformers' own parser is the second opinion."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.speech import Folded, cut, parse
+from transformers.utils.chat_parsing import parse_response
+
+from plumbline.dialects.registry import UnknownDialectError, choose
+from plumbline.dialects.response_template import (
+    BadResponseTemplateError,
+    ResponseTemplate,
+    ResponseTemplateParser,
+)
+from plumbline.events import FinishReason
+
+JSON_CALLS: dict[str, Any] = {
+    "start_anchor": "<turn>model\n",
+    "defaults": {"role": "assistant"},
+    "fields": {
+        "reasoning_content": {"open": "<think>", "close": "</think>"},
+        "tool_calls": {
+            "open_pattern": r"\s*<call>",
+            "close": "</call>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {"close_pattern": r"\s*<eot>"},
+    },
+}
+TAGGED_CALLS: dict[str, Any] = {
+    "start_anchor": "<turn>model\n",
+    "fields": {
+        "thinking": {"open": ["<think>", "<thought>"], "close": "</think>"},
+        "tool_calls": {
+            "open_pattern": r"<fn=(?P<name>\w+)>",
+            "close": "</fn>",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {"tag_pattern": r"<p=(?P<key>\w+)>(?P<value>.*?)</p>"},
+            "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {},
+    },
+}
+TOOLS: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}
+
+
+def reader(source: dict[str, Any], opening: str = "") -> ResponseTemplateParser:
+    return ResponseTemplateParser(
+        ResponseTemplate(source), opening, TOOLS, new_id=lambda name, number: f"c{number}"
+    )
+
+
+def read(source: dict[str, Any], text: str, opening: str = "", reason: FinishReason = "stop") -> Folded:
+    return parse(lambda: reader(source, opening), [text], reason).folded
+
+
+words = st.text("abc déf\n", min_size=1).map(str.strip).filter(bool)
+sizes = st.lists(st.integers(1, 12), min_size=1, max_size=8)
+soup = st.lists(
+    st.sampled_from(
+        ["<think>", "</think>", "<call>", "</call>", '{"name": "f", "arguments": {"n": 1}}', "<eot>"]
+    )
+    | st.sampled_from(["<fn=f>", "</fn>", "<p=n>", "3", "</p>", "<thought>", " ", "\n", "x"])
+    | words,
+    max_size=12,
+).map("".join)
+
+
+@given(st.sampled_from([JSON_CALLS, TAGGED_CALLS]), soup, sizes, st.sampled_from(["stop", "length"]))
+def test_every_cutting_gives_the_same_message(
+    source: dict[str, Any], text: str, at: list[int], reason: FinishReason
+) -> None:
+    whole = parse(lambda: reader(source), [text], reason)
+    pieces = parse(lambda: reader(source), cut(text, at), reason)
+    assert (pieces.folded, pieces.warnings) == (whole.folded, whole.warnings)
+
+
+@given(st.none() | words, st.none() | words, st.lists(st.tuples(st.integers(), words), max_size=3))
+def test_well_formed_answers_are_read_as_transformers_reads_them(
+    thought: str | None, said: str | None, called: list[tuple[int, str]]
+) -> None:
+    calls = "".join(
+        f"<call>{json.dumps({'name': 'f', 'arguments': {'n': number, 's': text}})}</call>"
+        for number, text in called
+    )
+    text = (f"<think>{thought}</think>" if thought else "") + (said or "") + calls + "<eot>"
+    theirs = parse_response(text, JSON_CALLS, prefix="")
+    ours = read(JSON_CALLS, text)
+    assert [part[1] for part in ours if part[0] == "reasoning"] == (
+        [theirs["reasoning_content"]] if thought else []
+    )
+    assert "".join(part[1] for part in ours if part[0] == "text") == theirs.get("content", "")
+    assert [(part[1], json.loads(part[2])) for part in ours if part[0] == "call"] == [
+        (call["function"]["name"], call["function"]["arguments"]) for call in theirs.get("tool_calls", [])
+    ]
+
+
+def test_texts_become_what_the_schema_allows() -> None:
+    text = "<fn=f><p=n>3</p><p=s>3</p></fn>"
+    assert read(TAGGED_CALLS, text) == [("call", "f", '{"n": 3, "s": "3"}', "whole")]
+
+
+def test_what_the_prompt_has_opened_goes_on() -> None:
+    assert read(JSON_CALLS, "hm</think>yes", opening="<think>\n") == [("reasoning", "hm"), ("text", "yes")]
+
+
+def test_the_opening_is_what_stands_behind_the_last_anchor_of_the_template() -> None:
+    template = ResponseTemplate(JSON_CALLS)
+    added = {"<turn>": 0, "<think>": 1}
+    table = [b"<turn>", b"<think>", b"model\n", b"<turn>model\n"]
+    # The last id is text that a user has written: it looks like the anchor, and is none.
+    assert template.opening([3, 1, 0, 2], added, table) == ""
+    assert template.opening([3, 0, 2, 1], added, table) == "<think>"
+
+
+def test_broken_markup_and_unknown_tools_stay_text() -> None:
+    assert read(JSON_CALLS, "a <call>{oops</call> b") == [("text", "a <call>{oops</call> b")]
+    assert read(JSON_CALLS, '<call>{"name": "g", "arguments": {}}</call>') == [
+        ("text", '<call>{"name": "g", "arguments": {}}</call>')
+    ]
+
+
+def test_a_call_cut_by_the_token_limit_leaves_nothing() -> None:
+    assert read(JSON_CALLS, 'a <call>{"name": "f", "argu', reason="length") == [("text", "a")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"fields": {"tools": {"open": "<x>"}}}, "fields that no API can show: tools"),
+        ({"version": 2}, "not valid"),
+        ({"fields": {"content": {"open_pattern": "("}}}, "not valid"),
+    ],
+)
+def test_a_template_that_cannot_be_used_says_why(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadResponseTemplateError, match=reason):
+        ResponseTemplate({**JSON_CALLS, **change})
+
+
+def test_it_is_used_by_its_name_or_where_nothing_else_fits() -> None:
+    assert choose("", response_template=JSON_CALLS).template is not None
+    assert choose("<tool_call>", tool="hf", response_template=JSON_CALLS).template is not None
+    with pytest.raises(UnknownDialectError, match="response_template"):
+        choose("", tool="hf")

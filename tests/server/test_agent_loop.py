@@ -1,0 +1,100 @@
+"""The agent loop with the pocket model and the official client: call, result, answer; all APIs, both modes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from support.live import live
+
+from plumbline.server.loading import load
+from plumbline.server.settings import Settings
+
+MODEL = "plumbline-pocket"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FUNCTION: Any = {"name": "get_weather", "description": "Get the weather in a city.", "parameters": SCHEMA}
+ASKED = "Use get_weather with city Paris."
+RESULT = '{"sky": "clear"}'
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    with (
+        live(lambda: load(Settings()), Settings()) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
+    messages: list[Any] = [{"role": "user", "content": ASKED}]
+    body: Any = {
+        "model": MODEL,
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "reasoning_effort": "low" if thinks else "none",
+    }
+
+    def ask() -> Any:
+        if not stream:
+            return client.chat.completions.create(messages=messages, **body).choices[0]
+        with client.chat.completions.stream(messages=messages, **body) as events:
+            for _ in events:
+                pass
+            return events.get_final_completion().choices[0]
+
+    asked = ask()
+    (call,) = asked.message.tool_calls
+    assert asked.finish_reason == "tool_calls"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    assert bool(getattr(asked.message, "reasoning_content", None)) == thinks
+    assert not asked.message.content
+    messages += [
+        asked.message.model_dump(exclude_none=True, exclude={"parsed", "refusal"}),
+        {"role": "tool", "tool_call_id": call.id, "content": RESULT},
+    ]
+    messages[1]["tool_calls"] = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": call.function.arguments},
+        }
+    ]
+    told = ask()
+    assert told.finish_reason == "stop"
+    assert "clear" in told.message.content
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
+    items: list[Any] = [{"role": "user", "content": ASKED}]
+    body: Any = {
+        "model": MODEL,
+        "tools": [{"type": "function", **FUNCTION}],
+        "reasoning": {"effort": "low" if thinks else "none"},
+        "store": False,
+    }
+
+    def ask() -> Any:
+        if not stream:
+            return client.responses.create(input=items, **body)
+        with client.responses.stream(input=items, **body) as events:
+            for _ in events:
+                pass
+            return events.get_final_response()
+
+    asked = ask()
+    assert asked.status == "completed"
+    assert [item.type for item in asked.output] == ["reasoning"] * thinks + ["function_call"]
+    call = asked.output[-1]
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
+    # The items of an answer are items of the next request as they stand.
+    items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in asked.output]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
+    told = ask()
+    assert "clear" in told.output_text

@@ -1,0 +1,181 @@
+"""Reasoning and calls over every API, in both modes: the same answer, whatever the model has written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.asgi import serving
+from support.models import TOKENIZER, played, scripted, served
+
+from plumbline.dialects.registry import choose
+from plumbline.dialects.speech import Speech
+from plumbline.engine.api import GenerateRequest, TokenChunk
+from plumbline.server.loading import ServedModel
+
+TOOL = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
+CHAT_TOOLS = [{"type": "function", "function": TOOL}]
+RESPONSE_TOOLS = [{"type": "function", **TOOL}]
+
+pieces = st.sampled_from(
+    (
+        *("<think>", "</think>", "<tool_call>", "</tool_call>", "\n", " ", "word", "é€", '{"name": "f"', "}"),
+        '{"name": "f", "arguments": {"a": "b"}}',
+        '{"name": "g", "arguments": {}}',
+        '<tool_call>\n{"name": "f", "argu',
+    )
+)
+outputs = st.lists(pieces, max_size=10).map("".join)
+
+
+def speaking(text: str) -> ServedModel:
+    """A model that says this, whatever it is asked, and speaks Hermes with thinking."""
+    ids: Sequence[int] = TOKENIZER.encode_rendered(text)
+    model = served(scripted(lambda request: _limited(request, ids)))
+    speech = Speech(
+        choose("", tool="hermes", reasoning="qwen3"),
+        added=TOKENIZER.added,
+        special_ids=TOKENIZER.special_ids,
+        table=TOKENIZER.table,
+    )
+    return ServedModel(
+        engine=model.engine,
+        renderer=model.renderer,
+        names=model.names,
+        defaults=model.defaults,
+        created=model.created,
+        fingerprint=model.fingerprint,
+        speech=speech,
+    )
+
+
+def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChunk]:
+    """The script, ended by the limit of the request as an engine would end it."""
+    limit = request.sampling.max_tokens
+    for number, chunk in enumerate(played(request, ids), 1):
+        if number == limit:
+            yield msgspec.structs.replace(chunk, finish_reason="length")
+            return
+        yield chunk
+
+
+async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The answer and the events of the same request."""
+    async with serving(model) as server:
+        whole = await server.request("POST", path, {"model": "test-model", **body})
+        stream = await server.request("POST", path, {"model": "test-model", "stream": True, **body})
+    assert whole.status == stream.status == 200, whole.body
+    return whole.json, [event.json for event in stream.events if event.data != "[DONE]"]
+
+
+def chat(text: str, **body: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The choice of a chat completion, and the chunks of its stream."""
+    messages = [{"role": "user", "content": "hi"}]
+    whole, chunks = asyncio.run(
+        ask(speaking(text), "/v1/chat/completions", {"messages": messages, "tools": CHAT_TOOLS, **body})
+    )
+    choice: dict[str, Any] = whole["choices"][0]
+    return choice, [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+
+
+def folded(chunks: list[Any]) -> dict[str, Any]:
+    """What a client puts together from the chunks."""
+    content = reasoning = ""
+    calls: list[dict[str, Any]] = []
+    for chunk in chunks:
+        delta = chunk["delta"]
+        content += delta.get("content") or ""
+        reasoning += delta.get("reasoning_content") or ""
+        for call in delta.get("tool_calls") or ():
+            if call["index"] == len(calls):  # CS-10: id, type and name come once, with the first fragment.
+                assert call["id"]
+                assert call["type"] == "function"
+                calls.append({"name": call["function"]["name"], "arguments": ""})
+            else:
+                assert call["index"] == len(calls) - 1
+                assert set(call) == {"index", "function"}
+                assert set(call["function"]) == {"arguments"}
+            calls[-1]["arguments"] += call["function"]["arguments"]
+    return {"content": content, "reasoning": reasoning, "calls": calls, "finish": chunks[-1]["finish_reason"]}
+
+
+@given(outputs, st.booleans())
+def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
+    choice, chunks = chat(text, logprobs=logprobs)
+    message = choice["message"]
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    assert folded(chunks) == {
+        "content": message["content"] or "",
+        "reasoning": message.get("reasoning_content", ""),
+        "calls": [{"name": call["name"], "arguments": call["arguments"]} for call in calls],
+        "finish": choice["finish_reason"],
+    }
+    assert (choice["finish_reason"] == "tool_calls") == bool(calls)
+    assert len({call["id"] for call in message.get("tool_calls", ())}) == len(calls)  # TOOL-09
+    assert all(call["name"] == "f" for call in calls)  # TOOL-02
+    if logprobs:  # LP-03
+        entries = choice["logprobs"]["content"]
+        assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == (
+            message["content"] or ""
+        )
+
+
+@given(outputs)
+def test_responses_say_what_chat_says(text: str) -> None:
+    choice, _ = chat(text)
+    message = choice["message"]
+    whole, events = asyncio.run(
+        ask(speaking(text), "/v1/responses", {"input": "hi", "tools": RESPONSE_TOOLS})
+    )
+    final = events[-1]["response"]
+    assert [item["type"] for item in final["output"]] == [item["type"] for item in whole["output"]]
+    said = {"message": "", "reasoning": "", "function_call": []}
+    for item in whole["output"]:
+        if item["type"] == "function_call":
+            said["function_call"].append((item["name"], item["arguments"]))
+        else:
+            said[item["type"]] += "".join(part["text"] for part in item["content"])
+    assert said == {
+        "message": message["content"] or "",
+        "reasoning": message.get("reasoning_content", ""),
+        "function_call": [
+            (call["function"]["name"], call["function"]["arguments"])
+            for call in message.get("tool_calls", ())
+        ],
+    }
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    """TOOL-03."""
+    text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for body in ({"tools": []}, {"tool_choice": "none"}):
+        choice, _ = chat(text, **body)
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+
+
+@pytest.mark.parametrize("limit", range(1, 40))
+def test_what_the_token_limit_cuts_is_length_and_leaks_no_markup(limit: int) -> None:
+    """CHAT-05, CHAT-06: an answer that the limit ended is never `tool_calls`."""
+    text = '<think>\nSo.\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'
+    choice, chunks = chat(text, max_tokens=limit)
+    message = choice["message"]
+    assert folded(chunks)["content"] == (message["content"] or "") == ""
+    assert choice["finish_reason"] == "length"
+    for call in message.get("tool_calls", ()):
+        assert '{"a": "b"}'.startswith(call["function"]["arguments"])
+
+
+def test_reasoning_tokens_are_counted() -> None:
+    text = "<think>\nSo it is.\n</think>\n\nYes."
+    whole, _ = asyncio.run(
+        ask(speaking(text), "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+    )
+    thought = len(TOKENIZER.encode_rendered("<think>\nSo it is.\n</think>"))
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
+    assert json.loads(json.dumps(whole))["choices"][0]["message"]["reasoning_content"] == "So it is."

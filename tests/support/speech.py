@@ -1,0 +1,73 @@
+"""Feeding answers to dialect parsers in every cutting, and folding what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from plumbline.dialects.parser import DialectParser
+from plumbline.events import (
+    FinishReason,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+
+__all__ = ["Folded", "Parsed", "cut", "fold", "parse"]
+
+Folded = list[tuple[str, ...]]
+"""`("reasoning", text)`, `("text", text)` and `("call", name, arguments, "whole" or "cut")` in their order."""
+
+
+@dataclass
+class Parsed:
+    """What became of an output."""
+
+    folded: Folded
+    warnings: list[str]
+    events: list[OutputEvent] = field(repr=False)
+
+
+def fold(events: Sequence[OutputEvent]) -> Folded:
+    """The message that the events tell."""
+    folded: list[list[str]] = []
+    for event in events:
+        match event:
+            case TextDelta() | ReasoningDelta():
+                kind = "text" if isinstance(event, TextDelta) else "reasoning"
+                if folded and folded[-1][0] == kind:
+                    folded[-1][1] += event.text
+                elif event.text:
+                    folded.append([kind, event.text])
+            case ToolCallStart():
+                folded.append(["call", event.name, ""])
+            case ToolCallDelta():
+                folded[-1][2] += event.arguments
+            case ToolCallEnd():
+                folded[-1].append("whole" if event.complete else "cut")
+    return [tuple(part) for part in folded]
+
+
+def cut(text: str, sizes: Sequence[int]) -> list[str]:
+    """The text in pieces of these sizes, over and over."""
+    pieces: list[str] = []
+    at = number = 0
+    while at < len(text):
+        size = max(1, sizes[number % len(sizes)]) if sizes else len(text)
+        pieces.append(text[at : at + size])
+        at += size
+        number += 1
+    return pieces
+
+
+def parse(make: Callable[[], DialectParser], pieces: Sequence[str], reason: FinishReason = "stop") -> Parsed:
+    """Feed the pieces to a fresh parser."""
+    parser = make()
+    events: list[OutputEvent] = []
+    for piece in pieces:
+        events += parser.push(TextDelta(piece))
+    events += parser.finish(reason)
+    return Parsed(fold(events), list(parser.warnings), events)

@@ -1,0 +1,100 @@
+"""Prompts in the harmony format."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.text.harmony_prompt import HarmonyEncoder, typescript
+from plumbline.text.template import TemplateError
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Where."},
+                "unit": {"enum": ["celsius", "kelvin"], "default": "celsius"},
+                "days": {"type": "array", "items": {"type": ["integer", "null"]}},
+            },
+            "required": ["city"],
+        },
+    },
+}
+FIXED = {"current_date": "2026-11-20", "model_identity": "You are a test."}
+SYSTEM = (
+    "<|start|>system<|message|>You are a test.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-11-20\n\n"
+    "Reasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message."
+)
+
+
+def test_a_plain_conversation() -> None:
+    said = HarmonyEncoder().render(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello.", "reasoning_content": "Greet."},
+            {"role": "user", "content": "Bye"},
+        ],
+        kwargs=FIXED,
+    )
+    assert said == (
+        SYSTEM + "<|end|><|start|>developer<|message|># Instructions\n\nBe brief.<|end|>"
+        "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|end|>"
+        "<|start|>user<|message|>Bye<|end|><|start|>assistant"
+    )
+
+
+def test_tools_are_types_and_calls_are_messages() -> None:
+    said = HarmonyEncoder().render(
+        [
+            {"role": "user", "content": "Weather?"},
+            {
+                "role": "assistant",
+                "content": "",
+                "reasoning_content": "I look.",
+                "tool_calls": [
+                    {"id": "c1", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        ],
+        tools=[WEATHER],
+        kwargs=FIXED,
+    )
+    assert said == (
+        SYSTEM + "\nCalls to these tools must go to the commentary channel: 'functions'.<|end|>"
+        "<|start|>developer<|message|># Tools\n\n## functions\n\nnamespace functions {\n\n// Tells the weather.\n"
+        "type get_weather = (_: {\n// Where.\ncity: string,\n"
+        'unit?: "celsius" | "kelvin", // default: celsius\ndays?: (number | null)[],\n}) => any;\n\n'
+        "} // namespace functions<|end|><|start|>user<|message|>Weather?<|end|>"
+        "<|start|>assistant<|channel|>analysis<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        '{"city": "Oslo"}<|call|>'
+        "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>rain<|end|><|start|>assistant"
+    )
+
+
+def test_the_last_message_can_be_left_open() -> None:
+    said = HarmonyEncoder().render(
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well,"}],
+        continue_final_message=True,
+        kwargs=FIXED,
+    )
+    assert said.endswith("<|start|>assistant<|channel|>final<|message|>Well,")
+
+
+def test_what_cannot_be_said_is_refused() -> None:
+    encoder = HarmonyEncoder()
+    with pytest.raises(TemplateError, match="at least one message"):
+        encoder.render([])
+    with pytest.raises(TemplateError, match="reasoning_effort"):
+        encoder.render([{"role": "user", "content": "Hi"}], kwargs={"reasoning_effort": "huge"})
+    with pytest.raises(TemplateError, match="continue_final_message"):
+        encoder.render([{"role": "user", "content": "Hi"}], continue_final_message=True)
+    circle = {"$ref": "#"}
+    with pytest.raises(TemplateError, match="refer to themselves"):
+        typescript({"$ref": "#/a"}, {"a": {"type": "array", "items": {"$ref": "#/a"}}})
+    assert typescript(circle, {}) == "any"
