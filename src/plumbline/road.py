@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from plumbline.dialects.custom import CustomCalls
 from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.speech import Speech
 from plumbline.engine.api import (
@@ -236,6 +237,7 @@ class Road:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
         parser = self._parser(prepared)
+        customs = CustomCalls(_custom_names(turn))
         assembler = TextAssembler(
             self.tokenizer,
             stop=turn.stop,
@@ -265,7 +267,7 @@ class Road:
                     if parser is None:
                         yield delta
                     else:
-                        for event in parser.push(delta):
+                        for event in customs.translate(parser.push(delta)):
                             yield event
                 if assembler.stop_match is not None:
                     break  # Closing the stream aborts the engine's request and frees its blocks.
@@ -284,7 +286,8 @@ class Road:
             if rest is not None:
                 yield rest
         else:
-            for event in (*(() if rest is None else parser.push(rest)), *parser.finish(reason)):
+            last = (*(() if rest is None else parser.push(rest)), *parser.finish(reason))
+            for event in customs.translate(last):
                 yield event
             reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
             if reason == "stop" and parser.num_calls:
@@ -365,6 +368,14 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _custom_names(turn: Turn) -> list[str]:
+    return (
+        [tool.name for tool in turn.prompt.tools if tool.custom]
+        if isinstance(turn.prompt, ChatPrompt)
+        else []
+    )
 
 
 def _for_choice(sampling: SamplingParams, index: int) -> SamplingParams:

@@ -97,9 +97,13 @@ def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
 
 
 def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: bool) -> str:
-    return builder.choice(
-        section.form.grammar(builder, tool.name, _schema(tool, loose=loose)) for tool in tools
-    )
+    found: list[str] = []
+    for tool in tools:
+        try:
+            found.append(section.form.grammar(builder, tool.name, _schema(tool, loose=loose)))
+        except FormError as error:
+            raise FormError(str(error), tool=tool.name) from error
+    return builder.choice(found)
 
 
 def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) -> str:

@@ -8,9 +8,12 @@ from msgspec import UNSET, UnsetType
 
 from plumbline._generated.chat import (
     ChatCompletionChoice,
+    ChatCompletionCustomCall,
+    ChatCompletionCustomCallDelta,
     ChatCompletionFunctionCall,
     ChatCompletionFunctionCallDelta,
     ChatCompletionLogprobs,
+    ChatCompletionMessageCustomToolCall,
     ChatCompletionMessageToolCall,
     ChatCompletionMessageToolCallChunk,
     ChatCompletionMessageToolCallUnion,
@@ -51,7 +54,7 @@ from plumbline.protocols.common import (
     thinking_kwargs,
 )
 from plumbline.protocols.formats import read_format
-from plumbline.turn import ChatPrompt, ToolChoice, Turn
+from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
 __all__ = ["ChatWriter", "check_ending", "read_chat"]
@@ -100,9 +103,10 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     max_tokens: int | None = or_default(getattr(request, limit_param), None)
     continue_final = or_default(request.continue_final_message, False)
     check_ending(continue_final, request.add_generation_prompt)
+    tools, tool_choice = read_tools(request)
     prompt = ChatPrompt(
         messages=read_messages(request.messages),
-        tools=read_tools(request),
+        tools=tools,
         template_kwargs=thinking_kwargs(
             or_default(request.reasoning_effort, None), or_default(request.chat_template_kwargs, {})
         ),
@@ -112,7 +116,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
-        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
+        tool_choice=tool_choice,
         sampling=read_sampling(
             request,
             defaults,
@@ -143,14 +147,32 @@ def check_ending(continue_final: bool, add_generation_prompt: bool | UnsetType |
 
 
 @dataclass(slots=True)
+class _Call:
+    """A call and the fragments of its arguments, or of its input if it is a custom tool's."""
+
+    start: ToolCallStart
+    fragments: list[str] = field(default_factory=list)
+
+    def written(self) -> ChatCompletionMessageToolCallUnion:
+        """The call as a part of a message."""
+        name, text = self.start.name, "".join(self.fragments)
+        if self.start.custom:  # TOOL-14
+            return ChatCompletionMessageCustomToolCall(
+                id=self.start.id, custom=ChatCompletionCustomCall(name=name, input=text)
+            )
+        return ChatCompletionMessageToolCall(
+            id=self.start.id, function=ChatCompletionFunctionCall(name=name, arguments=text)
+        )
+
+
+@dataclass(slots=True)
 class _Choice:
     """What has been written of one choice so far: the fold that the non-streaming answer is."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
-    calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
-    """(id, name, fragments of the arguments)"""
+    calls: list[_Call] = field(default_factory=list)
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     stop_match: int | str | None = None
@@ -198,22 +220,25 @@ class ChatWriter:
                 choice.refusal.append(event.text)
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(refusal=event.text))]
             case ToolCallStart():
-                choice.calls.append((event.id, event.name, []))
-                call = (
-                    ChatCompletionMessageToolCallChunk(  # CS-10: id, type and name once, in the first delta
-                        index=len(choice.calls) - 1,
-                        id=event.id,
-                        type="function",
-                        function=ChatCompletionFunctionCallDelta(name=event.name, arguments=""),
+                choice.calls.append(_Call(event))
+                # CS-10: id, type and name once, in the first delta
+                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
+                if event.custom:
+                    call.type, call.custom = (
+                        "custom",
+                        ChatCompletionCustomCallDelta(name=event.name, input=""),
                     )
-                )
+                else:
+                    call.type = "function"
+                    call.function = ChatCompletionFunctionCallDelta(name=event.name, arguments="")
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallDelta():
-                choice.calls[-1][2].append(event.arguments)
-                call = ChatCompletionMessageToolCallChunk(
-                    index=len(choice.calls) - 1,
-                    function=ChatCompletionFunctionCallDelta(arguments=event.arguments),
-                )
+                choice.calls[-1].fragments.append(event.arguments)
+                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
+                if choice.calls[-1].start.custom:
+                    call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
+                else:
+                    call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallEnd():
                 return []
@@ -248,12 +273,7 @@ class ChatWriter:
     def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
         if choice.finish is None:
             raise RuntimeError(f"choice {index} has no finish yet")
-        calls: list[ChatCompletionMessageToolCallUnion] = [
-            ChatCompletionMessageToolCall(
-                id=call_id, function=ChatCompletionFunctionCall(name=name, arguments="".join(fragments))
-            )
-            for call_id, name, fragments in choice.calls
-        ]
+        calls = [call.written() for call in choice.calls]
         refusal = "".join(choice.refusal) if choice.refusal else None
         text = "".join(choice.text)
         message = ChatCompletionResponseMessage(

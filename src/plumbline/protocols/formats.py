@@ -10,12 +10,14 @@ import msgspec
 from msgspec import UNSET
 
 from plumbline._generated.chat import (
+    ChatCompletionTool,
     CreateChatCompletionRequest,
     ResponseFormatJsonSchema,
 )
 from plumbline._generated.common import ResponseFormatJsonObject
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.responses import CreateResponse, TextResponseFormatJsonSchema
+from plumbline._generated.tools import FunctionToolParam
 from plumbline.forms.errors import FormError
 from plumbline.forms.strict import strict_violation
 from plumbline.protocols.common import given, or_default
@@ -69,11 +71,23 @@ def read_format(request: FormatRequest) -> OutputFormat | None:
 def form_refused(request: FormatRequest, error: FormError) -> ApiError:
     """The 400 for a form of this request that cannot be held, naming the field that asked for it."""
     asked = _asked(request)
-    if asked is None:
-        return invalid_request(str(error))
+    if error.tool is not None or asked is None:
+        return _tool_refused(request, error)
     if isinstance(asked.form, JsonFormat):
         return invalid_json_schema(asked.param, asked.name, str(error).rstrip("."))
     return invalid_request(f"Invalid '{asked.param}': {error}", asked.param, "invalid_value")
+
+
+def _tool_refused(request: FormatRequest, error: FormError) -> ApiError:
+    for index, tool in enumerate(or_default(getattr(request, "tools", UNSET), [])):
+        described = getattr(tool, "function", None) or getattr(tool, "custom", None) or tool
+        if error.tool is not None and getattr(described, "name", None) == error.tool:
+            param = f"tools[{index}]"
+            if isinstance(tool, ChatCompletionTool | FunctionToolParam):
+                param += ".function.parameters" if isinstance(tool, ChatCompletionTool) else ".parameters"
+                return invalid_json_schema(param, str(error.tool), str(error).rstrip("."))
+            return invalid_request(f"Invalid '{param}': {error}", param, "invalid_value")
+    return invalid_request(f"The calls of 'tools' cannot be held: {error}", "tools", "invalid_value")
 
 
 def _asked(request: FormatRequest) -> AskedFormat | None:
