@@ -76,7 +76,9 @@ def plain_choice(word: str, tools: Sequence[Tool], *, parallel: bool) -> ToolCho
         if not tools:
             raise invalid_request("'tool_choice' is 'required' but there are no 'tools'.", "tool_choice")
         return ToolChoice(mode="required", parallel=parallel)
-    return ToolChoice(mode="auto" if word == "auto" and tools else "none", parallel=parallel)
+    if word == "none" or not tools:
+        return ToolChoice(mode="none")
+    return ToolChoice(mode="auto", parallel=parallel)
 
 
 def named_choice(name: str, kind: str, tools: Sequence[Tool], param: str) -> ToolChoice:
