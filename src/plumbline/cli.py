@@ -1,4 +1,4 @@
-"""The `plumbline` command. `serve` imports what it needs when it runs, so the judge works without torch."""
+"""The `plumbline` command. What needs torch is imported when it runs, so the judge works without it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from plumbline import __version__
+from plumbline.scripted_model import command as script_model
 from plumbline_conformance import cli as judge
 
 __all__ = ["main"]
@@ -20,9 +21,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"plumbline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="serve the API", formatter_class=_Formatter))
+    script_model.add_arguments(
+        commands.add_parser(
+            "script-model",
+            help="make a tiny checkpoint that answers with written texts",
+            formatter_class=_Formatter,
+        )
+    )
     judge.add_commands(commands)
     arguments = parser.parse_args(argv)
-    return _serve(arguments) if arguments.command == "serve" else judge.run_command(arguments)
+    match arguments.command:
+        case "serve":
+            return _serve(arguments)
+        case "script-model":
+            return _script_model(arguments)
+        case _:
+            return judge.run_command(arguments)
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -84,6 +98,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     dialect.add_argument(
         "--reasoning-parser", default="auto", metavar="NAME", help="how it writes its reasoning: the same"
     )
+    dialect.add_argument(
+        "--reasoning-field",
+        default="reasoning_content",
+        metavar="NAME",
+        help="its name in chat completions: reasoning_content, reasoning (as vLLM has it) or both",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="requests in one step")
     engine.add_argument(
@@ -104,6 +124,18 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="on a CPU: the same bits for a request in any batch and any chunking; prefill is slower",
     )
     engine.add_argument("--no-prefix-caching", dest="enable_prefix_caching", action="store_false")
+
+
+def _script_model(arguments: argparse.Namespace) -> int:
+    try:
+        return script_model.run(arguments)
+    except ModuleNotFoundError as error:
+        print(
+            f"plumbline script-model needs the package {error.name!r}. "
+            "Install it with: pip install 'plumbline[serve]'",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -238,18 +238,21 @@ class Road:
         sampling = _for_choice(turn.sampling, index)
         parser = self._parser(prepared)
         customs = CustomCalls(_custom_names(turn))
+        eos = self.engine.info.eos_token_ids
         assembler = TextAssembler(
             self.tokenizer,
             stop=turn.stop,
             include_stop=turn.include_stop,
             skip_special_tokens=turn.skip_special_tokens,
-            # The end of sequence is never text of an answer, whether or not special tokens are shown.
-            hidden_ids=self.engine.info.eos_token_ids,
+            # The end of sequence is never text of an answer, whether or not special tokens are shown. With `ignore_eos`
+            # it ends nothing, so who wants to see special tokens sees it.
+            hidden_ids=frozenset() if sampling.ignore_eos and not turn.skip_special_tokens else eos,
+            logprobs=sampling.logprobs is not None,
             shown_ids=frozenset()
             if parser is None or self.speech is None
             else self.speech.shown_ids(calls=parser.reads_calls),
-            logprobs=sampling.logprobs is not None,
             token_ends=parser is not None,
+            min_tokens=sampling.min_tokens,
         )
         cached = 0
         reason: FinishReason = "stop"
@@ -262,7 +265,9 @@ class Road:
             async for chunk in chunks:
                 _raise_if_failed(chunk)
                 cached = max(cached, chunk.num_cached_tokens)
-                delta = assembler.push(chunk.token_ids, chunk.logprobs)
+                stopped = chunk.finish_reason == "stop" and bool(chunk.token_ids)
+                stopped = stopped and chunk.token_ids[-1] in sampling.stop_token_ids | eos
+                delta = assembler.push(chunk.token_ids, chunk.logprobs, ends_with_stop_token=stopped)
                 if delta is not None:
                     if parser is None:
                         yield delta

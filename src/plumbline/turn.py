@@ -53,6 +53,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     """For a tool message: the call that it answers."""
     name: str | None = None
+    parts: tuple[str, ...] | None = None
+    """The texts of `content` as the client had cut it into parts, for templates that read parts; None: it had not."""
 
 
 class JsonFormat(msgspec.Struct, frozen=True):
@@ -116,6 +118,12 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Variables of the client; they win over what `effort` sets."""
+    effort: str | None = None
+    """How much the model should think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`; None leaves it to
+    the chat template."""
+    documents: tuple[Mapping[str, Any], ...] | None = None
+    """What the answer should rest on, for templates that read it."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 

@@ -1,4 +1,3 @@
-
 """Every keyword of JSON Schema 2020-12, with documents that satisfy it and documents that do not. All of it our own.
 
 A case is (keyword, schema, valid documents, invalid documents). Whether a schema is held or refused is not written

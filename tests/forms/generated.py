@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - a table reads best with one case a line
+
 """Schemas like those of real programs, made by a seeded generator, each with valid and invalid documents.
 
 The shapes are the ones that tools and applications send: records with identifiers, enumerations, money, dates,
@@ -22,7 +22,32 @@ Make = Callable[[], Any]
 Part = tuple[Any, Make]
 """A schema, and what makes a document of it."""
 
-_WORDS = ["id", "name", "title", "status", "price", "total", "count", "email", "city", "street", "lines", "items", "tags", "notes", "kind", "owner", "parent", "active", "start", "end", "score", "weight", "labels", "meta"]
+_WORDS = [
+    "id",
+    "name",
+    "title",
+    "status",
+    "price",
+    "total",
+    "count",
+    "email",
+    "city",
+    "street",
+    "lines",
+    "items",
+    "tags",
+    "notes",
+    "kind",
+    "owner",
+    "parent",
+    "active",
+    "start",
+    "end",
+    "score",
+    "weight",
+    "labels",
+    "meta",
+]
 _TEXTS = [
     "",
     "a",

@@ -179,3 +179,22 @@ def test_reasoning_tokens_are_counted() -> None:
     thought = len(TOKENIZER.encode_rendered("<think>\nSo it is.\n</think>"))
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
     assert json.loads(json.dumps(whole))["choices"][0]["message"]["reasoning_content"] == "So it is."
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("reasoning_content", {"reasoning_content"}),
+        ("reasoning", {"reasoning"}),
+        ("both", {"reasoning", "reasoning_content"}),
+    ],
+)
+def test_the_operator_chooses_the_name_of_the_thinking(field: str, names: set[str]) -> None:
+    async def run() -> Any:
+        async with serving(speaking("<think>So.</think>Yes."), reasoning_field=field) as server:
+            body = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
+            return (await server.request("POST", "/v1/chat/completions", body)).json
+
+    message = asyncio.run(run())["choices"][0]["message"]
+    assert {name for name in ("reasoning", "reasoning_content") if name in message} == names
+    assert {message[name] for name in names} == {"So."}

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from plumbline.dialects.cursor import Cursor, Steps
+from plumbline.dialects.switch import Switch
 
 __all__ = [
     "Call",
@@ -26,6 +27,7 @@ __all__ = [
     "NewId",
     "ReasoningDialect",
     "Section",
+    "Switch",
     "ToolDialect",
     "Utterance",
 ]
@@ -47,6 +49,8 @@ class Call(msgspec.Struct, frozen=True):
     name: str
     arguments: str
     """A JSON object."""
+    number: int = 0
+    """Its place among the calls of the answer, for dialects that number them."""
 
 
 class Utterance(msgspec.Struct, frozen=True):
@@ -119,7 +123,11 @@ class Grammar(Protocol):
 
 
 class Form(Protocol):
-    """How one call is written."""
+    """How one call is written.
+
+    A form may also have `markers`, texts inside of calls that may be control tokens, and `forbidden`, texts that a
+    string argument cannot have because the format has no way to escape them.
+    """
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read one call from its first character to its last. White space around it is not the form's.
@@ -161,8 +169,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """The calls are the elements of a JSON array: `[CALL, CALL]`."""
     single: bool = False
     """A section holds one call, and each further call has a section of its own, `between` them."""
-    bare_start: str = ""
-    """For bare calls: the characters that one may begin with."""
+    starts: str = ""
+    """The characters that calls may begin with: by these bare calls are found, and of several sections with the same
+    marker one is chosen."""
 
 
 class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +190,10 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """What stands between text and a section after it, as models write it."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a chat template of this family matches."""
+    unlike: str = ""
+    """A regular expression that no template of this family matches, though its relatives' do."""
+    tokens: tuple[str, ...] = ()
+    """Added tokens that are this family's alone: where the template says nothing, all of them say as much."""
 
 
 class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,3 +221,9 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Further texts that the parser has to see."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a chat template of this family matches."""
+    unlike: str = ""
+    """A regular expression that no template of this family matches, though its relatives' do."""
+    tokens: tuple[str, ...] = ()
+    """Added tokens that are this family's alone."""
+    switch: Switch = Switch()
+    """How thinking is turned on, off, up and down."""

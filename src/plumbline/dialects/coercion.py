@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["allowed_types", "coerce"]
+__all__ = ["admitted", "allowed_types", "coerce", "member_schema", "resolved"]
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH = 16
@@ -30,7 +30,7 @@ def allowed_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> froze
         return frozenset()
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return allowed_types(_resolved(reference, root), root, depth + 1)
+        return allowed_types(_referred(reference, root), root, depth + 1)
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset((declared,))
@@ -65,8 +65,8 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if not types:
         return json.dumps(text, ensure_ascii=False) if kind == "string" and bare[:1] != '"' else bare
     fits = kind in types or (kind == "integer" and "number" in types)
-    if kind == "number" and "integer" in types and "number" not in types and value == int(value):
-        fits = True
+    if kind == "number" and types & {"integer"} and value - value == 0 and value == int(value):
+        fits = True  # `3.0` is an integer; what is infinite as a float is none.
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
     return bare if fits else json.dumps(text, ensure_ascii=False)
@@ -76,7 +76,46 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no value of JSON")
 
 
-def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that a reference leads to, or the schema itself; empty if there is none.
+
+    Of several branches the one that describes an object or an array is taken, because only those have parts.
+    """
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
+        if isinstance(schema.get("$ref"), str):
+            schema = _referred(schema["$ref"], root)
+            continue
+        lists = [schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)]
+        branches = [branch for several in lists for branch in several]
+        wanted = [b for b in branches if allowed_types(b, root) & {"object", "array"}]
+        if not wanted or "properties" in schema or "items" in schema:
+            return schema
+        schema = wanted[0]
+    return {}
+
+
+def member_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
+    """The schema of a member of an object, or with None of an array's elements; None if the schema does not say."""
+    whole = resolved(schema, root)
+    if name is None:
+        return whole.get("items")
+    properties = whole.get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        return properties[name]
+    return whole.get("additionalProperties")
+
+
+def admitted(schema: Any, value: Any) -> bool:
+    """Whether the `enum` or `const` of a schema, if it has one, lets a value through."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    options = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
+    return not isinstance(options, list) or any(type(o) is type(value) and o == value for o in options)
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
     if not reference.startswith("#"):
         return None
     value: Any = root

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
 from typing import TypeVar
 
-__all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps"]
+__all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps", "finder"]
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -65,7 +66,7 @@ class Finder:
         match = self._pattern.search(text, start)
         if closed:
             return (len(text), None) if match is None else (match.start(), match.group())
-        hold = self._may_begin(text, start)
+        hold = self.begins(text, start)
         if match is None or hold <= match.start():
             return hold, None
         return match.start(), match.group()
@@ -78,12 +79,19 @@ class Finder:
         match = self._pattern.match(text, start) if self._pattern is not None else None
         return True, None if match is None else match.group()
 
-    def _may_begin(self, text: str, start: int) -> int:
+    def begins(self, text: str, start: int) -> int:
+        """Where at the end of the text a marker may be beginning; the text's length if none is."""
         tail = max(start, len(text) - self._longest + 1)
         for match in self._firsts.finditer(text, tail):
             if text[match.start() :] in self._beginnings:
                 return match.start()
         return len(text)
+
+
+@lru_cache(maxsize=1024)
+def finder(*markers: str) -> Finder:
+    """A finder for these markers; the same one for the same markers."""
+    return Finder(markers)
 
 
 class Cursor:
@@ -93,14 +101,16 @@ class Cursor:
         text: what has come and was not dropped yet.
         pos: everything before it in `text` has been read.
         closed: nothing more will come.
+        cut: the token limit has ended the output, so what looks like the beginning of a marker at its end is one.
     """
 
-    __slots__ = ("_base", "_kept", "_mark", "closed", "pos", "text")
+    __slots__ = ("_base", "_kept", "_mark", "closed", "cut", "pos", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.pos = 0
         self.closed = False
+        self.cut = False
         self._base = 0
         self._mark: int | None = None
         self._kept: list[str] = []
@@ -160,7 +170,10 @@ class Cursor:
         """Read exactly this text if it comes next; else read nothing."""
         while not self.text.startswith(literal, self.pos):
             rest = self.text[self.pos : self.pos + len(literal)]
-            if self.closed or len(rest) == len(literal) or not literal.startswith(rest):
+            if len(rest) == len(literal) or not literal.startswith(rest):
+                return False
+            if self.closed:
+                self._drop_cut(rest)
                 return False
             yield
         self.pos += len(literal)
@@ -187,7 +200,10 @@ class Cursor:
         while True:
             certain, marker = finder.at(self.text, self.pos, self.closed)
             if certain:
-                self.pos += len(marker or "")
+                if marker is not None:
+                    self.pos += len(marker)
+                elif self.cut and finder.begins(self.text, self.pos) == self.pos:
+                    self._drop_cut(self.text[self.pos :])
                 return marker
             yield
 
@@ -221,6 +237,13 @@ class Cursor:
         """Pass text to `write` up to a marker and read that; returns it, or None at the end of the output."""
         while True:
             end, marker = finder.search(self.text, self.pos, self.closed)
+            rest = ""
+            if self.cut and marker is None:
+                end = finder.begins(self.text, self.pos)
+                rest = self.text[end:]
+                # Long and odd enough to be none of the text: `<t` is, `<` and `fun` are not.
+                if len(rest) < 2 or rest[0].isalnum():
+                    end, rest = len(self.text), ""
             if end > self.pos:
                 piece, offset = self.text[self.pos : end], self.offset
                 self.pos = end
@@ -229,6 +252,7 @@ class Cursor:
                 self.pos += len(marker)
                 return marker
             if self.closed:
+                self.pos += len(rest)
                 return None
             yield
 
@@ -243,6 +267,11 @@ class Cursor:
         if marker is None:
             raise EndOfOutputError(f"expected one of {', '.join(finder.markers)}")
         return "".join(parts), marker
+
+    def _drop_cut(self, rest: str) -> None:
+        """Read the beginning of a marker that the end of the output has cut."""
+        if self.cut and not rest[:1].isalnum():
+            self.pos += len(rest)
 
     def fail(self, message: str) -> None:
         """Say that what comes next is wrong.

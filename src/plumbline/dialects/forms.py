@@ -1,4 +1,4 @@
-"""Calls written as JSON: an object with name and arguments, or a name and then the arguments."""
+"""Calls written as JSON: an object with name and arguments, a name and then the arguments, or the name as a key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.cursor import Cursor, MalformedError, Steps
 from plumbline.dialects.json_text import json_string, json_value
 
-__all__ = ["JsonCall", "NamedJson"]
+__all__ = ["JsonCall", "KeyedJson", "NamedJson", "numbered"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
@@ -28,9 +28,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
     name_key: str = "name"
     arguments_key: str = "arguments"
     id_key: str | None = None
-    """A key whose string is the call's own id; it is written first."""
-    written_id: str | None = None
-    """What is written there."""
+    """A key that holds the call's number in the answer, as a string; it is written first."""
     other_name_keys: tuple[str, ...] = ()
     other_arguments_keys: tuple[str, ...] = ("arguments", "parameters")
 
@@ -98,7 +96,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, call: Call) -> str:
         """The object, with the spaces that Python's and most templates' JSON has."""
-        first = f"{json.dumps(self.id_key)}: {json.dumps(self.written_id)}, " if self.id_key else ""
+        first = f'{json.dumps(self.id_key)}: "{call.number}", ' if self.id_key else ""
         return (
             f"{{{first}{json.dumps(self.name_key)}: {json.dumps(call.name, ensure_ascii=False)}, "
             f"{json.dumps(self.arguments_key)}: {call.arguments}}}"
@@ -107,7 +105,38 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """The object with this name, its arguments under the schema."""
         before, _, after = self.write(Call(name, "\0")).partition("\0")
-        return grammar.sequence([grammar.literal(before), grammar.json(schema), grammar.literal(after)])
+        start = [grammar.literal(before)]
+        if self.id_key:
+            start = numbered(grammar, before, f'{json.dumps(self.id_key)}: "')
+        return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
+
+
+class KeyedJson(msgspec.Struct, frozen=True):
+    """An object with one member, the call: `{"f": {…}}`."""
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the object."""
+        yield from cursor.expect("{")
+        yield from cursor.space()
+        name = yield from json_string(cursor)
+        yield from cursor.space()
+        yield from cursor.expect(":")
+        yield from cursor.space()
+        if (yield from cursor.peek()) != "{":
+            cursor.fail("expected '{'")
+        call.begin(name)
+        yield from json_value(cursor, call.arguments)
+        yield from cursor.space()
+        yield from cursor.take("}")
+
+    def write(self, call: Call) -> str:
+        """The object."""
+        return f"{{{json.dumps(call.name, ensure_ascii=False)}: {call.arguments}}}"
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The object with this name, its value under the schema."""
+        before = grammar.literal(f"{{{json.dumps(name, ensure_ascii=False)}: ")
+        return grammar.sequence([before, grammar.json(schema), grammar.literal("}")])
 
 
 class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +173,7 @@ class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
             call_id = yield from cursor.run(_NAME, 512)
             yield from cursor.space()
         separator = self.separator.strip()
-        if separator:
-            yield from cursor.expect(separator)
+        if separator and (yield from cursor.take(separator)):  # Models that leave it out mean the same.
             yield from cursor.space()
         if (yield from cursor.peek()) != "{":
             cursor.fail("expected '{'")
@@ -157,19 +185,23 @@ class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, call: Call) -> str:
         """The call."""
-        name = f"functions.{call.name}:0" if self.numbered else call.name
+        name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
         return f"{self.prefix}{name}{self.separator}{call.arguments}{self.suffix}"
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """The call with this name, its arguments under the schema."""
         before, _, after = self.write(Call(name, "\0")).partition("\0")
+        start = [grammar.literal(before)]
         if self.numbered:
-            before, _, rest = before.partition(":0")
-            number = [grammar.literal(before + ":"), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]
-        else:
-            number = [grammar.literal(before)]
+            start = numbered(grammar, before, f"{self.prefix}functions.{name}:")
         after_it = [grammar.literal(after)] if after else []
-        return grammar.sequence([*number, grammar.json(schema), *after_it])
+        return grammar.sequence([*start, grammar.json(schema), *after_it])
+
+
+def numbered(grammar: Grammar, text: str, before: str) -> list[str]:
+    """Text in which the number 0 stands behind `before`, with any number in its place."""
+    start, _, rest = text.partition(before + "0")
+    return [grammar.literal(start + before), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]
 
 
 def _ignore(_: str) -> None:

@@ -40,6 +40,7 @@ from plumbline.events import (
 __all__ = ["DialectParser", "Markup"]
 
 _SPACE = " \t\r\n"
+_MAX_ID = 64
 
 
 class Markup:
@@ -48,15 +49,14 @@ class Markup:
     def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
         self.tool = tool
         self.reasoning = reasoning
-        self.sections: dict[str, Section] = {}
+        self.sections: dict[str, tuple[Section, ...]] = {}
         self.bare: tuple[Section, ...] = ()
         silent = (tool.silent if tool else ()) + (reasoning.silent if reasoning else ())
         if tool is not None:
             for section in tool.sections:
-                for marker in (*section.open, section.item_open):
-                    if marker.strip():
-                        self.sections.setdefault(marker, section)
-            self.bare = tuple(section for section in tool.sections if section.bare_start)
+                for marker in filter(None, (*section.open, section.item_open)):
+                    self.sections[marker] = (*self.sections.get(marker, ()), section)
+            self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
         self.in_text = Finder((*self.sections, *silent))
         thinks = reasoning is not None and not reasoning.append
         self.opens = reasoning.open if reasoning is not None and thinks else ()
@@ -128,6 +128,7 @@ class DialectParser:
         self._prose_offset: int | None = None
         reasoning = markup.reasoning
         self._starts_inside = reasoning is not None and (inside or reasoning.starts_inside)
+        self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
         self.num_calls = 0
         self.warnings: list[str] = []
         self._steps = self._answer()
@@ -145,6 +146,7 @@ class DialectParser:
         """The output has ended, for this reason of the engine (`stop` or `length`)."""
         self._reason = reason
         self._cursor.closed = True
+        self._cursor.cut = reason == "length"
         next(self._steps, None)
         if self._spans is not None:
             self._spans.close()
@@ -219,12 +221,11 @@ class DialectParser:
                 marker = yield from cursor.until(markup.in_text, self._content.write)
             if marker is None:
                 break
-            section = markup.sections.get(marker)
-            if section is None:
+            if marker in markup.sections:
+                boundary = yield from self._section(markup.sections[marker], marker, self._content.write)
+            else:
                 self._content.drop()
                 boundary = True
-            else:
-                boundary = yield from self._section(section, marker, self._content.write)
         self._content.flush()
 
     def _boundary(self) -> Steps[bool]:
@@ -244,8 +245,8 @@ class DialectParser:
                 yield from self._think(cursor.offset - len(marker))
             return True  # An end without a beginning means nothing.
         for section in markup.bare:
-            if char in section.bare_start:
-                return (yield from self._section(section, "", self._content.write))
+            if char in section.starts:
+                return (yield from self._section((section,), "", self._content.write))
         return False
 
     def _think(self, start: int) -> Steps[None]:
@@ -268,15 +269,21 @@ class DialectParser:
             self._thought.drop()
             self._content.drop()
 
-    def _section(self, section: Section, marker: str, prose: Write) -> Steps[bool]:
+    def _section(self, sections: tuple[Section, ...], marker: str, prose: Write) -> Steps[bool]:
         """Read the calls of a section, of which `marker` has been read. Returns whether there was any.
 
         Args:
+            sections: those that begin with this marker; the first character of the calls says which it is.
             prose: takes the text, markers and all, if this is no call.
         """
         cursor = self._cursor
         cursor.mark(marker)
         self._prose_offset = start = cursor.offset - len(marker)
+        section = sections[0]
+        if len(sections) > 1:
+            yield from cursor.space()
+            char = yield from cursor.peek()
+            section = next((s for s in sections if not s.starts or (char and char in s.starts)), section)
         at_item = bool(marker) and marker == section.item_open
         first = not at_item
         announced = False
@@ -352,7 +359,7 @@ class DialectParser:
         if section.item_open:
             return (yield from cursor.take_ahead(section.item_open))
         char = yield from cursor.peek()
-        return bool(char) and (bool(section.close) or char in section.bare_start)
+        return bool(char) and (bool(section.close) or char in section.starts)
 
     def _after_broken(self, section: Section) -> Steps[None]:
         """Keep what is left of a broken call's markup as text; its end means nothing any more."""
@@ -374,7 +381,10 @@ class DialectParser:
         if self._thought_start is not None:
             self._end_thought(self._cursor.offset if start is None else start)
         self._end_run()
-        self._out.append(ToolCallStart(name, call_id or self._new_id(name, self.num_calls)))
+        if call_id is None or call_id in self._ids or len(call_id) > _MAX_ID:
+            call_id = self._new_id(name, self.num_calls)
+        self._ids.add(call_id)
+        self._out.append(ToolCallStart(name, call_id))
         self.num_calls += 1
 
     def call_arguments(self, text: str) -> None:

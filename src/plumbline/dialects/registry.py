@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from plumbline.dialects.api import ReasoningDialect, ToolDialect
-from plumbline.dialects.families import openai, qwen
+from plumbline.dialects.families import (
+    arrays,
+    deepseek,
+    glm,
+    google,
+    kimi,
+    llama,
+    minimax,
+    mistral,
+    openai,
+    qwen,
+    step,
+)
 from plumbline.dialects.response_template import ResponseTemplate
 
-__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose"]
+__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose", "fitting"]
 
-_FAMILIES: Final = (qwen, openai)
+_FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING
@@ -76,15 +88,18 @@ def choose(
     tool: str = "auto",
     reasoning: str = "auto",
     response_template: Mapping[str, Any] | None = None,
+    added_tokens: Collection[str] = (),
 ) -> Chosen:
     """The dialects to read a model's answers with.
 
     Args:
         template: the source of its chat template; empty if it has none.
-        tool: a name, `none`, or `auto`: the most particular dialect whose marks are in the template.
+        tool: a name, `none`, or `auto`: the dialect whose marks are in the template, or else among the tokens.
         reasoning: the same for the thinking.
         response_template: the tokenizer's own, if it has one. It is used where no dialect is detected, or by its name
             `hf`, and then for both.
+        added_tokens: the texts of the tokenizer's added tokens. They count only where the template shows nothing,
+            because many a tokenizer has tokens that its model never writes.
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
@@ -97,14 +112,34 @@ def choose(
                 f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
             )
         return Chosen(None, None, "given", "given", ResponseTemplate(response_template))
-    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template)
-    found_reasoning, reasoning_reason = _chosen(REASONING_DIALECTS, "--reasoning-parser", reasoning, template)
+    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template, added_tokens)
+    found_reasoning, reasoning_reason = _chosen(
+        REASONING_DIALECTS, "--reasoning-parser", reasoning, template, added_tokens
+    )
     if response_template is not None and found_tool is None and tool == reasoning == "auto":
         return Chosen(None, None, "detected", "detected", ResponseTemplate(response_template))
     return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
-def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) -> tuple[D | None, str]:
+def fitting(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:
+    """The dialects that a template shows, or else those that the tokens tell of."""
+    each = dict.fromkeys(dialects.values())
+    return [d for d in each if _shows(d, template)] or [
+        d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)
+    ]
+
+
+def _shows(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
+    return (
+        bool(dialect.detect)
+        and all(re.search(pattern, template) for pattern in dialect.detect)
+        and not (dialect.unlike and re.search(dialect.unlike, template))
+    )
+
+
+def _chosen(
+    dialects: Mapping[str, D], option: str, name: str, template: str, added_tokens: Collection[str]
+) -> tuple[D | None, str]:
     if name == "none":
         return None, "given"
     if name != "auto":
@@ -113,11 +148,7 @@ def _chosen(dialects: Mapping[str, D], option: str, name: str, template: str) ->
                 f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
             )
         return dialects[name], "given"
-    fitting = [
-        dialect
-        for dialect in dict.fromkeys(dialects.values())
-        if dialect.detect and all(re.search(pattern, template) for pattern in dialect.detect)
-    ]
-    if not fitting:
+    found = fitting(dialects, template, added_tokens)
+    if not found:
         return None, "none detected"
-    return max(fitting, key=lambda dialect: sum(map(len, dialect.detect))), "detected"
+    return max(found, key=lambda dialect: sum(map(len, dialect.detect))), "detected"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce
-from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, Steps
+from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
+from plumbline.dialects.forms import numbered
+from plumbline.dialects.grammars import with_definitions
 
 __all__ = ["TaggedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
 _STRING = frozenset(("string",))
+_ANYTHING: frozenset[str] = frozenset()
+_TYPE_NAMES = {"integer": "number"}
 
 
 class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +38,11 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     open: str
     """Before the name; may be empty."""
     opened: str = ""
-    """After the name; empty if the name ends with its line or with the first tag."""
+    """After the name; empty if the name ends with its line or with a tag."""
+    name_ends: tuple[str, ...] = ()
+    """If `opened` is empty: what follows a name, for else it is prose."""
+    number: str = ""
+    """An attribute between name and `opened` that has the call's number: `" index="`."""
     key: str
     """Before the name of a parameter."""
     key_end: str
@@ -50,8 +58,9 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     """Written after `opened` and after each `end`."""
     wrapped: bool = False
     """One line feed at each side of a value belongs to the markup."""
-    typed: str | None = None
-    """An attribute between key and value that says whether the value is a string: ` string="true"`."""
+    typed: Literal["", "string", "type"] = ""
+    """An attribute of a parameter that says whether its value is a string (`string="true"`), or its type
+    (`type="number"`)."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -67,6 +76,11 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         )
         return tuple(text for text in texts if text)
 
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """Texts that a value cannot have."""
+        return (self.end,)
+
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
         if self.open:
@@ -74,15 +88,14 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         name = yield from cursor.run(_NAME, 256)
         if not name:
             cursor.fail("expected the name of a tool")
-        if self.opened:
+        if self.number:
+            yield from cursor.collect(finder(self.opened))
+        elif self.opened:
             yield from cursor.expect(self.opened)
         else:
             yield from cursor.space()
-            # A name is a name only if what may follow it follows: else this is prose.
-            if not (yield from cursor.take_ahead(self.key)):
-                ending = self.close and (yield from cursor.take_ahead(self.close))
-                if not ending and (yield from cursor.peek()) not in ("", "<"):
-                    cursor.fail(f"expected {self.key!r}")
+            if (yield from cursor.look_for(finder(*self.name_ends))) is None:
+                cursor.fail(f"expected {self.key!r}")
         call.begin(name)
         root = call.schemas.get(name, {})
         properties = root.get("properties")
@@ -95,25 +108,27 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             key, is_string = yield from self._key(cursor)
             types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
             if is_string is not None:
-                types = _STRING if is_string else types - _STRING or frozenset(("object",))
-            if key in keys:
-                yield from cursor.collect(Finder((self.end,)))
+                types = _STRING if is_string else _ANYTHING
+            if key in keys:  # The first one counts.
+                yield from cursor.collect(finder(self.end))
                 continue
             keys.add(key)
             call.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
             comma = ", "
-            yield from self._value(cursor, call, types, loose=is_string is False)
+            yield from self._value(cursor, call, types)
+        closed = bool(self.close) and (yield from cursor.take(self.close))
+        if cursor.cut and not closed and not (yield from cursor.peek()):
+            cursor.fail("expected the end of the call")  # The token limit may have cut further parameters.
         call.arguments("{}" if comma == "{" else "}")
-        if self.close:
-            yield from cursor.take(self.close)
 
     def write(self, call: Call) -> str:
         """The call; strings as they are, everything else as JSON."""
-        parts = [self.open, call.name, self.opened, self.newline]
+        number = f"{self.number}{call.number + 1}" if self.number else ""
+        parts = [self.open, call.name, number, self.opened, self.newline]
         for key, value in json.loads(call.arguments).items():
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            text = _text(value)
             line = "\n" if self.wrapped else ""
-            attribute = "" if self.typed is None else self._attribute(isinstance(value, str))
+            attribute = self._attribute(_type_name(value))
             parts += [self.key, key, attribute, self._keyed, line, text, line, self.end, self.newline]
         return "".join([*parts, self.close])
 
@@ -122,58 +137,92 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         properties: Mapping[str, Any] = schema.get("properties") or {}
         required = schema.get("required") or ()
         line = "\n" if self.wrapped else ""
-        parts = [grammar.literal(self.open + name + self.opened + self.newline)]
+        if self.number:
+            before = f"{self.open}{name}{self.number}0{self.opened}{self.newline}"
+            parts = numbered(grammar, before, f"{self.open}{name}{self.number}")
+        else:
+            parts = [grammar.literal(self.open + name + self.opened + self.newline)]
         for key, value in properties.items():
-            types = allowed_types(value, schema)
-            is_text = types == _STRING
-            attribute = "" if self.typed is None else self._attribute(is_text)
-            before = grammar.literal(self.key + key + attribute + self._keyed + line)
-            after = line + self.end
-            if is_text and isinstance(value, Mapping) and isinstance(value.get("enum"), list):
-                texts = [grammar.literal(str(option) + after) for option in value["enum"]]
-                body = grammar.choice(texts)
-            elif is_text:
-                body = grammar.until(after)
-            else:
-                defined = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-                typed = {**value, **defined} if isinstance(value, Mapping) else value
-                body = grammar.sequence([grammar.json(typed), grammar.literal(after)])
-            parameter = [before, body]
+            options = []
+            for kind, types in self._alternatives(allowed_types(value, schema)):
+                before = grammar.literal(self.key + key + self._attribute(kind) + self._keyed + line)
+                options.append(grammar.sequence([before, self._typed(grammar, value, schema, types)]))
+            one = grammar.choice(options)
             if self.newline:
-                parameter.append(grammar.literal(self.newline))
-            one = grammar.sequence(parameter)
+                one = grammar.sequence([one, grammar.literal(self.newline)])
             parts.append(one if key in required else grammar.optional(one))
         if self.close:
             parts.append(grammar.literal(self.close))
         return grammar.sequence(parts)
 
+    def _alternatives(self, types: frozenset[str]) -> list[tuple[str, frozenset[str] | None]]:
+        """The ways to write a parameter that may have these types.
+
+        Returns: a type for the attribute, and the types of the JSON under it; None is text, which is not quoted.
+        """
+        if not self.typed:
+            # Where text is allowed, every other value is text as well: it is told apart when it is read.
+            return [("", types if types and "string" not in types else None)]
+        found: list[tuple[str, frozenset[str] | None]] = []
+        if not types or "string" in types:
+            found.append(("string", None))
+        other = types - _STRING
+        if self.typed == "string":
+            return [*found, ("object", other)] if other or not types else found
+        kinds = sorted(other) if types else ["array", "boolean", "null", "number", "object"]
+        return [*found, *((_TYPE_NAMES.get(kind, kind), frozenset((kind,))) for kind in kinds)]
+
+    def _typed(
+        self, grammar: Grammar, schema: Any, root: Mapping[str, Any], types: frozenset[str] | None
+    ) -> str:
+        """A value, and what ends it."""
+        after = ("\n" if self.wrapped else "") + self.end
+        if types is None:
+            known = schema if isinstance(schema, Mapping) else {}
+            options = [known["const"]] if "const" in known else known.get("enum")
+            if not isinstance(options, list):
+                return grammar.until(after)
+            texts = [o for o in options if isinstance(o, str) or not self.typed]
+            return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
+        narrowed = with_definitions(schema, root)
+        if types and types != allowed_types(schema, root):
+            narrowed = {"allOf": [{"type": sorted(types)}, narrowed]}
+        return grammar.sequence([grammar.json(narrowed), grammar.literal(after)])
+
     @property
     def _keyed(self) -> str:
         return self.key_end + self.value_gap + self.value_open
 
-    def _attribute(self, is_string: bool) -> str:
-        return f'" string="{"true" if is_string else "false"}'
+    def _attribute(self, kind: str) -> str:
+        """The attribute of a value of this type, from the quote that ends the key up to its own last one."""
+        match self.typed:
+            case "string":
+                return f'" string="{"true" if kind == "string" else "false"}'
+            case "type":
+                return f'" type="{kind}'
+        return ""
 
     def _key(self, cursor: Cursor) -> Steps[tuple[str, bool | None]]:
         """The name of a parameter, and whether the markup says that its value is a string."""
         yield from cursor.space()
-        text, _ = yield from cursor.collect(Finder((self.key_end,)))
+        text, _ = yield from cursor.collect(finder(self.key_end))
         if self.value_open:
             yield from cursor.space()
             yield from cursor.expect(self.value_open)
-        if self.typed is None:
+        if not self.typed:
             return text.strip(), None
         key, _, attribute = text.partition('"')
-        return key.strip(), "true" in attribute if attribute else None
+        yes = "true" if self.typed == "string" else "string"
+        return key.strip(), attribute.endswith(yes) if attribute else None
 
-    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str], *, loose: bool) -> Steps[None]:
+    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str]) -> Steps[None]:
         if types == _STRING:
             yield from self._string(cursor, call)
             return
-        text, _ = yield from cursor.collect(Finder((self.end,)))
+        text, _ = yield from cursor.collect(finder(self.end))
         if self.wrapped:
             text = text.removeprefix("\n").removesuffix("\n")
-        call.arguments(coerce(text, frozenset() if loose else types))
+        call.arguments(coerce(text, types))
 
     def _string(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Pass a string on while it is written."""
@@ -193,6 +242,22 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                     piece, held = piece[:-1], "\n"
             call.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
 
-        if (yield from cursor.until(Finder((self.end,)), write)) is None:
+        if (yield from cursor.until(finder(self.end), write)) is None:
             raise EndOfOutputError(f"expected {self.end!r}")
         call.arguments('"')
+
+
+def _type_name(value: Any) -> str:
+    """The JSON type of a value, as attributes name it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def _text(value: Any) -> str:
+    """A value as it stands between tags."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from plumbline.dialects.api import Call, ReasoningDialect, Section, ToolDialect, Utterance
 from plumbline.dialects.harmony import write_harmony
 
@@ -18,7 +20,7 @@ def write_utterance(
     if utterance.reasoning is not None and reasoning is not None:
         parts += [reasoning.open[0], reasoning.after_open, utterance.reasoning]
         parts += [reasoning.before_close, reasoning.close[0], reasoning.after_close]
-    position = 0
+    position = number = 0
     said = utterance.parts
     while position < len(said):
         part = said[position]
@@ -29,7 +31,12 @@ def write_utterance(
         end = position
         while end < len(said) and isinstance(said[end], Call):
             end += 1
-        calls = [call for call in said[position:end] if isinstance(call, Call)]
+        calls = [
+            msgspec.structs.replace(call, number=number + index)
+            for index, call in enumerate(said[position:end])
+            if isinstance(call, Call)
+        ]
+        number += len(calls)
         assert tool is not None, "calls need a tool dialect"
         gap = tool.content_gap
         if position and gap:

@@ -86,7 +86,7 @@ def markers(dialect: ToolDialect) -> list[str]:
 
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     """A call or text; text does not begin like a call."""
-    starts = "".join(sorted({char for section in dialect.sections for char in section.bare_start}))
+    starts = "".join(sorted({char for section in dialect.sections for char in section.starts}))
     if not starts or markers(dialect):
         raise FormError(
             f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "

@@ -38,13 +38,13 @@ def gguf_name(name: str) -> str:
     return f"blk.{number}.{LAYER_NAMES[rest]}.weight"
 
 
-def write(folder: Path, path: Path) -> None:
+def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> None:
     import gguf  # type: ignore[import-not-found,unused-ignore]  # only this step needs it
 
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     out = gguf.GGUFWriter(path, "qwen3")
-    out.add_name("Plumbline pocket model")
+    out.add_name(name)
     out.add_license("apache-2.0")
     out.add_context_length(config["max_position_embeddings"])
     out.add_embedding_length(config["hidden_size"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -38,6 +39,7 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.chat_continuation import check_echo, with_prefix
 from plumbline.protocols.chat_messages import read_messages, read_tools
 from plumbline.protocols.common import (
     Defaults,
@@ -51,13 +53,16 @@ from plumbline.protocols.common import (
     read_sampling,
     read_stop,
     refuse_given,
-    thinking_kwargs,
+    template_variables,
 )
 from plumbline.protocols.formats import read_format
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
-__all__ = ["ChatWriter", "check_ending", "read_chat"]
+__all__ = ["ChatWriter", "ReasoningField", "read_chat"]
+
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
+"""Under which name clients get the model's thinking: vLLM's is `reasoning`, everybody else's `reasoning_content`."""
 
 _REFUSED = {
     "audio": "is not supported: this server answers with text",
@@ -69,7 +74,6 @@ _REFUSED = {
     "bad_words": "is not supported by this server yet",
     "return_token_ids": "is not supported by this server yet",
     "truncate_prompt_tokens": "is not supported by this server yet",
-    "documents": "is not supported by this server yet",
     "thinking_token_budget": "is not supported by this server yet",
 }
 
@@ -101,16 +105,17 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     # CHAT-07: the newer name wins if both are given.
     limit_param = "max_completion_tokens" if given(request.max_completion_tokens) else "max_tokens"
     max_tokens: int | None = or_default(getattr(request, limit_param), None)
-    continue_final = or_default(request.continue_final_message, False)
-    check_ending(continue_final, request.add_generation_prompt)
+    messages, continue_final = with_prefix(request, read_messages(request.messages))
+    check_echo(request, messages, continue_final)
+    documents = or_default(request.documents, None)
     tools, tool_choice = read_tools(request)
     prompt = ChatPrompt(
-        messages=read_messages(request.messages),
+        messages=messages,
         tools=tools,
-        template_kwargs=thinking_kwargs(
-            or_default(request.reasoning_effort, None), or_default(request.chat_template_kwargs, {})
-        ),
-        add_generation_prompt=or_default(request.add_generation_prompt, not continue_final),
+        template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
+        effort=or_default(request.reasoning_effort, None),
+        documents=None if documents is None else tuple(documents),
+        add_generation_prompt=not continue_final and or_default(request.add_generation_prompt, True),
         continue_final_message=continue_final,
     )
     return Turn(
@@ -131,19 +136,6 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),
     )
-
-
-def check_ending(continue_final: bool, add_generation_prompt: bool | UnsetType | None) -> None:
-    """A prompt ends with the open final message or with the opening of a new one, not with both.
-
-    Raises:
-        ApiError: 400 if both are asked for.
-    """
-    if continue_final and add_generation_prompt is True:
-        raise invalid_request(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
-            "continue_final_message",
-        )
 
 
 @dataclass(slots=True)
@@ -182,26 +174,39 @@ class ChatWriter:
     """Writes the events of one answer as chunks, and keeps the fold of what it wrote.
 
     Stream and non-stream agree by construction (CHAT-19): `answer` is built from the same state that the chunks left.
+    `echo` is the text that every choice begins with, because the request asks to see what is continued.
     """
 
-    def __init__(self, request: CreateChatCompletionRequest, *, model: str, fingerprint: str) -> None:
+    def __init__(
+        self,
+        request: CreateChatCompletionRequest,
+        *,
+        model: str,
+        fingerprint: str,
+        reasoning_field: ReasoningField = "reasoning_content",
+        echo: str = "",
+    ) -> None:
         options = or_default(request.stream_options, None)
         self._id = new_id("chatcmpl-")
         self._created = now()
         self._model = model
         self._fingerprint = fingerprint
         self._metadata = request.metadata if given(request.metadata) else UNSET
+        # CS-17: clients read one of two names for the same text.
+        names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
+        self._reasoning_fields = names
         self._wants_logprobs = request.logprobs is True
         self._include_usage = options is not None and options.include_usage is True
-        self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
+        self._echo = echo
+        self._choices = [_Choice(text=[echo] if echo else []) for _ in range(or_default(request.n, 1))]
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
-        """The role chunk of every choice, in index order (CS-02, CS-04)."""
-        return [
-            self._chunk(index, ChatCompletionStreamResponseDelta(role="assistant", content=""))
-            for index in range(len(self._choices))
-        ]
+        """The role chunk of every choice, in index order (CS-02, CS-04), and then what `echo` repeats."""
+        first = [ChatCompletionStreamResponseDelta(role="assistant", content="")]
+        if self._echo:
+            first.append(ChatCompletionStreamResponseDelta(content=self._echo))
+        return [self._chunk(index, delta) for delta in first for index in range(len(self._choices))]
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         """Take an event of a choice; returns the chunks that say it."""
@@ -214,7 +219,9 @@ class ChatWriter:
                 return [self._chunk(index, delta, logprobs=logprobs)]
             case ReasoningDelta():
                 choice.reasoning.append(event.text)
-                delta = ChatCompletionStreamResponseDelta(reasoning_content=event.text)
+                delta = ChatCompletionStreamResponseDelta()
+                for name in self._reasoning_fields:
+                    setattr(delta, name, event.text)
                 return [self._chunk(index, delta)]
             case RefusalDelta():
                 choice.refusal.append(event.text)
@@ -280,8 +287,9 @@ class ChatWriter:
             content=None if (calls or refusal is not None) and not text else text,
             refusal=refusal,
             tool_calls=calls or UNSET,
-            reasoning_content="".join(choice.reasoning) if choice.reasoning else UNSET,
         )
+        for name in self._reasoning_fields if choice.reasoning else ():
+            setattr(message, name, "".join(choice.reasoning))
         return ChatCompletionChoice(
             index=index,
             message=message,

@@ -114,14 +114,32 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
 def _read_message(message: ChatCompletionRequestMessage, where: str) -> Message:
     match message:
         case ChatCompletionRequestSystemMessage():
-            return Message(role="system", content=_text(message.content, where), name=_name(message))
+            return Message(
+                role="system",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                name=_name(message),
+            )
         case ChatCompletionRequestDeveloperMessage():
-            return Message(role="developer", content=_text(message.content, where), name=_name(message))
+            return Message(
+                role="developer",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                name=_name(message),
+            )
         case ChatCompletionRequestUserMessage():
-            return Message(role="user", content=_text(message.content, where), name=_name(message))
+            return Message(
+                role="user",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                name=_name(message),
+            )
         case ChatCompletionRequestToolMessage():
             return Message(
-                role="tool", content=_text(message.content, where), tool_call_id=message.tool_call_id
+                role="tool",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                tool_call_id=message.tool_call_id,
             )
         case ChatCompletionRequestAssistantMessage():
             return _read_assistant(message, where)
@@ -153,6 +171,7 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, where: str) 
     return Message(
         role="assistant",
         content=content,
+        parts=_parts(message.content),
         reasoning=reasoning or None,
         tool_calls=tuple(calls),
         name=_name(message),
@@ -177,6 +196,14 @@ def _text(content: Any, where: str) -> str:
                     "is not supported: this model reads text only",
                 )
     return "".join(texts)
+
+
+def _parts(content: Any) -> tuple[str, ...] | None:
+    """The texts of parts that `_text` has accepted, one by one; None where the content is no list."""
+    if not isinstance(content, list):
+        return None
+    refusal = ChatCompletionRequestMessageContentPartRefusal
+    return tuple(part.refusal if isinstance(part, refusal) else part.text for part in content)
 
 
 def _name(message: Any) -> str | None:

@@ -30,7 +30,7 @@ __all__ = [
     "read_stop",
     "refuse_given",
     "tag_of",
-    "thinking_kwargs",
+    "template_variables",
 ]
 
 T = TypeVar("T")
@@ -130,6 +130,7 @@ _OWN_VARIABLES = frozenset(
         "add_generation_prompt",
         "bos_token",
         "continue_final_message",
+        "documents",
         "eos_token",
         "messages",
         "raise_exception",
@@ -139,8 +140,8 @@ _OWN_VARIABLES = frozenset(
 )
 
 
-def thinking_kwargs(effort: str | None, explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """Template variables for a reasoning effort: `none` turns thinking off, anything else on; explicit kwargs win.
+def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """The client's variables for the chat template.
 
     Raises:
         ApiError: 400 for a variable that is not the client's to set.
@@ -150,10 +151,7 @@ def thinking_kwargs(effort: str | None, explicit: Mapping[str, Any]) -> dict[str
             raise unsupported_parameter(
                 f"chat_template_kwargs.{name}", "is set by the server from other fields"
             )
-    found: dict[str, Any] = {}
-    if effort is not None:
-        found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-    return {**found, **explicit}
+    return dict(explicit)
 
 
 def _read_bias(bias: Mapping[str, int], vocab_size: int) -> dict[int, float]:

@@ -22,7 +22,7 @@ from plumbline.protocols.common import (
     read_stop,
     refuse_given,
     tag_of,
-    thinking_kwargs,
+    template_variables,
 )
 from plumbline.protocols.formats import read_format
 from plumbline.protocols.responses_input import read_input
@@ -123,7 +123,8 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
     prompt = ChatPrompt(
         messages=read_input(items, or_default(request.instructions, None)),
         tools=tools,
-        template_kwargs=thinking_kwargs(or_default(reasoning.effort, None), kwargs),
+        template_kwargs=template_variables(kwargs),
+        effort=or_default(reasoning.effort, None),
     )
     return prompt, choice
 

@@ -55,14 +55,19 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
                 reasoning = (reasoning or "") + "".join(part.text for part in parts) or None
                 continue
             case EasyInputMessage():
-                message = Message(role=item.role, content=_text(item.content, where))
+                message = Message(
+                    role=item.role, content=_text(item.content, where), parts=_parts(item.content)
+                )
             case FunctionToolCall():
                 message = _call(item.call_id, item.name, item.arguments)
             case CustomToolCall():
                 message = _call(item.call_id, item.name, custom_arguments(item.input))
             case FunctionCallOutputItemParam() | CustomToolCallOutput():
                 message = Message(
-                    role="tool", content=_text(item.output, where, "output"), tool_call_id=item.call_id
+                    role="tool",
+                    content=_text(item.output, where, "output"),
+                    parts=_parts(item.output),
+                    tool_call_id=item.call_id,
                 )
             case ItemReferenceParam():
                 raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
@@ -108,6 +113,13 @@ def _text(content: Any, where: str, field: str = "content") -> str:
                     "is not supported: this model reads text only",
                 )
     return "".join(texts)
+
+
+def _parts(content: Any) -> tuple[str, ...] | None:
+    """The texts of parts that `_text` has accepted, one by one; None where the content is no list."""
+    if isinstance(content, str):
+        return None
+    return tuple(part.refusal if isinstance(part, RefusalContent) else part.text for part in content)
 
 
 def _check_pairing(items: Sequence[InputItem]) -> None:

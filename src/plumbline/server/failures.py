@@ -7,14 +7,23 @@ from typing import TypeVar
 
 from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.road import AbortedError, GenerationError
+from plumbline.text.render import UnusedVariableError
+from plumbline.text.template import TemplateError
 from plumbline.wire.errors import ApiError, engine_unavailable, invalid_request, rate_limited, server_error
 
-__all__ = ["FAILURES", "api_errors", "as_api_error"]
+__all__ = ["FAILURES", "api_errors", "as_api_error", "refused_by_template"]
 
 T = TypeVar("T")
 
 FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
 """What the road and the engine raise by design."""
+
+
+def refused_by_template(error: TemplateError, param: str) -> ApiError:
+    """A prompt that the chat template cannot make of this request; `param` is where the messages are."""
+    if isinstance(error, UnusedVariableError):
+        return invalid_request(str(error), error.field, "unsupported_parameter")
+    return invalid_request(str(error), param)
 
 
 async def api_errors(work: Awaitable[T]) -> T:

@@ -24,6 +24,7 @@ from plumbline.models.config import ModelConfig
 from plumbline.models.loader import load_model, resolve_model
 from plumbline.protocols.common import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.text.deepseek_prompt import DeepSeekEncoder, ModelTexts
 from plumbline.text.encoders import PromptFormat
 from plumbline.text.harmony_prompt import HarmonyEncoder
 from plumbline.text.render import Renderer
@@ -63,10 +64,11 @@ def load(settings: Settings) -> ServedModel:
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     try:
         chosen = choose(
-            template.source if template is not None else "",
+            template.source if template is not None else ModelTexts.from_folder(folder).tools,
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
+            added_tokens=tokenizer.added,
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
@@ -75,7 +77,11 @@ def load(settings: Settings) -> ServedModel:
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
         engine=engine,
-        renderer=Renderer(tokenizer, _prompt_format(template, chosen)),
+        renderer=Renderer(
+            tokenizer,
+            _prompt_format(folder, template, chosen),
+            None if chosen.reasoning is None else chosen.reasoning.switch.variables,
+        ),
         speech=Speech(
             chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
         ),
@@ -99,11 +105,19 @@ def _response_template(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _prompt_format(template: ChatTemplate | None, chosen: Chosen) -> PromptFormat | None:
+def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: Chosen) -> PromptFormat | None:
     """What renders the prompts: the model's template, or the encoder of a family that has none."""
-    if template is None and chosen.reasoning is not None and chosen.reasoning.reader == "harmony":
+    if template is not None:
+        return template
+    if chosen.reasoning is not None and chosen.reasoning.reader == "harmony":
         return HarmonyEncoder()
-    return template
+    match chosen.tool.name if chosen.tool is not None else "":
+        case "deepseek_v32":
+            return DeepSeekEncoder("v32", ModelTexts.from_folder(folder))
+        case "deepseek_v4":
+            return DeepSeekEncoder("v4", ModelTexts.from_folder(folder))
+        case _:
+            return None
 
 
 def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTokenizer) -> Engine:

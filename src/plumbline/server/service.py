@@ -28,9 +28,10 @@ from plumbline._generated.responses import CreateResponse, TokenCountsBody, Toke
 from plumbline._generated.service import Service
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.forms.errors import FormError
-from plumbline.protocols.chat import ChatWriter, check_ending, read_chat
+from plumbline.protocols.chat import ChatWriter, read_chat
+from plumbline.protocols.chat_continuation import check_ending, echo_of
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
-from plumbline.protocols.common import or_default, thinking_kwargs
+from plumbline.protocols.common import or_default, template_variables
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
 from plumbline.protocols.formats import FormatRequest, form_refused
 from plumbline.protocols.responses import read_response, read_response_prompt
@@ -42,7 +43,7 @@ from plumbline.road import (
     Road,
     merged,
 )
-from plumbline.server.failures import FAILURES, api_errors, as_api_error
+from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.settings import Settings
@@ -89,7 +90,13 @@ class PlumblineService(Service):
         turn = read_chat(request, self._model.defaults)
         self._check_choices(turn.num_choices, "n")
         (prepared,) = await self._prepare(call, request, [turn], "messages")
-        writer = ChatWriter(request, model=self._model.names[0], fingerprint=self._model.fingerprint)
+        writer = ChatWriter(
+            request,
+            model=self._model.names[0],
+            fingerprint=self._model.fingerprint,
+            reasoning_field=self._settings.reasoning_field,
+            echo=echo_of(request, turn),
+        )
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
@@ -180,7 +187,7 @@ class PlumblineService(Service):
             prompt = ChatPrompt(
                 messages=read_messages(or_default(request.messages, [])),
                 tools=read_tool_list(or_default(request.tools, [])),
-                template_kwargs=thinking_kwargs(None, or_default(request.chat_template_kwargs, {})),
+                template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
                 add_generation_prompt=or_default(request.add_generation_prompt, not continued),
                 continue_final_message=continued,
             )
@@ -232,7 +239,7 @@ class PlumblineService(Service):
                 f"'{param}' must not be empty: there is nothing to continue.", param
             ) from error
         except TemplateError as error:
-            raise invalid_request(str(error), param) from error
+            raise refused_by_template(error, param) from error
         except FormError as error:
             raise form_refused(request, error) from error
 
@@ -240,7 +247,7 @@ class PlumblineService(Service):
         try:
             return await asyncio.to_thread(self._model.renderer.token_ids, prompt)
         except TemplateError as error:
-            raise invalid_request(str(error), param) from error
+            raise refused_by_template(error, param) from error
 
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float

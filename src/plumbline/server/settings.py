@@ -6,6 +6,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -41,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The dialect that calls are read in: a name, `none`, or `auto`, which looks at the chat template."""
     reasoning_parser: str = "auto"
     """The same for the model's thinking."""
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
+    """The name under which chat completions carry the thinking."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024
@@ -64,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
+        if self.reasoning_field not in ("reasoning_content", "reasoning", "both"):
+            raise SettingsError(
+                f"--reasoning-field must be reasoning_content, reasoning or both, got {self.reasoning_field!r}"
+            )
         if not self.api_keys and not _is_loopback(self.host):
             raise SettingsError(
                 f"--host {self.host} is reachable from other machines and there is no API key. "

@@ -35,12 +35,29 @@ class TextAssembler:
     A token's logprob entry is released with the text that contains its last byte, so concatenating the `raw` of the
     entries sent so far always gives a prefix of the text sent so far (LP-03, LP-07). If a stop string ends the answer
     inside a token, the entry of that token is shortened to the bytes that were sent.
+
+    Args:
+        tokenizer: the model's.
+        stop: stop strings.
+        include_stop: what ended the answer, a stop string or a stop token, is part of its text.
+        skip_special_tokens: control tokens have no text.
+        hidden_ids: further ids without text.
+        shown_ids: control tokens that have text all the same, because a dialect reads them.
+        logprobs: entries will come with the tokens.
+        min_tokens: a stop string ends the answer only if one of its characters comes from a later token than this many;
+            what is complete before is text like any other. That is vLLM's reading of the field, and the only one under
+            which `min_tokens` holds for stop strings as it does for stop tokens.
+        token_ends: fill `token_ends`.
     """
 
     __slots__ = (
         "_complete",
+        "_decode",
         "_detokenizer",
+        "_include_stop",
+        "_min_tokens",
         "_num_chars",
+        "_plain",
         "_sent",
         "_stop",
         "_tokenizer",
@@ -60,25 +77,23 @@ class TextAssembler:
         hidden_ids: frozenset[int] = frozenset(),
         shown_ids: frozenset[int] = frozenset(),
         logprobs: bool = False,
+        min_tokens: int = 0,
         token_ends: bool = False,
     ) -> None:
-        """Set up one choice.
-
-        Args:
-            tokenizer: the model's.
-            stop: stop strings.
-            include_stop: the stop string that ends the answer is part of it.
-            skip_special_tokens: control tokens are no text.
-            hidden_ids: tokens that are never text.
-            shown_ids: control tokens that are text all the same, because a dialect reads them.
-            logprobs: keep the logprobs of the tokens.
-            token_ends: fill `token_ends`.
-        """
-        hidden = (tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()) | hidden_ids
+        if skip_special_tokens and not shown_ids:
+            table, hidden = tokenizer.visible_table, hidden_ids - tokenizer.special_ids
+        elif skip_special_tokens:
+            table, hidden = tokenizer.table, (tokenizer.special_ids - shown_ids) | hidden_ids
+        else:
+            table, hidden = tokenizer.table, hidden_ids
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer.table, hidden)
+        self._detokenizer = Detokenizer(table, hidden)
+        self._decode = self._detokenizer.push
+        self._include_stop = include_stop
         self._stop = StopChecker(stop, include=include_stop)
+        self._min_tokens = min_tokens if stop else 0
         self._wants_logprobs = logprobs
+        self._plain = not stop and not logprobs
         self._waiting: deque[_Waiting] = deque()
         self._complete = 0
         """Characters that the tokens so far have completed."""
@@ -96,23 +111,53 @@ class TextAssembler:
         return self._stop.matched
 
     def push(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] | None = None,
+        *,
+        ends_with_stop_token: bool = False,
     ) -> TextDelta | None:
-        """Take new tokens; returns what can be sent. After a stop match further tokens are not taken."""
+        """Take new tokens; returns what can be sent. After a stop match further tokens are not taken.
+
+        Args:
+            token_ids: the next tokens.
+            logprobs: one entry for each, if they were asked for.
+            ends_with_stop_token: the last of them ended the answer. It counts, but like a stop string it is no part of
+                the text unless the client wants it (CHAT-10).
+        """
+        if ends_with_stop_token and not self._include_stop:
+            delta = self.push(token_ids[:-1], logprobs)
+            if self._stop.matched is None:
+                self.num_tokens += 1
+                if self.token_ends is not None:
+                    self.token_ends.append(self._num_chars)
+            return delta
+        if self._plain and (
+            self.token_ends is None or len(token_ids) < 2
+        ):  # No token needs a look of its own.
+            self.num_tokens += len(token_ids)
+            text = self._decode(token_ids)
+            if self.token_ends is not None and token_ids:
+                self._num_chars += len(text)
+                self.token_ends.append(self._num_chars)
+            return TextDelta(text) if text else None
+        return self._watched(token_ids, logprobs)
+
+    def _watched(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta | None:
         text = ""
         for index, token_id in enumerate(token_ids):
             if self._stop.matched is not None:
                 break
             self.num_tokens += 1
             pending = self._detokenizer.pending if self._wants_logprobs else b""
-            piece = self._detokenizer.push(token_id)
+            piece = self._detokenizer.push((token_id,))
             if self._wants_logprobs and logprobs is not None:
                 self._remember(logprobs[index], piece, pending)
             if self.token_ends is not None:
                 self._num_chars += len(piece)
                 self.token_ends.append(self._num_chars)
             if piece:
-                text += self._stop.push(piece)
+                text += self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
         return self._delta(text)
 
     def finish(self) -> TextDelta | None:
@@ -124,7 +169,7 @@ class TextAssembler:
             # The bytes that never became a character belong to the last token that brought some.
             last = self._waiting[-1]
             last.entry = msgspec.structs.replace(last.entry, text=last.entry.text + piece)
-        text = self._stop.push(piece)
+        text = self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
         if self._stop.matched is None:
             text += self._stop.flush()
         return self._delta(text)

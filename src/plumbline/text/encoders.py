@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from plumbline.text.content_form import ContentForm
 from plumbline.text.template import TemplateError
 
 __all__ = ["Conversation", "PromptEncoder", "PromptFormat"]
@@ -23,11 +24,20 @@ class PromptFormat(Protocol):
 
     source: str
 
+    def form(self, *, tools: bool) -> ContentForm:
+        """How it reads a message's content."""
+        ...
+
+    def uses(self, variable: str, *, tools: bool) -> bool:
+        """Whether it reads this variable."""
+        ...
+
     def render(
         self,
         messages: Conversation,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
@@ -42,12 +52,23 @@ class PromptEncoder(ABC):
 
     source = ""
     """An encoder has no template source."""
+    variables: frozenset[str] = frozenset()
+    """The template variables of a request that it reads."""
+
+    def form(self, *, tools: bool) -> ContentForm:
+        """Encoders read text."""
+        return "string"
+
+    def uses(self, variable: str, *, tools: bool) -> bool:
+        """Whether it reads this variable."""
+        return variable in self.variables
 
     def render(
         self,
         messages: Conversation,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
@@ -58,6 +79,8 @@ class PromptEncoder(ABC):
         Raises:
             TemplateError: the format has no way to say these messages.
         """
+        if documents:
+            raise TemplateError("The model's prompt format has no place for documents.")
         conversation = [dict(message) for message in messages]
         if not conversation:
             raise TemplateError("A prompt needs at least one message.")

@@ -36,6 +36,8 @@ _MAX_DEPTH = 64
 class HarmonyEncoder(PromptEncoder):
     """Encodes conversations for gpt-oss. Variables: `reasoning_effort`, `model_identity`, `current_date`."""
 
+    variables = frozenset({"current_date", "model_identity", "reasoning_effort"})
+
     def encode(
         self,
         messages: Conversation,

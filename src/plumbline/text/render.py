@@ -6,12 +6,25 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from plumbline.text.content_form import ContentForm
 from plumbline.text.encoders import PromptFormat
 from plumbline.text.template import TemplateError
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 
-__all__ = ["Renderer"]
+__all__ = ["Renderer", "UnusedVariableError"]
+
+
+class UnusedVariableError(TemplateError):
+    """The request gives the template something that it would pass over without a word.
+
+    Attributes:
+        field: what the client sent.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 _NORMALISED = 4
@@ -21,14 +34,28 @@ _NORMALISED = 4
 class Renderer:
     """Turns prompts into token ids for one model. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: TextTokenizer, template: PromptFormat | None) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        template: PromptFormat | None,
+        thinking: Callable[[str], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Join a model's tokenizer with its prompt format.
+
+        Args:
+            tokenizer: the model's.
+            template: what renders its conversations.
+            thinking: the variables by which this template takes a reasoning effort, beside the usual two.
+        """
         self.tokenizer = tokenizer
         self.template = template
+        self._thinking = thinking
 
     def token_ids(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt.
 
         Raises:
+            UnusedVariableError: documents for a template that does not read them.
             TemplateError: the model has no chat template, or it refused the messages.
         """
         try:
@@ -67,17 +94,28 @@ class Renderer:
         """The text of a prompt as the model sees it, control tokens included."""
         return self.tokenizer.decode(self.token_ids(prompt))
 
+    def _effort(self, effort: str | None) -> dict[str, Any]:
+        """Template variables for a reasoning effort: `none` turns thinking off, anything else on."""
+        if effort is None:
+            return {}
+        found: dict[str, Any] = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return found if self._thinking is None else {**found, **self._thinking(effort)}
+
     def _render(self, prompt: ChatPrompt) -> tuple[str, Guard]:
         if self.template is None:
             raise TemplateError(
                 "This model has no chat template, so it cannot be used with messages. Use /v1/completions instead."
             )
-        messages = [_message(message) for message in prompt.messages]
+        form = self.template.form(tools=bool(prompt.tools))
+        messages = [_message(message, form) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
-        kwargs = dict(prompt.template_kwargs)
+        kwargs = {**self._effort(prompt.effort), **prompt.template_kwargs}
+        documents = prompt.documents
+        if documents is not None and not self.template.uses("documents", tools=bool(prompt.tools)):
+            raise UnusedVariableError("documents", "The model's chat template does not read documents.")
         # What a client writes never becomes a control token. The words of an assistant's own earlier turn may carry
         # the plain markers of its family (`<think>`, `<tool_call>`), because templates look for them there.
-        guard = Guard(list(_strings([messages, tools, kwargs])))
+        guard = Guard(list(_strings([messages, tools, kwargs, documents])))
         tokenizer = self.tokenizer
 
         def client(text: str) -> str:
@@ -92,6 +130,7 @@ class Renderer:
                 for message in messages
             ],
             tools=[_mapped(tool, client) for tool in tools],
+            documents=None if documents is None else [_mapped(document, client) for document in documents],
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
             kwargs={name: _mapped(value, client) for name, value in kwargs.items()},
@@ -110,15 +149,24 @@ def _guarded(
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _content(message: Message, form: ContentForm) -> str | list[dict[str, str]]:
+    """The content as the template wants it: a string, or parts even where the client sent a string."""
+    text = message.content if message.content is not None else ""
+    if form == "string" or (form == "either" and message.parts is None):
+        return text
+    return [{"type": "text", "text": part} for part in ((text,) if message.parts is None else message.parts)]
+
+
+def _message(message: Message, form: ContentForm) -> dict[str, Any]:
     """A message in the form that templates know, which is that of the chat completions API."""
     fields: dict[str, Any] = {
         # Templates know `system`; `developer` is OpenAI's newer name for the same role.
         "role": "system" if message.role == "developer" else message.role,
-        "content": message.content if message.content is not None else "",
+        "content": _content(message, form),
     }
     if message.reasoning is not None:
-        fields["reasoning_content"] = message.reasoning
+        # Templates know it under either name; transformers gives them both as well.
+        fields["reasoning_content"] = fields["thinking"] = message.reasoning
     if message.tool_calls:
         fields["tool_calls"] = [
             {
@@ -170,7 +218,9 @@ def _strings(value: Any) -> Iterator[str]:
                 yield from _strings(item)
 
 
-_OUR_KEYS = frozenset({"type", "function", "name", "arguments", "description", "parameters", "id"})
+_OUR_KEYS = frozenset(
+    {"type", "function", "name", "arguments", "description", "parameters", "id", "text", "title"}
+)
 """Keys that templates ask for."""
 
 

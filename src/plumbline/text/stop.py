@@ -15,34 +15,37 @@ class StopChecker:
     same character, the longest.
     """
 
-    __slots__ = ("_held", "_include", "_longest", "_stops", "matched")
+    __slots__ = ("_beginnings", "_characters", "_held", "_include", "_longest", "_stops", "matched")
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._stops = stops
+        self._beginnings = frozenset(stop[:size] for stop in stops for size in range(1, len(stop)))
+        self._characters = frozenset("".join(self._beginnings))
         self._longest = max(map(len, stops), default=0)
         self._include = include
         self._held = ""
         self.matched: str | None = None
 
-    def push(self, text: str) -> str:
-        """Take the next piece and return what can be sent. After a match everything further is dropped."""
+    def push(self, text: str, *, armed: bool = True) -> str:
+        """Take the next piece and return what can be sent. After a match everything further is dropped.
+
+        Args:
+            text: the next piece.
+            armed: whether a stop string may be completed by this piece. While the answer is shorter than `min_tokens`
+                none may: what is completed then is passed over for good, but what is only begun counts later.
+        """
         if not self._stops:
             return text
         if self.matched is not None:
             return ""
         buffer = self._held + text
-        best: tuple[int, int] | None = None
-        for stop in self._stops:
-            start = buffer.find(stop)
-            if start >= 0:
-                found = (start + len(stop), start)
-                if best is None or found < best:
-                    best = found
-        if best is not None:
-            end, start = best
-            self.matched = buffer[start:end]
-            self._held = ""
-            return buffer[: end if self._include else start]
+        if armed:
+            found = self._completed(buffer, len(self._held))
+            if found is not None:
+                end, start = found
+                self.matched = buffer[start:end]
+                self._held = ""
+                return buffer[: end if self._include else start]
         keep = self._undecided(buffer)
         self._held = buffer[len(buffer) - keep :]
         return buffer[: len(buffer) - keep]
@@ -52,10 +55,20 @@ class StopChecker:
         held, self._held = self._held, ""
         return held
 
+    def _completed(self, buffer: str, old: int) -> tuple[int, int] | None:
+        """(end, start) of the match that ends first behind the `old` characters that have been looked at before."""
+        best: tuple[int, int] | None = None
+        for stop in self._stops:
+            start = buffer.find(stop, max(0, old - len(stop) + 1))
+            if start >= 0 and (best is None or (start + len(stop), start) < best):
+                best = start + len(stop), start
+        return best
+
     def _undecided(self, buffer: str) -> int:
         """The length of the longest end of `buffer` that a stop string starts with."""
+        if buffer[-1:] not in self._characters:
+            return 0  # Nearly always: this character is in no beginning at all.
         for length in range(min(self._longest - 1, len(buffer)), 0, -1):
-            end = buffer[len(buffer) - length :]
-            if any(stop.startswith(end) for stop in self._stops if len(stop) > length):
+            if buffer[len(buffer) - length :] in self._beginnings:
                 return length
         return 0

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import meta
+
+from plumbline.text.content_form import ContentForm, content_form
+from plumbline.text.template_environment import template_environment
 
 __all__ = ["ChatTemplate", "TemplateError"]
+
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""The tokens of a tokenizer's configuration that templates may name."""
+
+_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What a template can raise with values that it was not written for."""
 
 
 class TemplateError(ValueError):
@@ -26,47 +38,85 @@ class TemplateError(ValueError):
 
 
 class ChatTemplate:
-    """A compiled template. Immutable; rendering is safe from several threads.
+    """A compiled template, and the one that takes its place where tools are given, if the model has two.
+
+    Immutable; rendering is safe from several threads.
+
+    Args:
+        source: Jinja.
+        tool_use: the model's template named `tool_use`.
+        bos_token: the text of the sequence start. A token that the model does not have is not defined.
+        eos_token: the text of the sequence end.
+        tokens: further tokens by their names in `tokenizer_config.json`.
+
+    Attributes:
+        source: of the template for conversations without tools.
+        tool_source: of the template for conversations with tools; the same unless there are two.
 
     Raises:
-        TemplateError: the source is not valid Jinja.
+        TemplateError: a source is not valid Jinja.
     """
 
-    def __init__(self, source: str, *, bos_token: str | None = None, eos_token: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        tool_use: str | None = None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        tokens: Mapping[str, str] | None = None,
+    ) -> None:
         self.source = source
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-        self._variables = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(f"The chat template is not valid: {error}") from error
+        self.tool_source = source if tool_use is None else tool_use
+        named = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
+        self._tokens = {name: text for name, text in named.items() if text is not None}
+        self._plain = _Compiled(source)
+        self._with_tools = self._plain if tool_use is None else _Compiled(tool_use)
 
     @classmethod
     def from_folder(
         cls, folder: Path, *, bos_token: str | None = None, eos_token: str | None = None
     ) -> ChatTemplate | None:
-        """The template of a model folder: `chat_template.jinja`, or the entry of `tokenizer_config.json`."""
-        path = folder / "chat_template.jinja"
-        if path.is_file():
-            return cls(path.read_text("utf-8"), bos_token=bos_token, eos_token=eos_token)
+        """The templates of a model folder, or None if it has none.
+
+        `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or the entry of `tokenizer_config.json`,
+        which is one template or a list of named ones.
+
+        Raises:
+            TemplateError: there are named templates but none that is called `default`, or one is not valid.
+        """
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
-        source = config.get("chat_template")
-        if isinstance(source, list):
-            named = {entry["name"]: entry["template"] for entry in source}
-            source = named.get("default")
-        return None if source is None else cls(source, bos_token=bos_token, eos_token=eos_token)
+        named = _named(folder, config.get("chat_template"))
+        if not named:
+            return None
+        if "default" not in named:
+            # transformers then asks which one is meant; a server has nobody to ask.
+            raise TemplateError(
+                f"The model has chat templates named {', '.join(sorted(named))}, but none named 'default'."
+            )
+        return cls(
+            named["default"],
+            tool_use=named.get("tool_use"),
+            bos_token=bos_token,
+            eos_token=eos_token,
+            tokens={name: text for name in _TOKENS if (text := _token_text(config.get(name))) is not None},
+        )
+
+    def form(self, *, tools: bool) -> ContentForm:
+        """The form of message content that is wanted by the template for conversations with or without tools."""
+        return self._for(tools).form
+
+    def uses(self, variable: str, *, tools: bool) -> bool:
+        """Whether the template for conversations with or without tools reads a variable of this name."""
+        return variable in self._for(tools).variables
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
@@ -77,6 +127,7 @@ class ChatTemplate:
         Args:
             messages: in the form of the chat completions API, with tool arguments as objects.
             tools: in the form of the chat completions API, or None.
+            documents: what the answer should rest on, or None.
             add_generation_prompt: end with the opening of the assistant's turn.
             continue_final_message: leave the last message open, so that the model continues it.
             kwargs: further template variables; they cannot replace the ones above or the model's tokens.
@@ -86,71 +137,103 @@ class ChatTemplate:
             TemplateError: the template raised, or used something that the sandbox forbids.
         """
         conversation = list(messages)
+        end = f"{mark}{_OPEN_END}"
         if continue_final_message:
             if not conversation:
-                raise TemplateError("continue_final_message needs a message to continue.")
-            final = {
-                **conversation[-1],
-                "content": f"{conversation[-1].get('content') or ''}{mark}{_OPEN_END}",
-            }
-            conversation[-1] = final
+                raise TemplateError("There is no message to continue.")
+            conversation[-1] = _left_open(conversation[-1], end)
         variables = {
             **(kwargs or {}),
-            **self._variables,
+            **self._tokens,
             "messages": conversation,
             "tools": list(tools) if tools else None,
+            "documents": None if documents is None else list(documents),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
         try:
-            rendered = self._template.render(variables)
-        except (
-            jinja2.TemplateError,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
+            rendered = self._for(bool(tools)).template.render(variables)
+        except _ERRORS as error:
             raise TemplateError(
                 f"The model's chat template could not render these messages: {error}"
             ) from error
-        if not continue_final_message:
-            return rendered
-        before, found, _ = rendered.rpartition(f"{mark}{_OPEN_END}")
-        if not found:
-            raise TemplateError(
-                "continue_final_message needs a last message whose text the chat template keeps as it is."
-            )
-        return before
+        return _up_to(rendered, end, _text_of(messages[-1])) if continue_final_message else rendered
+
+    def _for(self, tools: bool) -> _Compiled:
+        return self._with_tools if tools else self._plain
 
 
-_OPEN_END = "end"
-"""With the mark before it, this shows where the final message's own text ends in the rendered prompt."""
+class _Compiled:
+    """One template, and what its syntax tree says of it."""
+
+    def __init__(self, source: str) -> None:
+        environment = template_environment()
+        try:
+            tree = environment.parse(source)
+            self.template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(f"The chat template is not valid: {error}") from error
+        self.form: ContentForm = content_form(tree)
+        self.variables = frozenset(meta.find_undeclared_variables(tree))
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks an assistant's words for training; to a prompt it means nothing."""
+_OPEN_END = "end "
+"""With the mark before it, this shows where the final message's own text ends in the rendered prompt.
 
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> list[Node]:
-        """The body stands for itself."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+The space at its end shows whether the template trims: then it is gone, and so is the white space that the text ends in.
+"""
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON. jinja2's own filter escapes HTML, which no model has seen in training."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+def _left_open(message: Mapping[str, Any], end: str) -> dict[str, Any]:
+    """The message with the mark behind its text; in a list of parts that is the last text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return {**message, "content": f"{content or ''}{end}"}
+    last = next((i for i in reversed(range(len(content))) if "text" in content[i]), None)
+    if last is None:
+        raise TemplateError("The final message has no text that could be continued.")
+    changed = {**content[last], "text": content[last]["text"] + end}
+    return {**message, "content": [*content[:last], changed, *content[last + 1 :]]}
 
 
-def _raise(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+def _text_of(message: Mapping[str, Any]) -> str:
+    """The text that is to be continued."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return next((part["text"] for part in reversed(content) if "text" in part), "")
+
+
+def _up_to(rendered: str, end: str, text: str) -> str:
+    """The prompt up to the end of the message that stays open."""
+    before, found, after = rendered.rpartition(end.strip())
+    # transformers is content if the text is anywhere in the prompt, even where an earlier message said the same.
+    if not found or not before.rstrip().endswith(text.strip()):
+        raise TemplateError(
+            "The final message cannot be continued (continue_final_message, response_prefix): the chat template does "
+            "not keep its text as it is."
+        )
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def _named(folder: Path, entry: Any) -> dict[str, str]:
+    """The templates of a folder by name; a file wins over the entry of the configuration, as in transformers."""
+    found: dict[str, str] = {}
+    if isinstance(entry, str):
+        found["default"] = entry
+    elif isinstance(entry, list):
+        found = {named["name"]: named["template"] for named in entry}
+    elif isinstance(entry, Mapping):
+        found = dict(entry)
+    main = folder / "chat_template.jinja"
+    if main.is_file():
+        found = {"default": main.read_text("utf-8")}
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text("utf-8")
+    return found
+
+
+def _token_text(value: Any) -> str | None:
+    """A token is given as a string, as an object with `content`, or as null."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

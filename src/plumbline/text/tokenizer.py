@@ -34,6 +34,7 @@ class TextTokenizer:
     Attributes:
         vocab_size: ids are in [0, vocab_size).
         table: bytes of each id.
+        visible_table: the same, without the bytes of control tokens.
         special_ids: ids of control tokens, which are no text of an answer.
         added: every added token, control or not, by its text.
         control: the added tokens that are control tokens.
@@ -70,6 +71,7 @@ class TextTokenizer:
             {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
         )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
+        self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
         self.bos_token: str | None = _token_text(config.get("bos_token"))
         self.eos_token: str | None = _token_text(config.get("eos_token"))
@@ -178,6 +180,7 @@ class TextTokenizer:
     def pad_table(self, vocab_size: int) -> None:
         """Models may have more rows than their tokenizer has tokens; such an id has no text."""
         self.table += [b""] * (vocab_size - len(self.table))
+        self.visible_table = self._without_special()
 
     def token_text(self, token_id: int) -> str:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
@@ -188,6 +191,10 @@ class TextTokenizer:
             self._later.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
         )
         return ids
+
+    def _without_special(self) -> list[bytes]:
+        # Made once, so that leaving control tokens out of an answer costs nothing for each of its tokens.
+        return [b"" if i in self.special_ids else raw for i, raw in enumerate(self.table)]
 
     def _id_of(self, matched: str) -> int:
         """The id of an added token, found with the white space that it swallows."""
@@ -210,16 +217,19 @@ class Guard:
     """Keeps markers in message text from becoming control tokens.
 
     `protect` puts marks between the characters of every marker, so that the splitter no longer sees it; `restore` takes
-    the marks out of the pieces between the true ones. The mark is a private-use character that does not occur in the
-    request at all, so that nothing a client sends can be taken for it. A text that ends like the beginning of a marker,
-    or begins like its end, gets a mark there too: two harmless texts side by side must not make a token.
+    the marks out of the pieces between the true ones, also where a template has written a text as a JSON or Python
+    literal and the mark with it as an escape. The mark is a private-use character that does not occur in the request at
+    all, neither as itself nor as its escape, so that nothing a client sends can be taken for it. A text that ends like
+    the beginning of a marker, or begins like its end, gets a mark there too: two harmless texts side by side must not
+    make a token.
 
     Raises:
         UnguardableTextError: no private-use character is left.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self.mark = _FIRST_MARK if not any(_FIRST_MARK in text for text in texts) else _unused_mark(texts)
+        self.mark = _unused_mark(texts) if _occurs(_FIRST_MARK, texts) else _FIRST_MARK
+        self._escape = _escaped(self.mark)
 
     def protect(self, text: str, markers: Markers) -> str:
         """Mark every one of these markers in the text."""
@@ -233,18 +243,33 @@ class Guard:
 
     def restore(self, piece: str) -> str:
         """Take the marks out."""
-        return piece.replace(self.mark, "")
+        return piece.replace(self.mark, "").replace(self._escape, "")
 
 
 _FIRST_MARK = "\ue000"
 
 
+def _escaped(mark: str) -> str:
+    return f"\\u{ord(mark):04x}"
+
+
+def _occurs(mark: str, texts: Sequence[str]) -> bool:
+    escape = _escaped(mark)
+    return any(mark in text or escape in text for text in texts)
+
+
 def _unused_mark(texts: Sequence[str]) -> str:
-    used = set(chain.from_iterable(texts))
-    mark = next((mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used), None)
+    used = set(chain.from_iterable(texts)) | set(chain.from_iterable(map(_ESCAPES.findall, texts)))
+    mark = next(
+        (mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used and _escaped(mark) not in used),
+        None,
+    )
     if mark is None:
         raise UnguardableTextError("The messages use every private-use character there is; leave one out.")
     return mark
+
+
+_ESCAPES = re.compile(r"\\u[0-9a-f]{4}")
 
 
 def _unchanged(piece: str) -> str:

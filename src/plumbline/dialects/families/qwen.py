@@ -1,13 +1,27 @@
-"""Qwen, and the formats that began with its models or with Hermes."""
+"""Qwen, Hermes, and the families that write calls as they do."""
 
 from __future__ import annotations
 
+import msgspec
+
 from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.forms import JsonCall
+from plumbline.dialects.switch import Switch
 from plumbline.dialects.tagged import TaggedCall
 
-__all__ = ["REASONING", "TOOLS"]
+__all__ = ["ENABLE_THINKING", "REASONING", "TOOLS"]
 
+ENABLE_THINKING = Switch(on=(("enable_thinking", True),), off=(("enable_thinking", False),))
+
+_JSON = Section(
+    form=JsonCall(),
+    open=("<tool_call>",),
+    close=("</tool_call>",),
+    after_open="\n",
+    before_close="\n",
+    between="\n",
+    single=True,
+)
 _CODER = TaggedCall(
     open="<function=",
     opened=">",
@@ -19,57 +33,92 @@ _CODER = TaggedCall(
     wrapped=True,
 )
 
+_TAGGED = msgspec.structs.replace(_JSON, form=_CODER)
+
 TOOLS = (
     ToolDialect(
         name="hermes",
-        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json"),
-        sections=(
-            Section(
-                form=JsonCall(),
-                open=("<tool_call>",),
-                close=("</tool_call>",),
-                after_open="\n",
-                before_close="\n",
-                between="\n",
-                single=True,
-            ),
-        ),
+        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4"),
+        sections=(_JSON,),
         content_gap="\n",
-        detect=(r"<tool_call>", r"</tool_call>", r"\"?name\"?", r"arguments"),
+        detect=(r"<tool_call>", r"</tool_call>"),
+        unlike=r"<function=|<arg_key>|<tool_calls>|<response>|<seed:|<\|tool_call\|>",
     ),
     ToolDialect(
         name="qwen3_coder",
-        aliases=("qwen3_xml", "nemotron_v3", "nemotron_3", "qwen3_5"),
+        aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nemotron_3", "step3p5", "trinity"),
+        sections=(_TAGGED,),
+        content_gap="\n",
+        detect=(r"<tool_call>", r"<function=", r"<parameter="),
+        unlike=r"<seed:|MiMo",
+    ),
+    ToolDialect(
+        name="mimo",
+        # The same without line feeds around values, which are taken as they stand.
+        sections=(msgspec.structs.replace(_TAGGED, form=msgspec.structs.replace(_CODER, wrapped=False)),),
+        content_gap="\n",
+        detect=(r"<tool_call>", r"<function=", r"<parameter=", r"MiMo"),
+    ),
+    ToolDialect(
+        name="seed_oss",
         sections=(
-            Section(
-                form=_CODER,
-                open=("<tool_call>",),
-                close=("</tool_call>",),
-                after_open="\n",
-                before_close="\n",
-                between="\n",
-                single=True,
-            ),
+            msgspec.structs.replace(_TAGGED, open=("<seed:tool_call>",), close=("</seed:tool_call>",)),
         ),
         content_gap="\n",
-        detect=(r"<function=", r"<parameter="),
+        detect=(r"<seed:tool_call>",),
+    ),
+    ToolDialect(
+        name="longcat",
+        sections=(
+            msgspec.structs.replace(_JSON, open=("<longcat_tool_call>",), close=("</longcat_tool_call>",)),
+        ),
+        content_gap="\n",
+        detect=(r"<longcat_tool_call>",),
+    ),
+    ToolDialect(
+        name="ernie45",
+        sections=(_JSON,),
+        silent=("<response>", "</response>"),
+        content_gap="\n",
+        detect=(r"<tool_call>", r"<response>"),
     ),
 )
 
 REASONING = (
     ReasoningDialect(
         name="qwen3",
-        aliases=("qwen3-thinking",),
+        aliases=("qwen3-thinking", "interns1", "holo2", "mimo", "longcat"),
+        open=("<think>", "<longcat_think>"),
+        close=("</think>", "</longcat_think>"),
+        call_ends=True,
+        detect=(r"</think>|</longcat_think>", r"enable_thinking"),
+        unlike=r"\[gMASK\]|truncate_history_thinking|<answer>|<response>",
+        switch=ENABLE_THINKING,
+    ),
+    ReasoningDialect(
+        name="nemotron_v3",
+        aliases=("nemotron_3", "granite_thinking_parser"),
         open=("<think>",),
         close=("</think>",),
         call_ends=True,
-        detect=(r"</think>", r"enable_thinking"),
+        detect=(r"</think>", r"truncate_history_thinking"),
+        switch=ENABLE_THINKING,
     ),
     ReasoningDialect(
-        name="deepseek_r1",
-        aliases=("deepseek-r1",),
+        name="seed_oss",
+        open=("<seed:think>",),
+        close=("</seed:think>",),
+        call_ends=True,
+        detect=(r"<seed:think>",),
+        # A budget of 0 is the family's way to say no thinking.
+        switch=Switch(off=(("thinking_budget", 0),), budget="thinking_budget"),
+    ),
+    ReasoningDialect(
+        name="ernie45",
         open=("<think>",),
         close=("</think>",),
-        starts_inside=True,
+        silent=("<response>", "</response>"),
+        detect=(r"</think>", r"<response>"),
+        switch=ENABLE_THINKING,
     ),
 )

@@ -1,0 +1,189 @@
+"""Calls of MiniMax M3: parameters and everything inside of them are elements, each tag behind a marker of its own.
+
+NS<invoke name="order">
+NS<items>NS<item>NS<sku>a-1NS</sku>NS</item>NS</items>
+NS</invoke>
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from plumbline.dialects.api import Call, CallSink, Grammar
+from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
+from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
+from plumbline.dialects.grammars import with_definitions
+
+__all__ = ["ElementCall"]
+
+_NAME = re.compile(r"[^\s<>\"']+")
+_TAG = re.compile(r"[^\s<>/]+")
+_STRING = frozenset(("string",))
+_MAX_DEPTH = 64
+_GRAMMAR_DEPTH = 4
+"""How deep values nest in a grammar where the schema does not say what they are."""
+_ITEM = "item"
+
+
+class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call whose values are text or elements; the schema says which are arrays, and what a text means.
+
+    A string of a declared type is passed on while it is written, everything else when its element is complete.
+    """
+
+    tag: str
+    """The marker before each tag. No text can have it."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts inside a call that may be control tokens."""
+        return (self.tag,)
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """Texts that a string cannot have."""
+        return (self.tag,)
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the call."""
+        yield from cursor.expect(f'{self.tag}<invoke name="')
+        name = yield from cursor.run(_NAME, 256)
+        yield from cursor.expect('">')
+        call.begin(name)
+        root = call.schemas.get(name, {})
+        keys: set[str] = set()
+        while True:
+            yield from cursor.space()
+            yield from cursor.expect(f"{self.tag}<")
+            if (yield from cursor.take("/invoke>")):
+                break
+            key = yield from self._opened(cursor)
+            schema = member_schema(root, root, key)
+            if key in keys:  # The first one counts: what has been passed on cannot become a list.
+                yield from self._element(cursor, key, schema, root, 1)
+                continue
+            call.arguments(f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+            keys.add(key)
+            if allowed_types(schema, root) == _STRING:
+                yield from self._string(cursor, call, key)
+            else:
+                call.arguments((yield from self._element(cursor, key, schema, root, 1)))
+        call.arguments("}" if keys else "{}")
+
+    def write(self, call: Call) -> str:
+        """The call."""
+        lines = [f'{self.tag}<invoke name="{call.name}">']
+        lines += [self._written(key, value) for key, value in json.loads(call.arguments).items()]
+        return "\n".join([*lines, f"{self.tag}</invoke>"])
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        required = schema.get("required") or ()
+        parts = [grammar.literal(f'{self.tag}<invoke name="{name}">\n')]
+        for key, value in (schema.get("properties") or {}).items():
+            one = grammar.sequence([self._one(grammar, key, value, schema, 1), grammar.literal("\n")])
+            parts.append(one if key in required else grammar.optional(one))
+        return grammar.sequence([*parts, grammar.literal(f"{self.tag}</invoke>")])
+
+    # Reading
+
+    def _opened(self, cursor: Cursor) -> Steps[str]:
+        """The name in a tag of which `<` has been read."""
+        key = yield from cursor.run(_TAG, 256)
+        if not key:
+            cursor.fail("expected the name of an element")
+        yield from cursor.expect(">")
+        return key
+
+    def _string(self, cursor: Cursor, call: CallSink, key: str) -> Steps[None]:
+        call.arguments('"')
+
+        def write(piece: str, _: int) -> None:
+            call.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+
+        if (yield from cursor.until(finder(self.tag), write)) is None:
+            raise EndOfOutputError("expected the end of an element")
+        yield from cursor.expect(f"</{key}>")
+        call.arguments('"')
+
+    def _element(
+        self, cursor: Cursor, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[str]:
+        """The JSON of an element whose opening tag has been read, through its closing one."""
+        if depth > _MAX_DEPTH:
+            raise MalformedError("the value is nested too deeply")
+        types = allowed_types(schema, root)
+        found: list[tuple[str, str]] = []
+        as_array = "array" in types and "object" not in types
+        while True:
+            text, _ = yield from cursor.collect(finder(self.tag))
+            if (yield from cursor.take(f"</{key}>")):
+                break
+            yield from cursor.expect("<")
+            name = yield from self._opened(cursor)
+            inner = member_schema(schema, root, None if as_array else name)
+            found.append((name, (yield from self._element(cursor, name, inner, root, depth + 1))))
+        if not found:
+            if "string" not in types and not text.strip():
+                if as_array:
+                    return "[]"
+                if "object" in types:
+                    return "{}"
+            return coerce(text, types)
+        if as_array or (not types and {name for name, _ in found} == {_ITEM}):
+            return f"[{', '.join(value for _, value in found)}]"
+        members = dict(reversed(found))  # The first of several counts.
+        ordered = ((name, members[name]) for name in dict.fromkeys(name for name, _ in found))
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in ordered)
+            + "}"
+        )
+
+    # Writing
+
+    def _written(self, key: str, value: Any) -> str:
+        if isinstance(value, dict):
+            text = "".join(self._written(name, item) for name, item in value.items())
+        elif isinstance(value, list):
+            text = "".join(self._written(_ITEM, item) for item in value)
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+        return f"{self.tag}<{key}>{text}{self.tag}</{key}>"
+
+    def _one(self, grammar: Grammar, key: str, schema: Any, root: Mapping[str, Any], depth: int) -> str:
+        """The grammar of an element."""
+        schema = resolved(schema, root)
+        start, end = f"{self.tag}<{key}>", f"{self.tag}</{key}>"
+        if isinstance(schema.get("enum"), list):
+            return grammar.choice([grammar.literal(self._written(key, value)) for value in schema["enum"]])
+        if "const" in schema:
+            return grammar.literal(self._written(key, schema["const"]))
+        types = allowed_types(schema, root) or frozenset(
+            ("string", *(("array", "object") if depth < _GRAMMAR_DEPTH else ()))
+        )
+        options: list[str] = []
+        if "string" in types:
+            options.append(grammar.until(end))
+        if "array" in types:
+            item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
+            some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
+            options.append(grammar.sequence([some, grammar.literal(end)]))
+        if "object" in types:
+            required = schema.get("required") or ()
+            parts = []
+            for name, value in (schema.get("properties") or {}).items():
+                one = self._one(grammar, name, value, root, depth + 1)
+                parts.append(one if name in required else grammar.optional(one))
+            options.append(grammar.sequence([*parts, grammar.literal(end)]))
+        plain = [kind for kind in ("integer", "number", "boolean", "null") if kind in types]
+        if plain:
+            limits = {name: value for name, value in schema.items() if name not in ("type", "anyOf", "oneOf")}
+            value = grammar.json(with_definitions({**limits, "type": plain}, root))
+            options.append(grammar.sequence([value, grammar.literal(end)]))
+        return grammar.sequence([grammar.literal(start), grammar.choice(options)])

@@ -1,0 +1,170 @@
+"""Families whose calls are JSON between markers of their own, mostly an array of them."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.families.qwen import ENABLE_THINKING
+from plumbline.dialects.forms import JsonCall, KeyedJson
+from plumbline.dialects.switch import Switch
+
+__all__ = ["REASONING", "TOOLS"]
+
+_TOOL_CALLS = Section(form=JsonCall(), open=("<tool_calls>",), close=("</tool_calls>",), array=True)
+_ANSWER = ("<answer>", "</answer>")
+_COHERE = Section(
+    form=JsonCall(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id"),
+    open=("<|START_ACTION|>",),
+    close=("<|END_ACTION|>",),
+    array=True,
+)
+_RESPONSE = ("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+_TEXT = ("<|START_TEXT|>", "<|END_TEXT|>", *_RESPONSE)
+
+TOOLS = (
+    ToolDialect(
+        name="granite",
+        sections=(
+            Section(form=JsonCall(), open=("<|tool_call|>", "<tool_call>"), array=True),
+            Section(
+                form=JsonCall(), open=("<|tool_call|>", "<tool_call>"), close=("</tool_call>",), starts="{"
+            ),
+        ),
+        detect=(r"<\|tool_call\|>", r"<\|start_of_role\|>"),
+    ),
+    ToolDialect(
+        name="granite-20b-fc",
+        aliases=("granite_20b_fc",),
+        sections=(
+            Section(form=JsonCall(), open=("<function_call>",), after_open=" ", between="\n", single=True),
+        ),
+        detect=(r"<function_call>",),
+    ),
+    ToolDialect(
+        name="internlm",
+        aliases=("interns1",),
+        sections=(
+            Section(
+                form=JsonCall(arguments_key="parameters"),
+                open=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+                close=("<|action_end|>",),
+                after_open="\n",
+                before_close="\n",
+                single=True,
+            ),
+        ),
+        detect=(r"<\|action_start\|>",),
+    ),
+    ToolDialect(
+        name="phi4_mini",
+        aliases=("phi4_mini_json",),
+        sections=(
+            Section(form=JsonCall(), open=("functools",), array=True),
+            Section(form=JsonCall(), open=("<|tool_call|>",), close=("<|/tool_call|>",), array=True),
+        ),
+        detect=(r"functools|<\|/tool_call\|>",),
+    ),
+    ToolDialect(
+        name="jamba",
+        sections=(_TOOL_CALLS,),
+        detect=(r"<tool_calls>",),
+        unlike=r"<answer>|<tool_sep>",
+    ),
+    ToolDialect(
+        name="hunyuan_a13b",
+        sections=(_TOOL_CALLS,),
+        silent=_ANSWER,
+        content_gap="\n",
+        detect=(r"<tool_calls>", r"<answer>"),
+    ),
+    ToolDialect(
+        name="cohere_command3",
+        sections=(_COHERE,),
+        silent=_RESPONSE,
+        detect=(r"<\|START_ACTION\|>",),
+        unlike=r"<\|START_TEXT\|>",
+    ),
+    ToolDialect(
+        name="cohere_command4",
+        sections=(_COHERE,),
+        silent=_TEXT,
+        detect=(r"<\|START_ACTION\|>", r"<\|START_TEXT\|>"),
+    ),
+    ToolDialect(
+        name="apertus",
+        aliases=("apertus2509",),
+        sections=(
+            Section(form=KeyedJson(), open=("<|tools_prefix|>",), close=("<|tools_suffix|>",), array=True),
+        ),
+        detect=(r"<\|tools_prefix\|>",),
+        tokens=("<|tools_prefix|>",),
+    ),
+)
+
+_COHERE_THINKING = Switch(on=(("reasoning", True),), off=(("reasoning", False),))
+
+REASONING = (
+    ReasoningDialect(
+        name="granite",
+        open=("Here is my thought process:", "Here's my thought process:"),
+        close=("Here is my response:", "Here's my response:"),
+        detect=(r"Here is my thought process:",),
+        switch=Switch(on=(("thinking", True),), off=(("thinking", False),)),
+    ),
+    ReasoningDialect(
+        name="hunyuan_a13b",
+        aliases=("hunyuan",),
+        open=("<think>",),
+        close=("</think>",),
+        after_close="\n",
+        silent=_ANSWER,
+        detect=(r"</think>", r"<answer>"),
+        switch=ENABLE_THINKING,
+    ),
+    ReasoningDialect(
+        name="cohere_command3",
+        open=("<|START_THINKING|>",),
+        close=("<|END_THINKING|>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        silent=_RESPONSE,
+        detect=(r"<\|START_THINKING\|>",),
+        unlike=r"<\|START_TEXT\|>",
+        switch=_COHERE_THINKING,
+    ),
+    ReasoningDialect(
+        name="cohere_command4",
+        open=("<|START_THINKING|>",),
+        close=("<|END_THINKING|>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        silent=_TEXT,
+        detect=(r"<\|START_THINKING\|>", r"<\|START_TEXT\|>"),
+        switch=_COHERE_THINKING,
+    ),
+    ReasoningDialect(
+        name="apertus",
+        aliases=("apertus2509",),
+        open=("<|inner_prefix|>",),
+        close=("<|inner_suffix|>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"<\|inner_prefix\|>",),
+        tokens=("<|inner_prefix|>",),
+        switch=ENABLE_THINKING,
+    ),
+    ReasoningDialect(
+        name="olmo3",
+        # Its templates open the thinking themselves, and have no switch.
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        detect=(r"<think>", r"<functions>"),
+        unlike=r"enable_thinking",
+    ),
+)

@@ -1,0 +1,131 @@
+"""DeepSeek, from V3's fenced JSON to the tags of V3.2 and later."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.forms import NamedJson
+from plumbline.dialects.switch import Switch
+from plumbline.dialects.tagged import TaggedCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+_V31 = Section(
+    form=NamedJson(separator="<｜tool▁sep｜>"),
+    open=("<｜tool▁calls▁begin｜>",),
+    close=("<｜tool▁calls▁end｜>",),
+    item_open="<｜tool▁call▁begin｜>",
+    item_close="<｜tool▁call▁end｜>",
+)
+_V3 = msgspec.structs.replace(
+    _V31,
+    form=NamedJson(prefix="function<｜tool▁sep｜>", separator="\n```json\n", suffix="\n```"),
+    between="\n",
+)
+
+
+def _tagged(wrapper: str, space: str = "", variants: tuple[str, ...] = ()) -> tuple[Section, ...]:
+    """Tags whose names all begin with `｜DSML｜`, and in V4.1 with a space behind it."""
+    name = f"｜DSML｜{space}"
+    form = TaggedCall(
+        open=f'<{name}invoke name="',
+        opened='">',
+        key=f'<{name}parameter name="',
+        key_end='">',
+        end=f"</{name}parameter>",
+        close=f"</{name}invoke>",
+        newline="\n",
+        typed="string",
+    )
+    section = Section(
+        form=form,
+        open=(f"<{name}{wrapper}>", *(f"<{name}{variant}>" for variant in variants)),
+        close=(f"</{name}{wrapper}>", *(f"</{name}{variant}>" for variant in variants)),
+        after_open="\n",
+        before_close="\n",
+        between="\n",
+    )
+    return (section,)
+
+
+TOOLS = (
+    ToolDialect(
+        name="deepseek_v3",
+        aliases=("deepseekv3",),
+        sections=(_V3,),
+        detect=(r"<｜tool▁calls▁begin｜>", r"```json"),
+    ),
+    ToolDialect(
+        name="deepseek_v31",
+        aliases=("deepseekv31",),
+        sections=(_V31,),
+        detect=(r"<｜tool▁calls▁begin｜>",),
+        unlike=r"```json",
+    ),
+    ToolDialect(
+        name="deepseek_v32",
+        aliases=("deepseekv32", "deepseek-v32"),
+        sections=_tagged("function_calls"),
+        content_gap="\n\n",
+        detect=(r"<｜DSML｜function_calls>",),
+    ),
+    ToolDialect(
+        name="deepseek_v4",
+        aliases=("deepseekv4", "deepseek-v4"),
+        sections=_tagged("tool_calls", variants=("toolcalls", "tool")),
+        content_gap="\n\n",
+        detect=(r"<｜DSML｜tool_calls>",),
+        tokens=("｜DSML｜",),
+    ),
+    ToolDialect(
+        name="deepseek_v41",
+        aliases=("deepseekv41", "deepseek-v41"),
+        sections=_tagged("calls", " "),
+        content_gap="\n\n",
+        detect=(r"<｜DSML｜ calls>",),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="deepseek_r1",
+        aliases=("deepseek-r1",),
+        open=("<think>",),
+        close=("</think>",),
+        starts_inside=True,
+        detect=(r"<｜Assistant｜>", r"</think>"),
+        unlike=r"\bthinking\b|DSML",
+    ),
+    ReasoningDialect(
+        name="deepseek_v3",
+        aliases=("deepseek-v3", "deepseek_v31", "deepseek_v32"),
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"<｜Assistant｜>", r"</think>", r"\bthinking\b"),
+        unlike=r"reasoning_effort",
+        switch=Switch(on=(("thinking", True),), off=(("thinking", False),)),
+    ),
+    ReasoningDialect(
+        name="deepseek_v4",
+        aliases=("deepseek-v4", "deepseek_v41", "deepseek-v41"),
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"<｜Assistant｜>", r"</think>", r"reasoning_effort"),
+        tokens=("｜DSML｜",),
+        switch=Switch(
+            on=(("thinking", True),),
+            off=(("thinking", False),),
+            effort="reasoning_effort",
+            efforts=("low", "medium", "high", "max"),
+        ),
+    ),
+)

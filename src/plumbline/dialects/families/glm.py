@@ -1,0 +1,96 @@
+"""GLM, and Hunyuan's Hy3, which writes arguments as GLM does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.families.qwen import ENABLE_THINKING
+from plumbline.dialects.switch import Switch
+from plumbline.dialects.tagged import TaggedCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+_LINES = TaggedCall(
+    open="",
+    name_ends=("<arg_key>", "</tool_call>"),
+    key="<arg_key>",
+    key_end="</arg_key>",
+    value_gap="\n",
+    value_open="<arg_value>",
+    end="</arg_value>",
+    newline="\n",
+)
+_SECTION = Section(form=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True)
+
+TOOLS = (
+    ToolDialect(
+        name="glm45",
+        aliases=("glm",),
+        sections=(_SECTION,),
+        content_gap="\n",
+        detect=(r"<arg_key>", r"</arg_key>\\n<arg_value>"),
+        unlike=r"<tool_sep>",
+    ),
+    ToolDialect(
+        name="glm47",
+        # The same on one line. Both are read by either.
+        sections=(
+            msgspec.structs.replace(
+                _SECTION, form=msgspec.structs.replace(_LINES, value_gap="", newline=""), between=""
+            ),
+        ),
+        detect=(r"<arg_key>",),
+        unlike=r"</arg_key>\\n<arg_value>|<tool_sep>",
+    ),
+    ToolDialect(
+        name="hy_v3",
+        aliases=("hunyuan",),
+        sections=(
+            Section(
+                form=msgspec.structs.replace(_LINES, opened="<tool_sep>", name_ends=()),
+                open=("<tool_calls>",),
+                close=("</tool_calls>",),
+                item_open="<tool_call>",
+                item_close="</tool_call>",
+                after_open="\n",
+                before_close="\n",
+                between="\n",
+            ),
+        ),
+        content_gap="\n",
+        detect=(r"<tool_sep>", r"<arg_key>"),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="glm45",
+        aliases=("glm47",),
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        after_close="\n",
+        call_ends=True,
+        detect=(r"\[gMASK\]", r"</think>"),
+        switch=ENABLE_THINKING,
+    ),
+    ReasoningDialect(
+        name="hy_v3",
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        after_close="\n",
+        call_ends=True,
+        detect=(r"</think>", r"no_think"),
+        unlike=r"enable_thinking",
+        switch=Switch(
+            on=(("reasoning_effort", "high"),),
+            off=(("reasoning_effort", "no_think"),),
+            effort="reasoning_effort",
+            efforts=("low", "high"),
+        ),
+    ),
+)

@@ -1,0 +1,48 @@
+"""Gemma 4 and FunctionGemma."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.families.qwen import ENABLE_THINKING
+from plumbline.dialects.gemma import BracedCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+TOOLS = (
+    ToolDialect(
+        name="gemma4",
+        sections=(
+            Section(
+                form=BracedCall(quote='<|"|>'), open=("<|tool_call>",), close=("<tool_call|>",), single=True
+            ),
+        ),
+        silent=("<|tool_response>",),
+        detect=(r"<\|tool_call>",),
+    ),
+    ToolDialect(
+        name="functiongemma",
+        sections=(
+            Section(
+                form=BracedCall(quote="<escape>"),
+                open=("<start_function_call>",),
+                close=("<end_function_call>",),
+                single=True,
+            ),
+        ),
+        silent=("<start_function_response>",),
+        detect=(r"<start_function_call>",),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="gemma4",
+        open=("<|channel>thought", "<|channel>"),
+        close=("<channel|>",),
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"<\|channel>",),
+        switch=ENABLE_THINKING,
+    ),
+)

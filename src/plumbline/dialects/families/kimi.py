@@ -1,0 +1,82 @@
+"""Kimi: K2's numbered functions, and the channels of K3."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.forms import NamedJson
+from plumbline.dialects.switch import Switch
+from plumbline.dialects.tagged import TaggedCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+_THINKING = Switch(on=(("thinking", True),), off=(("thinking", False),))
+_ANSWER = ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>")
+_K3 = TaggedCall(
+    open='<|open|>call tool="',
+    number='" index="',
+    opened='"<|sep|>',
+    key='<|open|>argument key="',
+    key_end='"<|sep|>',
+    end="<|close|>argument<|sep|>",
+    close="<|close|>call<|sep|>",
+    typed="type",
+)
+
+TOOLS = (
+    ToolDialect(
+        name="kimi_k2",
+        sections=(
+            Section(
+                form=NamedJson(numbered=True, separator="<|tool_call_argument_begin|>"),
+                open=("<|tool_calls_section_begin|>",),
+                close=("<|tool_calls_section_end|>",),
+                item_open="<|tool_call_begin|>",
+                item_close="<|tool_call_end|>",
+            ),
+        ),
+        ids="kimi",
+        detect=(r"<\|tool_calls_section_begin\|>",),
+        tokens=("<|tool_calls_section_begin|>",),
+    ),
+    ToolDialect(
+        name="kimi_k3",
+        sections=(Section(form=_K3, open=("<|open|>tools<|sep|>",), close=("<|close|>tools<|sep|>",)),),
+        ids="kimi",
+        silent=_ANSWER,
+        detect=(r"<\|open\|>", r"<\|sep\|>"),
+        tokens=("<|open|>", "<|close|>", "<|sep|>"),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="kimi",
+        open=("◁think▷",),
+        close=("◁/think▷",),
+        detect=(r"◁think▷",),
+    ),
+    ReasoningDialect(
+        name="kimi_k2",
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"</think>", r"<\|im_middle\|>"),
+        switch=_THINKING,
+    ),
+    ReasoningDialect(
+        name="kimi_k3",
+        open=("<|open|>think<|sep|>",),
+        close=("<|close|>think<|sep|>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        silent=_ANSWER,
+        detect=(r"<\|open\|>", r"<\|sep\|>"),
+        tokens=("<|open|>", "<|close|>", "<|sep|>"),
+        switch=_THINKING,
+    ),
+)

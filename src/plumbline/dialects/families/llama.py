@@ -1,0 +1,82 @@
+"""Llama, and others that write calls as plain JSON or Python: often bare, known by how an answer begins."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import Section, ToolDialect
+from plumbline.dialects.forms import JsonCall
+from plumbline.dialects.pythonic import PythonCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+_JSON = JsonCall(arguments_key="parameters")
+
+TOOLS = (
+    ToolDialect(
+        name="llama3_json",
+        aliases=("llama3", "llama4_json"),
+        sections=(
+            Section(form=_JSON, starts="{", between="; "),
+            Section(form=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
+        ),
+        detect=(r"<\|start_header_id\|>", r"<\|python_tag\|>|\"parameters\""),
+    ),
+    ToolDialect(
+        name="llama4_pythonic",
+        sections=(
+            Section(form=PythonCall(), array=True, starts="["),
+            Section(
+                form=PythonCall(),
+                array=True,
+                open=("<|python_start|>",),
+                close=("<|python_end|>",),
+                starts="[",
+            ),
+        ),
+        detect=(r"<\|header_start\|>",),
+    ),
+    ToolDialect(
+        name="pythonic",
+        sections=(Section(form=PythonCall(), array=True, starts="["),),
+        detect=(r"\[\w+\(\w+=\w+",),
+        unlike=r"<\|header_start\|>|<\|tool_call_start\|>|<function_calls>",
+    ),
+    ToolDialect(
+        name="lfm2",
+        sections=(
+            Section(
+                form=PythonCall(),
+                array=True,
+                open=("<|tool_call_start|>",),
+                close=("<|tool_call_end|>",),
+                starts="[",
+            ),
+            Section(form=JsonCall(), open=("<|tool_call_start|>",), close=("<|tool_call_end|>",), starts="{"),
+        ),
+        detect=(r"<\|tool_call_start\|>|<\|tool_list_start\|>",),
+    ),
+    ToolDialect(
+        name="olmo3",
+        sections=(
+            Section(
+                form=PythonCall(),
+                open=("<function_calls>",),
+                close=("</function_calls>",),
+                between="\n",
+            ),
+        ),
+        detect=(r"<function_calls>",),
+        unlike="DSML",
+    ),
+    ToolDialect(
+        name="xlam",
+        sections=(
+            Section(form=JsonCall(), array=True, starts="["),
+            Section(form=JsonCall(), array=True, open=("```json", "```"), close=("```",), starts="["),
+            Section(form=JsonCall(), array=True, open=("<tool_call>",), close=("</tool_call>",), starts="["),
+            Section(form=JsonCall(), array=True, open=("[TOOL_CALLS]",), starts="["),
+        ),
+        detect=(r"(?i)xlam|\"tool_calls\"\s*:",),
+    ),
+)
+
+REASONING = ()

@@ -1,0 +1,88 @@
+"""MiniMax M2 and M3."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.elements import ElementCall
+from plumbline.dialects.switch import Switch
+from plumbline.dialects.tagged import TaggedCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+_NAMESPACE = "]<]minimax[>["
+_INVOKE = TaggedCall(
+    open='<invoke name="',
+    opened='">',
+    key='<parameter name="',
+    key_end='">',
+    end="</parameter>",
+    close="</invoke>",
+    newline="\n",
+)
+
+TOOLS = (
+    ToolDialect(
+        name="minimax_m2",
+        aliases=("minimax-m2",),
+        sections=(
+            Section(
+                form=_INVOKE,
+                open=("<minimax:tool_call>",),
+                close=("</minimax:tool_call>",),
+                after_open="\n",
+                before_close="\n",
+                between="\n",
+            ),
+        ),
+        content_gap="\n",
+        detect=(r"<minimax:tool_call>",),
+    ),
+    ToolDialect(
+        name="minimax_m3",
+        aliases=("minimax-m3",),
+        sections=(
+            Section(
+                form=ElementCall(tag=_NAMESPACE),
+                open=(f"{_NAMESPACE}<tool_call>",),
+                close=(f"{_NAMESPACE}</tool_call>",),
+                after_open="\n",
+                before_close="\n",
+                between="\n",
+            ),
+        ),
+        content_gap="\n",
+        detect=(r"\]<\]minimax\[>\[",),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="minimax_m2",
+        aliases=("minimax",),
+        open=("<think>",),
+        close=("</think>",),
+        starts_inside=True,
+        call_ends=True,
+        detect=(r"<minimax:tool_call>", r"</think>"),
+    ),
+    ReasoningDialect(
+        name="minimax_m2_append_think",
+        aliases=("minimax-append-think",),
+        open=("<think>",),
+        close=("</think>",),
+        starts_inside=True,
+        append=True,
+    ),
+    ReasoningDialect(
+        name="minimax_m3",
+        aliases=("minimax-m3",),
+        open=("<mm:think>",),
+        close=("</mm:think>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"<mm:think>",),
+        switch=Switch(on=(("thinking_mode", "enabled"),), off=(("thinking_mode", "disabled"),)),
+    ),
+)

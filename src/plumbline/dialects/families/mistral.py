@@ -1,0 +1,44 @@
+"""Mistral: calls behind `[TOOL_CALLS]`, as an array in old models and by name in new ones, with short ids."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.forms import JsonCall, NamedJson
+from plumbline.dialects.switch import Switch
+
+__all__ = ["REASONING", "TOOLS"]
+
+TOOLS = (
+    ToolDialect(
+        name="mistral",
+        sections=(
+            Section(
+                form=NamedJson(separator="[ARGS]", id_marker="[CALL_ID]"),
+                open=("[TOOL_CALLS]",),
+                single=True,
+            ),
+            Section(form=JsonCall(), open=("[TOOL_CALLS]",), after_open=" ", array=True, starts="["),
+        ),
+        ids="mistral",
+        detect=(r"\[TOOL_CALLS\]",),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="mistral",
+        open=("[THINK]",),
+        close=("[/THINK]",),
+        after_open="",
+        before_close="",
+        after_close="",
+        call_ends=True,
+        detect=(r"\[THINK\]",),
+        switch=Switch(
+            on=(("reasoning_effort", "high"),),
+            off=(("reasoning_effort", "none"),),
+            effort="reasoning_effort",
+            efforts=("high",),
+        ),
+    ),
+)

@@ -1,0 +1,104 @@
+"""Whether a folder says its scripts: every prompt decoded greedily by transformers and by our own engine.
+
+Both get the prompt from the folder's own chat template and decode one prompt after the other. What they answer is
+compared as text with control tokens and markers in it, so nothing can hide in what a server leaves out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from plumbline.engine.api import GenerateRequest, SamplingParams
+from plumbline.scripted_model.scripts import CONTROL, Script, ScriptSet
+from plumbline.server.loading import load
+from plumbline.server.settings import Settings
+from plumbline.turn import ChatPrompt, Message
+
+__all__ = ["Failure", "by_our_engine", "by_transformers", "verify"]
+
+END = CONTROL[-1]
+
+_SPARE = 8
+"""Tokens that an answer may be longer than it should be before it is cut: enough to show that it is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An answer that is not the script's."""
+
+    script: Script
+    engine: str
+    answer: str
+    """With the control token that ended it, if one did."""
+
+
+def verify(folder: Path, scripts: ScriptSet) -> list[Failure]:
+    """Every answer of either engine that is not its script's, in the order of the scripts."""
+    answers = {
+        "transformers": by_transformers(folder, scripts),
+        "plumbline": asyncio.run(by_our_engine(folder, scripts)),
+    }
+    return [
+        Failure(script, engine, said[index])
+        for index, script in enumerate(scripts.scripts)
+        for engine, said in answers.items()
+        if said[index] != script.output + END
+    ]
+
+
+@torch.inference_mode()
+def by_transformers(folder: Path, scripts: ScriptSet) -> list[str]:
+    """What transformers answers to every prompt, in the dtype of the config."""
+    logging.disable_progress_bar()
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    answers: list[str] = []
+    for script in scripts.scripts:
+        encoded = tokenizer.apply_chat_template(
+            [{"role": "user", "content": script.prompt}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        made = model.generate(**encoded, do_sample=False, max_new_tokens=_limit(script))
+        new = made[0, encoded["input_ids"].shape[1] :]
+        answers.append(tokenizer.decode(new, skip_special_tokens=False))
+    return answers
+
+
+async def by_our_engine(folder: Path, scripts: ScriptSet) -> list[str]:
+    """What our engine answers to every prompt, as `plumbline serve` would load it, all prompts side by side."""
+    model = load(Settings(model=str(folder)))
+    engine, renderer = model.engine, model.renderer
+    await engine.start()
+
+    async def answer(index: int, script: Script) -> str:
+        prompt = ChatPrompt(messages=(Message(role="user", content=script.prompt),))
+        request = GenerateRequest(
+            request_id=str(index),
+            prompt_token_ids=renderer.token_ids(prompt),
+            sampling=SamplingParams(temperature=0.0, max_tokens=_limit(script)),
+        )
+        ids: list[int] = []
+        async with aclosing(engine.generate(request)) as chunks:
+            async for chunk in chunks:
+                ids += chunk.token_ids
+        return renderer.tokenizer.decode(ids)
+
+    try:
+        return await asyncio.gather(*(answer(index, script) for index, script in enumerate(scripts.scripts)))
+    finally:
+        await engine.stop()
+
+
+def _limit(script: Script) -> int:
+    # No token is shorter than a byte, so this always leaves room for the answer and its end.
+    return len(script.output.encode()) + 1 + _SPARE
