@@ -1,4 +1,3 @@
-
 """Schemas like those of real programs, made by a seeded generator, each with valid and invalid documents.
 
 The shapes are the ones that tools and applications send: records with identifiers, enumerations, money, dates,

@@ -87,13 +87,12 @@ def markers(dialect: ToolDialect) -> list[str]:
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     """A call or text; text does not begin like a call."""
     starts = "".join(sorted({char for section in dialect.sections for char in section.starts}))
-    if not starts or markers(dialect):
+    if not starts:
         raise FormError(
             f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
             "Use 'tool_choice': 'required'."
         )
-    kept_out = "".join(f"\\x{ord(char):02x}" if ord(char) < 128 else char for char in starts)
-    return builder.choice([form, builder.optional(builder.regex(rf"[^\s{kept_out}](?s:.*)"))])
+    return builder.choice([form, builder.optional(builder.text(without=markers(dialect), not_first=starts))])
 
 
 def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: bool) -> str:
@@ -115,10 +114,11 @@ def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) 
     if parallel and not section.single:
         between = _literals(builder, ", " if section.array else section.between)
         body.append(builder.repeat(builder.sequence([*between, item])))
-    before, after = section.after_open, section.before_close + "".join(section.close[:1])
-    if section.array:
-        before, after = before + "[", "]" + after
-    return builder.sequence([*_literals(builder, before), *body, *_literals(builder, after)])
+    # White space stands by itself. Joined with the marker after it, what ends a section would begin with what stands
+    # between calls, and a lexer that has read so far cannot go back.
+    before = [section.after_open, "[" if section.array else ""]
+    after = ["]" if section.array else "", section.before_close, *section.close[:1]]
+    return builder.sequence([*_literals(builder, *before), *body, *_literals(builder, *after)])
 
 
 def _literals(builder: GrammarBuilder, *texts: str) -> list[str]:

@@ -59,9 +59,18 @@ class GrammarBuilder:
             return '""'
         return self._rule("PATTERN", f"/{_slashed(pattern)}/")
 
-    def text(self, without: Iterable[str] = ()) -> str:
-        """Any text, also none, in which none of these texts occurs; no control tokens."""
-        return self._rule("TEXT", _free(self._spelled(without)))
+    def text(self, without: Iterable[str] = (), not_first: str = "") -> str:
+        """Any text, also none, in which none of these texts occurs; no control tokens.
+
+        Args:
+            without: the texts.
+            not_first: characters that it does not begin with, nor with white space; then there is at least one other.
+        """
+        free = _free(self._spelled(without))
+        if not_first:
+            kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first)
+            free = rf"/[^\s{kept_out}](?s:.*)/ & ({free})"
+        return self._rule("TEXT", free)
 
     def until(self, marker: str, without: Iterable[str] = ()) -> str:
         """Any text up to the first occurrence of the marker, and the marker; the text has none of `without` in it.
