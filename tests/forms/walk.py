@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -69,10 +70,13 @@ def written(value: Any, *, spaces: bool = False) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaces else (",", ":"))
 
 
-def sampled(grammar: str, seed: int, *, limit: int = 60, most: int = 600) -> str | None:
+def sampled(
+    grammar: str, seed: int, *, limit: int = 60, most: int = 600, hints: Sequence[str] = ()
+) -> str | None:
     """A text of the grammar, every token drawn uniformly from the allowed; None if it does not end.
 
-    After `limit` tokens an end is taken where there is one, and quotes and brackets before other tokens.
+    After `limit` tokens an end is taken where there is one, then one of the hints that goes through as a whole,
+    then quotes and brackets before other tokens.
     """
     draw = random.Random(seed)
     found = matcher(grammar)
@@ -83,13 +87,38 @@ def sampled(grammar: str, seed: int, *, limit: int = 60, most: int = 600) -> str
         allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
         assert allowed, "a mask without a token"
         if len(ids) >= limit:
-            allowed = [token for token in allowed if token in ENDS] or closing(allowed) or allowed
+            ends = [token for token in allowed if token in ENDS]
+            hinted = (
+                next((tokens for hint in hints if (tokens := _taken(found, hint))), []) if not ends else []
+            )
+            if hinted:
+                ids += hinted
+                continue
+            allowed = ends or closing(allowed) or [token for token in allowed if not digits(token)] or allowed
         token = draw.choice(allowed)
         assert found.accept(token)
         ids.append(token)
     if not found.is_done:
         return None
     return tokenizer().decode([token for token in ids if token not in ENDS])
+
+
+def _taken(found: Matcher, text: str) -> list[int]:
+    """Take the whole text, or nothing of it."""
+    row = np.zeros(num_words(SIZE), dtype=np.int32)
+    tokens = tokenizer().encode_written(text)
+    for count, token in enumerate(tokens):
+        found.mask_into(row)
+        if not row.view(np.uint32)[token // 32] >> (token % 32) & 1:
+            found.rollback(count)
+            return []
+        assert found.accept(token)
+    return tokens
+
+
+def digits(token: int) -> bool:
+    """The token only makes a number longer."""
+    return not tokenizer().table[token].strip(b"0123456789")
 
 
 def closing(allowed: list[int]) -> list[int]:

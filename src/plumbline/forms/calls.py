@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.api import Section, ToolDialect
+from plumbline.dialects.api import Form, Section, ToolDialect
+from plumbline.dialects.coercion import allowed_types
+from plumbline.dialects.forms import JsonCall, KeyedJson, NamedJson
+from plumbline.dialects.harmony import HarmonyForm
+from plumbline.dialects.tagged import TaggedCall
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.turn import LarkFormat, RegexFormat, Tool
@@ -99,10 +103,51 @@ def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, l
     found: list[str] = []
     for tool in tools:
         try:
+            if tool.strict is True and tool.parameters and not isinstance(section.form, _JSON_FORMS):
+                _check_spelled(section.form, tool.parameters)
             found.append(section.form.grammar(builder, tool.name, _schema(tool, loose=loose)))
         except FormError as error:
             raise FormError(str(error), tool=tool.name) from error
     return builder.choice(found)
+
+
+def _check_spelled(form: Form, schema: Mapping[str, Any]) -> None:
+    """Forms that spell arguments out in their own markup hold names and types, not what JSON could be held to."""
+    checked: list[Any] = [schema]
+    if isinstance(form, TaggedCall):
+        # Everything but the strings is JSON between the tags.
+        properties = schema.get("properties")
+        members = properties.values() if isinstance(properties, Mapping) else ()
+        checked = [part for part in members if "string" in (allowed_types(part, schema) or ("string",))]
+    while checked:
+        part = checked.pop()
+        if isinstance(part, Mapping):
+            unheld = sorted(_UNHELD & part.keys())
+            if unheld:
+                raise FormError(
+                    f"'{unheld[0]}' cannot be held in the markup that this model writes calls in; leave it out, or "
+                    "do not ask for 'strict'."
+                )
+            checked += part.values()
+        elif isinstance(part, list):
+            checked += part
+
+
+_JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyForm)
+_UNHELD = frozenset(
+    (
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+    )
+) | frozenset(
+    ("multipleOf", "minItems", "maxItems", "prefixItems", "allOf", "oneOf", "minProperties", "maxProperties")
+)
 
 
 def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) -> str:
