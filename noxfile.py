@@ -149,6 +149,13 @@ def pocket(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def scripted(session: nox.Session) -> None:
+    """Make the scripted checkpoint (about a minute) in `.scripted`, or another with `-- --scripts FILE --out DIR`."""
+    arguments = session.posargs or ["--out", ".scripted"]
+    Environment(session, SERVE).run("plumbline", "script-model", *arguments)
+
+
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Run the examples of the README against a server and compare with what the README says."""
     Environment(session, DEV).run("python", "-m", "pytest", "tests/docs", *session.posargs)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
-from plumbline.engine.api import EngineInfo, GenerateRequest, SamplingParams, TokenChunk
+from plumbline.engine.api import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.core import EngineCore
 from plumbline.engine.runner import NullRunner
@@ -19,11 +21,13 @@ from plumbline.protocols.common import Defaults
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings, pocket_model
+from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
 EVENTS = 1000
+TEXT = "The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50
 
 
 def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
@@ -160,18 +164,36 @@ def test_engine_per_token(benchmark: Any, batch: int) -> None:
     benchmark.extra_info["us_per_token"] = benchmark.stats.stats.median / steps / batch * 1e6
 
 
-def test_detokenise_per_token(benchmark: Any) -> None:
-    """The byte table and the stop checker, as the road uses them."""
-    from plumbline.text.assemble import TextAssembler
-
+@pytest.mark.parametrize(("stop", "logprobs"), [((), False), (("END", "###"), False), ((), True)])
+def test_detokenise_per_token(benchmark: Any, stop: tuple[str, ...], logprobs: bool) -> None:
+    """What the road does with every token; goal: 0.5 us or less without stop strings and logprobs."""
     tokenizer = TextTokenizer.from_folder(pocket_model())
-    ids = tokenizer.encode_text("The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50)
+    ids = tokenizer.encode_text(TEXT)
 
-    def run(stop: tuple[str, ...] = ()) -> None:
-        assembler = TextAssembler(tokenizer, stop=stop)
-        push: Callable[[tuple[int, ...]], object] = assembler.push
+    entries = [(TokenLogprob(token_id, -0.5),) for token_id in ids] if logprobs else None
+
+    def run() -> None:
+        push = TextAssembler(tokenizer, stop=stop, logprobs=logprobs).push
+        if entries is None:
+            for token_id in ids:
+                push((token_id,))
+        else:
+            for token_id, entry in zip(ids, entries, strict=True):
+                push((token_id,), entry)
+
+    benchmark(run)
+    benchmark.extra_info["us_per_token"] = benchmark.stats.stats.median / len(ids) * 1e6
+
+
+def test_decode_stream_per_token(benchmark: Any) -> None:
+    """The tokenizers library's own stream, which other servers use, over the same tokens. It knows no stop strings."""
+    library = Tokenizer.from_file(str(pocket_model() / "tokenizer.json"))
+    ids = library.encode(TEXT, add_special_tokens=False).ids
+
+    def run() -> None:
+        stream = DecodeStream(skip_special_tokens=True)
         for token_id in ids:
-            push((token_id,))
+            stream.step(library, token_id)
 
     benchmark(run)
     benchmark.extra_info["us_per_token"] = benchmark.stats.stats.median / len(ids) * 1e6

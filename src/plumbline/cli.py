@@ -81,6 +81,14 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--api-key-file", metavar="FILE", help="one key a line")
     server.add_argument("--max-body-bytes", type=int, default=10 * 1024 * 1024, metavar="BYTES")
     server.add_argument(
+        "--body-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="give up a body that brings nothing for this long",
+    )
+    server.add_argument("--max-connections", type=int, default=4096, metavar="N", help="0: no limit")
+    server.add_argument(
         "--keep-alive-interval",
         type=float,
         default=15.0,

@@ -401,12 +401,16 @@ def _raise_if_failed(chunk: TokenChunk) -> None:
 def _ends_of_droppable(messages: Sequence[Message]) -> list[int]:
     """Where the messages that may go from the front end (R-18): never instructions, never the last message.
 
-    A tool result goes together with the call that it answers, because templates refuse one without the other.
+    What stays begins with a user's message, because templates that want turns to alternate refuse an assistant in
+    front. Only if the last question itself has to go, with what was called and found since, may an assistant's message
+    be the first. A tool result goes together with the call that it answers: templates refuse one without the other.
     """
+    last_question = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     return [
         index
         for index in range(1, len(messages))
-        if messages[index].role != "tool" and messages[index - 1].role not in _INSTRUCTIONS
+        if (messages[index].role == "user" or (index > last_question and messages[index].role != "tool"))
+        and messages[index - 1].role not in _INSTRUCTIONS
     ]
 
 

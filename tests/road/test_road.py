@@ -47,7 +47,12 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
             ]
         else:
             found.append(Message(role=kind, content=f"words {number} " * draw(st.integers(1, 6))))  # type: ignore[arg-type]
-    return (*found, Message(role="user", content="the last"))
+    found.append(Message(role="user", content="the last"))
+    for number in range(draw(st.integers(0, 2))):  # An agent at work: the question may be long ago.
+        call = ToolCall(f"d{number}", "f", "{}")
+        found.append(Message(role="assistant", tool_calls=(call,)))
+        found.append(Message(role="tool", content="found " * draw(st.integers(1, 6)), tool_call_id=call.id))
+    return tuple(found)
 
 
 @given(conversations(), st.integers(20, 200))
@@ -74,11 +79,19 @@ def test_truncation_keeps_a_conversation_that_makes_sense(messages: tuple[Messag
     assert rest[-1] == messages[-1]
     assert rest[0].role != "tool"
     if len(kept) < len(messages):
-        dropped = messages[len(instructions) : len(messages) - len(rest)]
-        size = 1 + sum(message.role == "tool" for message in dropped[-3:] if dropped[-1].role == "tool")
-        one_less = turn(*instructions, *dropped[-size:], *rest)
+        # A question in front, as long as there is one; and nothing was dropped that could have stayed.
+        assert rest[0].role == "user" or all(message.role != "user" for message in rest)
+        start = len(messages) - len(rest)
+        longer = [
+            index
+            for index in range(len(instructions), start)
+            if messages[index].role == "user"
+            or (messages[index].role != "tool" and all(m.role != "user" for m in messages[index:]))
+        ]
         with pytest.raises(PromptTooLongError):
-            asyncio.run(road.prepare(one_less))
+            asyncio.run(
+                road.prepare(turn(*instructions, *messages[max(longer, default=len(instructions)) :]))
+            )
 
 
 def test_truncation_renders_a_long_conversation_only_a_few_times() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from plumbline.server.app import create_app
+from plumbline.server.listener import listener
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
 
@@ -41,15 +41,7 @@ def live(make: Callable[[], ServedModel], settings: Settings) -> Iterator[Live]:
     found: list[Live] = []
 
     async def main() -> None:
-        config = uvicorn.Config(
-            create_app(make(), settings),
-            host="127.0.0.1",
-            port=0,
-            log_level="error",
-            lifespan="on",
-            timeout_graceful_shutdown=int(settings.shutdown_timeout),
-        )
-        server = uvicorn.Server(config)
+        server = listener(make(), settings, host="127.0.0.1", port=0)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.ensure_future(server._serve())
         while not server.started and not serving.done():

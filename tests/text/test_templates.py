@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -208,7 +208,6 @@ def ours(family: str, prompt: ChatPrompt) -> str | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=60)
 @given(data=st.data())
 def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str, data: st.DataObject) -> None:
     messages = data.draw(conversations())
@@ -292,7 +291,7 @@ def test_parts_and_their_text_make_the_same_prompt_where_a_template_joins_parts(
         ("{% set c = messages[0].content %}{% set d = c %}{% for p in d %}{{ p.text }}{% endfor %}", "parts"),
         ("{{ messages[0].content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join }}", "parts"),
         ("{% macro f(x) %}{% for p in x %}{{ p.text }}{% endfor %}{% endmacro %}{{ f(messages[0].content) }}", "parts"),
-        ("{% macro f(x) %}{% for p in x %}{{ p.text }}{% endfor %}{% endmacro %}{{ f(tools) ~ messages.content }}", "string"),
+        ("{% macro f(x) %}{% for p in x %}{{ p.text }}{% endfor %}{% endmacro %}{{ f(tools) }}{{ content }}", "string"),
         ("{% macro f(x) %}{% for p in x %}{{ p }}{% endfor %}{% endmacro %}{{ f(messages[0].content) }}", "string"),
         ("{% set c = messages[0].content %}{% if c is string %}{{ c }}{% else %}{{ c[0].text }}{% endif %}", "either"),
         ("{% set c = messages[0].get('content') or [] %}{% for p in c %}{{ p.text }}{% endfor %}", "parts"),

@@ -171,11 +171,24 @@ def test_a_request_that_uses_every_mark_is_refused() -> None:
         RENDERER.token_ids(ChatPrompt(messages=(Message(role="user", content=every),)))
 
 
-@given(texts, st.sets(st.sampled_from(["a", "b<", "<b", "hello", "ab"])))
-def test_what_is_protected_comes_back_unchanged(text: str, tokens: set[str]) -> None:
-    guard = Guard([text])
+@given(texts, st.sets(st.sampled_from(["a", "b<", "<b", "hello", "ab", "€"])))
+def test_what_is_protected_comes_back_unchanged_and_hides_every_marker(text: str, tokens: set[str]) -> None:
+    markers = Markers(tokens)
+    guard = Guard([text], markers)
+    protected = guard.protect(text, markers)
 
-    assert guard.restore(guard.protect(text, Markers(tokens))) == text
+    assert guard.restore(protected) == text
+    assert not any(token in protected for token in tokens)
+
+
+@pytest.mark.parametrize("text", ["a€b", "€", "\ue000€\ue001", "\\ue000 €"])
+def test_a_marker_of_one_character_is_guarded_too(text: str) -> None:
+    renderer = chatml("€{{ messages[0].content }}{{ [messages[0].content] | tojson(ensure_ascii=true) }}€",
+                      extra=[{"content": "€", "special": True}])  # fmt: skip
+    ids = renderer.token_ids(ChatPrompt(messages=(Message(role="user", content=text),)))
+
+    assert ids.count(renderer.tokenizer.added["€"]) == 2
+    assert renderer.tokenizer.decode(ids).startswith(f"€{text}")
 
 
 # Against the reference implementation

@@ -43,11 +43,17 @@ class EndOfOutputError(MalformedError):
 
 
 class Finder:
-    """Finds the first of several markers in text that may end inside of one."""
+    """Finds the first of several markers in text that may end inside of one.
 
-    __slots__ = ("_beginnings", "_firsts", "_longest", "_pattern", "markers")
+    Args:
+        markers: the texts to find.
+        least: how much of a marker has to stand at the cut end of an output to be taken for one, and not for text.
+    """
 
-    def __init__(self, markers: Iterable[str]) -> None:
+    __slots__ = ("_beginnings", "_firsts", "_longest", "_pattern", "least", "markers")
+
+    def __init__(self, markers: Iterable[str], *, least: int = 1) -> None:
+        self.least = least
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
         longest_first = sorted(self.markers, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
@@ -173,7 +179,7 @@ class Cursor:
             if len(rest) == len(literal) or not literal.startswith(rest):
                 return False
             if self.closed:
-                self._drop_cut(rest)
+                self.pos += len(rest) if self.cut else 0
                 return False
             yield
         self.pos += len(literal)
@@ -198,13 +204,14 @@ class Cursor:
     def take_one(self, finder: Finder) -> Steps[str | None]:
         """Read the marker that comes next, if one of these does."""
         while True:
-            certain, marker = finder.at(self.text, self.pos, self.closed)
+            certain, marker = finder.at(self.text, self.pos, self.closed and not self.cut)
             if certain:
-                if marker is not None:
-                    self.pos += len(marker)
-                elif self.cut and finder.begins(self.text, self.pos) == self.pos:
-                    self._drop_cut(self.text[self.pos :])
+                self.pos += len(marker or "")
                 return marker
+            if self.closed:
+                rest = self.text[self.pos :]
+                self.pos += 0 if rest[:1].isalnum() else len(rest)
+                return None
             yield
 
     def look_for(self, finder: Finder) -> Steps[str | None]:
@@ -236,14 +243,10 @@ class Cursor:
     def until(self, finder: Finder, write: Write) -> Steps[str | None]:
         """Pass text to `write` up to a marker and read that; returns it, or None at the end of the output."""
         while True:
-            end, marker = finder.search(self.text, self.pos, self.closed)
-            rest = ""
-            if self.cut and marker is None:
-                end = finder.begins(self.text, self.pos)
-                rest = self.text[end:]
-                # Long and odd enough to be none of the text: `<t` is, `<` and `fun` are not.
-                if len(rest) < 2 or rest[0].isalnum():
-                    end, rest = len(self.text), ""
+            end, marker = finder.search(self.text, self.pos, self.closed and not self.cut)
+            rest = self.text[end:] if self.cut and marker is None else ""
+            if rest and (len(rest) < finder.least or rest[0].isalnum()):
+                end, rest = len(self.text), ""  # Too little of a marker, or too much like a word.
             if end > self.pos:
                 piece, offset = self.text[self.pos : end], self.offset
                 self.pos = end
@@ -267,11 +270,6 @@ class Cursor:
         if marker is None:
             raise EndOfOutputError(f"expected one of {', '.join(finder.markers)}")
         return "".join(parts), marker
-
-    def _drop_cut(self, rest: str) -> None:
-        """Read the beginning of a marker that the end of the output has cut."""
-        if self.cut and not rest[:1].isalnum():
-            self.pos += len(rest)
 
     def fail(self, message: str) -> None:
         """Say that what comes next is wrong.

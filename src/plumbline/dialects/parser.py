@@ -57,13 +57,14 @@ class Markup:
                 for marker in filter(None, (*section.open, section.item_open)):
                     self.sections[marker] = (*self.sections.get(marker, ()), section)
             self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
-        self.in_text = Finder((*self.sections, *silent))
+        self.in_text = Finder((*self.sections, *silent), least=2)
         thinks = reasoning is not None and not reasoning.append
         self.opens = reasoning.open if reasoning is not None and thinks else ()
         self.closes = reasoning.close if reasoning is not None and thinks else ()
+        self.opening = Finder(self.opens)
         self.at_boundary = Finder((*self.opens, *self.closes))
         ends = tuple(self.sections) if reasoning is not None and reasoning.call_ends else ()
-        self.in_thought = Finder((*self.closes, *ends))
+        self.in_thought = Finder((*self.closes, *ends), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
@@ -211,6 +212,10 @@ class DialectParser:
             if reasoning.append:
                 self._say(reasoning.open[0] + reasoning.after_open, 0)
             else:
+                yield from cursor.space()
+                yield from cursor.take_one(
+                    markup.opening
+                )  # Some models open what the prompt has opened already.
                 yield from self._think(0)
         boundary = True
         while True:
@@ -310,10 +315,10 @@ class DialectParser:
                         self._content.write(error.rest, cursor.offset - len(error.rest))
                         yield from self._after_broken(section)
                     return True
-                cut = isinstance(error, EndOfOutputError)
-                if cut and self._reason == "length" and marker:
+                cut = isinstance(error, EndOfOutputError) and self._reason == "length"
+                if cut and (marker or announced):
                     self._warn("the token limit cut a call before its name")
-                elif raw.strip() and not (cut and announced):
+                elif raw.strip():
                     if marker or announced:
                         self._warn(f"markup that is no call was kept as text: {error}")
                     (self._content.write if announced else prose)(raw, start)

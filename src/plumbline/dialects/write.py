@@ -14,7 +14,7 @@ def write_utterance(
     utterance: Utterance, tool: ToolDialect | None, reasoning: ReasoningDialect | None
 ) -> str:
     """What a model of these dialects writes to say this, from the beginning of its turn to its end."""
-    if tool is not None and tool.reader == "harmony":
+    if any(dialect is not None and dialect.reader == "harmony" for dialect in (tool, reasoning)):
         return write_harmony(utterance)
     parts: list[str] = []
     if utterance.reasoning is not None and reasoning is not None:

@@ -65,6 +65,7 @@ def create_app(model: ServedModel, settings: Settings) -> Front:
         keys=KeyRing(settings.api_keys),
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
+        body_timeout=settings.body_timeout,
     )
 
 

@@ -6,6 +6,7 @@ A bare ASGI application around the Litestar one, because a request that matches 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -34,8 +35,11 @@ _DRAIN_LIMIT = 8
 class Front:
     """Request ids, API keys, sizes, content types and counting."""
 
-    def __init__(self, app: App, *, keys: KeyRing, metrics: Metrics, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: App, *, keys: KeyRing, metrics: Metrics, max_body_bytes: int, body_timeout: float = 0.0
+    ) -> None:
         self._app = app
+        self._body_timeout = body_timeout
         self._keys = keys
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
@@ -68,13 +72,39 @@ class Front:
             error = self._refusal(scope)
             if error is None:
                 async with closing_streams():
-                    await self._app(scope, receive, send_with_headers)
+                    await self._app(scope, self._in_time(receive), send_with_headers)
             else:
                 if error.status == 413:
                     await _drain(receive, self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error)
         finally:
             self._metrics.closed(_label(scope), status)
+
+    def _in_time(self, receive: Receive) -> Receive:
+        """`receive` that does not wait for ever for a body: a connection that brings nothing is not worth its place."""
+        if not self._body_timeout:
+            return receive
+        complete = False
+
+        async def receive_in_time() -> Message:
+            nonlocal complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout(self._body_timeout):
+                    message = await receive()
+            except TimeoutError:
+                complete = True
+                raise ApiError(
+                    408,
+                    f"The request body brought nothing for {self._body_timeout:g} seconds.",
+                    code="request_timeout",
+                    headers={"Connection": "close"},
+                ) from None
+            complete = message["type"] != "http.request" or not message.get("more_body", False)
+            return message
+
+        return receive_in_time
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         """What is wrong with a request before anybody looks at its body."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import sys
 
-import uvicorn
-
-from plumbline.server.app import create_app
+from plumbline.server.listener import listener
 from plumbline.server.loading import load
 from plumbline.server.settings import Settings
 
@@ -29,16 +25,6 @@ def run(settings: Settings) -> int:
     )
     if model.speech is not None:
         print(model.speech.chosen.describe(), file=sys.stderr, flush=True)
-    config = uvicorn.Config(
-        create_app(model, settings),
-        host=settings.host,
-        port=settings.port,
-        log_level=logging.WARNING,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
-        lifespan="on",
-    )
-    server = uvicorn.Server(config)
+    server = listener(model, settings, host=settings.host, port=settings.port)
     server.run()
     return 0 if server.started else 1

@@ -53,10 +53,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     max_body_bytes: int = 10 * 1024 * 1024
+    body_timeout: float = 60.0
+    """A body that brings nothing for this long is given up with a 408; 0 waits for ever."""
+    max_connections: int = 4096
+    """Connections open at the same time; more are turned away with a 503. 0 sets no limit."""
     keep_alive_interval: float = 15.0
     """A comment line is sent on a stream that has been silent for this long; 0 sends none."""
     shutdown_timeout: float = 30.0
-    """How long streams may go on after a signal to stop."""
+    """How long streams may go on after a signal to stop; then they end with an error event."""
     stuck_after: float = 120.0
     """`/health` turns 503 when the engine has had work for this long without finishing a step."""
 

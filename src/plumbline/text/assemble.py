@@ -27,6 +27,8 @@ class _Waiting(msgspec.Struct):
     """Characters that must be sent before the entry may be: through the one that holds the token's last byte."""
     pending: bytes
     """The bytes of an incomplete character that this token began with."""
+    is_open: bool
+    """The token ends inside a character."""
 
 
 class TextAssembler:
@@ -58,6 +60,7 @@ class TextAssembler:
         "_min_tokens",
         "_num_chars",
         "_plain",
+        "_ready",
         "_sent",
         "_stop",
         "_tokenizer",
@@ -97,6 +100,8 @@ class TextAssembler:
         self._waiting: deque[_Waiting] = deque()
         self._complete = 0
         """Characters that the tokens so far have completed."""
+        self._ready = ""
+        """Text that no stop string can take back any more, but whose token is not whole yet."""
         self._sent = 0
         """Characters that have been sent."""
         self.token_ends: array[int] | None = array("Q") if token_ends else None
@@ -169,6 +174,7 @@ class TextAssembler:
             # The bytes that never became a character belong to the last token that brought some.
             last = self._waiting[-1]
             last.entry = msgspec.structs.replace(last.entry, text=last.entry.text + piece)
+            last.is_open = False
         text = self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
         if self._stop.matched is None:
             text += self._stop.flush()
@@ -192,19 +198,39 @@ class TextAssembler:
         )
         start = self._complete
         self._complete += len(piece)
-        end = self._complete + (1 if self._detokenizer.pending else 0)
-        self._waiting.append(_Waiting(entry, start, end, pending))
+        is_open = bool(self._detokenizer.pending)
+        self._waiting.append(_Waiting(entry, start, self._complete + is_open, pending, is_open))
 
     def _delta(self, text: str) -> TextDelta | None:
-        self._sent += len(text)
-        released: list[Logprob] = []
+        """What can be sent of the text that the stop checker lets pass.
+
+        With logprobs, a token goes out as a whole: if its end is held back, so is its beginning. Were it sent in two
+        pieces and then cut by a stop string, its entry would come when no text is left that it could go with.
+        """
+        if not self._wants_logprobs:
+            return TextDelta(text) if text else None
+        text = self._ready + text
+        reach = self._sent + len(text)
         waiting = self._waiting
-        while waiting and waiting[0].end <= self._sent:
-            released.append(waiting.popleft().entry)
+        whole = 0  # Entries that end with a character, as do all before them.
+        for index, entry in enumerate(waiting):
+            if entry.end > reach:
+                break
+            if not entry.is_open:
+                whole = index + 1
+        released = [waiting.popleft().entry for _ in range(whole)]
         if self._stop.matched is not None:
-            if waiting and waiting[0].start < self._sent:
-                released.append(_shortened(waiting[0], self._sent - waiting[0].start))
+            released += [
+                _shortened(entry, reach - entry.start) if entry.end > reach else entry.entry
+                for entry in waiting
+                if entry.start < reach
+            ]
             waiting.clear()
+        elif waiting:
+            reach = min(reach, waiting[0].start)
+        size = reach - self._sent
+        text, self._ready = text[:size], text[size:]
+        self._sent = reach
         return TextDelta(text, tuple(released)) if text else None
 
 

@@ -115,8 +115,8 @@ class Renderer:
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")
         # What a client writes never becomes a control token. The words of an assistant's own earlier turn may carry
         # the plain markers of its family (`<think>`, `<tool_call>`), because templates look for them there.
-        guard = Guard(list(_strings([messages, tools, kwargs, documents])))
         tokenizer = self.tokenizer
+        guard = Guard(list(_strings([messages, tools, kwargs, documents])), tokenizer.markers)
 
         def client(text: str) -> str:
             return guard.protect(text, tokenizer.markers)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,7 @@ class Markers:
         self.beginnings = frozenset(token[:size] for token in self.tokens for size in range(1, len(token)))
         self.ends = frozenset(token[size:] for token in self.tokens for size in range(1, len(token)))
         self.longest = max(map(len, self.tokens), default=0)
+        self.singles = tuple(token for token in self.tokens if len(token) == 1)
 
 
 class Guard:
@@ -227,15 +228,21 @@ class Guard:
         UnguardableTextError: no private-use character is left.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.mark = _unused_mark(texts) if _occurs(_FIRST_MARK, texts) else _FIRST_MARK
-        self._escape = _escaped(self.mark)
+    def __init__(self, texts: Sequence[str], markers: Markers | None = None) -> None:
+        singles = () if markers is None else markers.singles
+        self.mark, *stand_ins = _unused_marks(texts, 1 + len(singles))
+        self._stand_ins = dict(zip(singles, stand_ins, strict=True))
+        self._originals = {self.mark: "", _escaped(self.mark): ""}
+        for single, stand_in in self._stand_ins.items():
+            self._originals |= {stand_in: single, _escaped(stand_in): single}
 
     def protect(self, text: str, markers: Markers) -> str:
         """Mark every one of these markers in the text."""
         if markers.pattern is None or not text:
             return text
-        marked = markers.pattern.sub(lambda match: self.mark.join(match.group()), text)
+        marked = text
+        while markers.pattern.search(marked):  # Again, because markers may overlap.
+            marked = markers.pattern.sub(self._hidden, marked)
         sizes = range(1, min(markers.longest, len(text) + 1))
         before = self.mark if any(text[:size] in markers.ends for size in sizes) else ""
         after = self.mark if any(text[-size:] in markers.beginnings for size in sizes) else ""
@@ -243,10 +250,16 @@ class Guard:
 
     def restore(self, piece: str) -> str:
         """Take the marks out."""
-        return piece.replace(self.mark, "").replace(self._escape, "")
+        for mark, original in self._originals.items():
+            piece = piece.replace(mark, original)
+        return piece
+
+    def _hidden(self, match: re.Match[str]) -> str:
+        # A marker of one character has no room for a mark inside, so another character stands in for it.
+        return self.mark.join(self._stand_ins.get(character, character) for character in match.group())
 
 
-_FIRST_MARK = "\ue000"
+_FIRST_MARK = 0xE000
 
 
 def _escaped(mark: str) -> str:
@@ -258,15 +271,17 @@ def _occurs(mark: str, texts: Sequence[str]) -> bool:
     return any(mark in text or escape in text for text in texts)
 
 
-def _unused_mark(texts: Sequence[str]) -> str:
+def _unused_marks(texts: Sequence[str], count: int) -> list[str]:
+    """Private-use characters that are in none of the texts, neither as themselves nor as an escape."""
+    first = [chr(_FIRST_MARK + index) for index in range(count)]
+    if not any(_occurs(mark, texts) for mark in first):
+        return first
     used = set(chain.from_iterable(texts)) | set(chain.from_iterable(map(_ESCAPES.findall, texts)))
-    mark = next(
-        (mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used and _escaped(mark) not in used),
-        None,
-    )
-    if mark is None:
+    unused = (mark for mark in map(chr, range(_FIRST_MARK, 0xF900)) if not {mark, _escaped(mark)} & used)
+    found = list(islice(unused, count))
+    if len(found) < count:
         raise UnguardableTextError("The messages use every private-use character there is; leave one out.")
-    return mark
+    return found
 
 
 _ESCAPES = re.compile(r"\\u[0-9a-f]{4}")

@@ -1,0 +1,97 @@
+"""The socket side of the server: uvicorn with three things put right.
+
+* Broken HTTP is answered in the envelope of the API (ERR-01), where uvicorn answers in plain text.
+* Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12), where uvicorn would cut them.
+* More connections than `max_connections` are turned away at once with a 503, so that a flood cannot take every file
+  descriptor from the clients that are being served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from plumbline.engine.api import Engine
+from plumbline.server.app import create_app
+from plumbline.server.loading import ServedModel
+from plumbline.server.settings import Settings
+from plumbline.wire.errors import ApiError, engine_unavailable, envelope
+
+__all__ = ["Listener", "listener"]
+
+_GRACE = 5.0
+"""Seconds for the error events to reach their clients, before what is left is cut."""
+
+
+class Listener(uvicorn.Server):
+    """A uvicorn server that ends its streams itself."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, shutdown_timeout: float) -> None:
+        super().__init__(config)
+        self._engine = engine
+        self._shutdown_timeout = shutdown_timeout
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let streams go on for `shutdown_timeout`, then end them, then close."""
+        ending = asyncio.create_task(self._end_streams())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ending
+
+    async def _end_streams(self) -> None:
+        await asyncio.sleep(self._shutdown_timeout)
+        # Every request that still runs is aborted, which its writer tells its client as an error event.
+        await self._engine.stop()
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1 with refusals in the envelope."""
+
+    max_connections = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.max_connections and len(self.connections) > self.max_connections:
+            self._refuse(engine_unavailable("The server has no room for another connection now."))
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, and close."""
+        self._refuse(ApiError(400, "The request is no valid HTTP/1.1.", code="invalid_http"))
+
+    def _refuse(self, error: ApiError) -> None:
+        body = envelope(error)
+        phrase = {400: "Bad Request", 503: "Service Unavailable"}[error.status]
+        head = (
+            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n"
+        )
+        if error.status == 503:
+            head += "retry-after: 1\r\n"
+        self.transport.write(f"{head}\r\n".encode() + body)
+        self.transport.close()
+
+
+def listener(model: ServedModel, settings: Settings, *, host: str, port: int) -> Listener:
+    """A server for this model, not started yet. Must be made where no event loop runs, or in its own."""
+    protocol = type("_Limited", (_Protocol,), {"max_connections": settings.max_connections})
+    config = uvicorn.Config(
+        create_app(model, settings),
+        host=host,
+        port=port,
+        http=protocol,
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + _GRACE),
+        lifespan="on",
+    )
+    return Listener(config, model.engine, settings.shutdown_timeout)

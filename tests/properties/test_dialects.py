@@ -1,0 +1,254 @@
+"""What holds of every dialect, for every output and every way of cutting it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from zlib import crc32
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.laws import EXAMPLES
+from support.speeches import DIALECTS, Dialect, Folded, Plan, cut, cut_bytes, fold, plans, same, sizes
+
+from plumbline.dialects.api import Call, Utterance
+from plumbline.events import FinishReason, TextDelta, ToolCallDelta
+from plumbline.server.settings import pocket_model
+from plumbline.text.tokenizer import TextTokenizer
+
+laws = settings(max_examples=EXAMPLES)
+
+
+READING = [dialect for dialect in DIALECTS if dialect.reasoning is None or not dialect.reasoning.append]
+"""All but those that leave the thinking in the text, markers and all."""
+
+words = st.text("abcdefghij", min_size=1, max_size=6).map(lambda text: f"the {text}s")
+
+_POCKET = TextTokenizer.from_folder(pocket_model())
+
+_SOUP = (
+    '{"name": "f", "arguments": {}}',
+    '{"name": "ping", "parameters": {"city": "x',
+    '"',
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "f",
+    "get_weather",
+    "functions.f:0",
+    "(",
+    ")",
+    'city="a"',
+    "city=",
+    "=",
+    "\n",
+    " ",
+    "```",
+    "<",
+    ">",
+    "/",
+    "\\",
+    "12",
+    "-",
+    "e",
+    "true",
+    "None",
+    "é🎉",
+    "city",
+    "count",
+    "unknown",
+    "{}",
+    '"}',
+    "null",
+    "item",
+    "\x00",
+    "'",
+    "|",
+)
+
+
+def soup(dialect: Dialect, number: int) -> str:
+    """A piece of markup of the dialect, of JSON, or of text."""
+    return _SOUP[number // 2 % len(_SOUP)] if number % 2 else dialect.atoms[number // 2 % len(dialect.atoms)]
+
+
+def tokens(text: str) -> Iterator[bytes]:
+    """The text as the tokens of the pocket model."""
+    return (_POCKET.table[token_id] for token_id in _POCKET.encode_text(text))
+
+
+def some(plan: Plan, dialects: Sequence[Dialect]) -> list[Dialect]:
+    """A third of the dialects, another one for each plan: for laws that are dear to try."""
+    return list(dialects[crc32(str(plan).encode()) % 3 :: 3])
+
+
+def without_stump(dialect: Dialect, text: str) -> str:
+    """The text without a beginning of a marker that is too short or too much of a word to be taken for one."""
+    stumps = [m[:1] for m in dialect.markers]
+    stumps += [m[:n] for m in dialect.markers if m[0].isalnum() for n in range(1, len(m))]
+    longest = max((stump for stump in stumps if text.endswith(stump)), key=len, default="")
+    return text[: len(text) - len(longest)].rstrip(" \t\r\n")
+
+
+def begins(one: Folded, other: Folded) -> bool:
+    """Whether a message is the beginning of another."""
+    if not other.reasoning.startswith(one.reasoning) or not other.content.startswith(one.content):
+        return False
+    if len(one.calls) > len(other.calls):
+        return False
+    return all(
+        call.name == later.name and later.arguments.startswith(call.arguments)
+        for call, later in zip(one.calls, other.calls, strict=False)
+    )
+
+
+@laws
+@given(plan=plans, lengths=sizes)
+def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
+    for dialect in READING:
+        utterance = dialect.utterance(plan)
+        text = dialect.write(utterance)
+        found = dialect.read([text], plan)
+        assert same(found[0], utterance), (dialect, text, found, utterance)
+        assert dialect.read(cut(text, lengths), plan) == found, (dialect, text)
+
+
+@laws
+@given(plan=plans, lengths=sizes)
+def test_bytes_tokens_and_characters_give_the_same_message(plan: Plan, lengths: list[int]) -> None:
+    for dialect in some(plan, DIALECTS):
+        text = dialect.write(dialect.utterance(plan))
+        whole = dialect.read([text], plan)
+        raw = text.encode()
+        assert dialect.read(cut_bytes(raw[i : i + 1] for i in range(len(raw))), plan) == whole, dialect
+        assert dialect.read(cut_bytes(tokens(text)), plan) == whole, dialect
+        assert dialect.read(list(text), plan) == whole, dialect
+
+
+@laws
+@given(
+    atoms=st.lists(st.integers(0, 63), max_size=14), lengths=sizes, reason=st.sampled_from(["stop", "length"])
+)
+def test_no_soup_crashes_and_none_depends_on_its_cutting(
+    atoms: list[int], lengths: list[int], reason: FinishReason
+) -> None:
+    for dialect in DIALECTS:
+        text = "".join(soup(dialect, number) for number in atoms)
+        whole = dialect.read([text], reason=reason)
+        assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
+
+
+@laws
+@given(
+    plan=plans,
+    places=st.lists(st.floats(0, 1), min_size=2, max_size=4),
+    reason=st.sampled_from(["stop", "length"]),
+)
+def test_the_message_of_a_prefix_is_a_prefix_of_the_message(
+    plan: Plan, places: list[float], reason: FinishReason
+) -> None:
+    for dialect in READING:
+        text = dialect.write(dialect.utterance(plan))
+        parser = dialect.parser(plan)
+        events = []
+        earlier = fold([])
+        position = 0
+        for place in sorted(places):
+            end = int(place * len(text))
+            events += parser.push(TextDelta(text[position:end]))
+            position = end
+            now = fold(events)
+            assert begins(earlier, now), (dialect, text[:end])
+            earlier = now
+            # What is cut here says no more than what had come, and nothing else.
+            stopped, _ = dialect.read([text[:end]], plan, reason)
+            assert begins(now, stopped), (dialect, text[:end], now, stopped)
+
+
+@laws
+@given(plan=plans, place=st.floats(0, 1))
+def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
+    for dialect in READING:
+        utterance = dialect.utterance(plan)
+        text = dialect.write(utterance)
+        whole, _ = dialect.read([text], plan)
+        found, _ = dialect.read([text[: int(place * len(text))]], plan, "length")
+        assert whole.reasoning.startswith(without_stump(dialect, found.reasoning)), (dialect, text, found)
+        if not dialect.bare:  # Where nothing marks a call, its beginning cannot be told from text.
+            assert whole.content.startswith(without_stump(dialect, found.content)), (dialect, text, found)
+        for call, full in zip(found.calls, whole.calls, strict=False):
+            assert call.name == full.name, dialect
+            assert full.arguments.startswith(call.arguments), (dialect, call, full)
+            assert not call.complete or call.arguments == full.arguments, (dialect, call, full)
+        assert all(call.complete for call in found.calls[:-1]), dialect
+
+
+@laws
+@given(first=plans, second=plans, lengths=sizes)
+def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -> None:
+    for dialect in some(first, DIALECTS):
+        texts = [dialect.write(dialect.utterance(plan)) for plan in (first, second)]
+        alone = [dialect.read([text], plan)[0] for text, plan in zip(texts, (first, second), strict=True)]
+        parsers = [dialect.parser(first), dialect.parser(second)]
+        events: list[list] = [[], []]
+        for pieces in zip_longest(cut(texts[0], lengths), cut(texts[1], lengths), fillvalue=""):
+            for parser, piece, into in zip(parsers, pieces, events, strict=True):
+                into += parser.push(TextDelta(piece))
+        for parser, into in zip(parsers, events, strict=True):
+            into += parser.finish("stop")
+        assert [fold(into) for into in events] == alone, dialect
+
+
+@laws
+@given(before=words, after=words)
+def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
+    for dialect in DIALECTS:
+        if dialect.tool is None or dialect.tool.reader != "sections":
+            continue
+        for marker in dialect.markup.sections:
+            text = f"{before} {marker} {after}"
+            if dialect.reasoning is not None and dialect.reasoning.starts_inside:
+                text = f"hm {dialect.reasoning.close[0]} {text}"
+            found, _ = dialect.read(list(text))
+            assert found.content.endswith(f"{before} {marker} {after}"), (dialect, found)
+            assert not found.calls, dialect
+
+
+@laws
+@given(filling=st.text("abc é€🎉", min_size=60, max_size=80))
+def test_arguments_come_while_they_are_written(filling: str) -> None:
+    for dialect in DIALECTS:
+        if dialect.tool is None:
+            continue
+        arguments = {"city": filling.strip() + ".", "count": 3}
+        call = Call("get_weather", json.dumps(arguments, ensure_ascii=False))
+        text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+        parser = dialect.parser()
+        deltas = []
+        for piece in cut(text, [4]):
+            deltas += [event for event in parser.push(TextDelta(piece)) if isinstance(event, ToolCallDelta)]
+        assert len(deltas) > 8, dialect
+        assert max(len(delta.arguments) for delta in deltas) < 40, dialect
+        deltas += [event for event in parser.finish("stop") if isinstance(event, ToolCallDelta)]
+        assert json.loads("".join(delta.arguments for delta in deltas)) == arguments, dialect
+
+
+def test_unread_text_stays_short() -> None:
+    """What is scanned again with each piece is no longer than the longest marker, so reading is linear."""
+    long = "word " * 400
+    call = Call("f", json.dumps({"city": long, "tags": [long], "count": 10**100}))
+    for dialect in DIALECTS:
+        parts = (call, call) if dialect.tool is not None else (long,)
+        reasoning = long.strip() if dialect.reasoning is not None else None
+        written = dialect.write(Utterance((*parts, long.strip()), reasoning))
+        for text in (written, *(marker[:-1] * 300 for marker in dialect.markers)):
+            parser = dialect.parser()
+            longest = max(map(len, dialect.markers), default=0)
+            for piece in cut(text, [3]):
+                parser.push(TextDelta(piece))
+                unread = len(parser._cursor.text) - parser._cursor.pos
+                assert unread <= longest + 3, (dialect, unread, text[:200])

@@ -1,0 +1,87 @@
+"""What a socket may do to the server: broken HTTP, endless bodies, too many connections, a stop in mid-stream."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from support.live import Live, live
+from support.models import scripted, served, tiny_engine
+
+from plumbline.server.settings import Settings
+
+BODY = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@contextmanager
+def connected(server: Live) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        yield connection
+
+
+def response(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
+    """Read to the end of the connection."""
+    raw = b""
+    while chunk := connection.recv(65536):
+        raw += chunk
+    head, _, body = raw.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return int(status.split()[1]), headers, json.loads(body)
+
+
+@pytest.mark.parametrize("sent", [b"garbage\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_what_is_no_http_gets_the_envelope(echoing: Live, sent: bytes) -> None:
+    with connected(echoing) as connection:
+        connection.sendall(sent)
+        status, headers, body = response(connection)
+    assert status == 400
+    assert headers["content-type"] == "application/json"
+    assert body["error"]["code"] == "invalid_http"
+    assert body["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_that_brings_nothing_is_given_up() -> None:
+    with (
+        live(lambda: served(scripted()), Settings(body_timeout=0.2)) as server,
+        connected(server) as connection,
+    ):
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b'content-length: 100\r\n\r\n{"model"'
+        )
+        status, headers, body = response(connection)
+    assert (status, body["error"]["code"]) == (408, "request_timeout")
+    assert headers["connection"] == "close"
+
+
+def test_more_connections_than_allowed_are_turned_away() -> None:
+    with live(lambda: served(scripted()), Settings(max_connections=2)) as server:
+        with connected(server) as first, connected(server), connected(server) as third:
+            status, headers, body = response(third)
+            assert (status, body["error"]["code"]) == (503, "engine_unavailable")
+            assert headers["retry-after"] == "1"
+            first.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")
+            assert response(first)[0] == 200
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event() -> None:
+    """ERR-12: the client is told, and does not have to guess from a connection that broke."""
+    endless = {**BODY, "stream": True, "ignore_eos": True}
+    with live(lambda: served(tiny_engine()), Settings(shutdown_timeout=0.1)) as server:
+        events = []
+        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=20) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: "):
+                    events.append(line.removeprefix("data: "))
+                    server.stop()
+    assert events[-1] == "[DONE]"
+    error = json.loads(events[-2])["error"]
+    assert error["type"] == "server_error"
+    assert "shutting down" in error["message"]

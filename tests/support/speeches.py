@@ -1,0 +1,408 @@
+"""What laws about dialects are tried on: utterances that fit any dialect, ways of cutting them, and the fold of events.
+
+Drawing is what costs time, so one drawn plan is turned into an utterance of every dialect: places in it where a marker
+may stand are characters of the private-use area, which `Dialect.fill` replaces by the dialect's own markers.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.harmony import HarmonyParser
+from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.write import write_utterance
+from plumbline.events import (
+    FinishReason,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+
+__all__ = [
+    "DIALECTS",
+    "Dialect",
+    "Folded",
+    "Plan",
+    "ReadCall",
+    "cut",
+    "cut_bytes",
+    "fold",
+    "plans",
+    "same",
+    "sizes",
+]
+
+NAMES = ("get_weather", "ping", "search-docs", "ns.lookup", "f")
+PROPERTIES: dict[str, Any] = {
+    "city": {"type": "string"},
+    "count": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "nothing": {"type": "null"},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "größe": {
+        "type": "object",
+        "properties": {
+            "x-1": {"type": "integer"},
+            "s": {"type": "string"},
+            "rows": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}},
+            "deep": {"type": "object", "properties": {"n": {"type": "null"}}},
+        },
+    },
+    "note": {"type": "string"},
+}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": PROPERTIES}
+LOOSE: dict[str, Any] = {"type": "object"}
+"""A schema that says nothing: for formats that show by themselves what a value is."""
+
+_MARKS = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007"
+"""Places for markers; which marker stands there depends on the dialect."""
+_PLAIN = [
+    "a",
+    " ",
+    "word",
+    "é",
+    "€",
+    "🎉",
+    "\n",
+    "<",
+    ">",
+    "{",
+    "}",
+    "[",
+    "]",
+    "`",
+    "|",
+    "(",
+    ")",
+    "=",
+    ",",
+    ":",
+    ";",
+]
+_ODD = [
+    '"',
+    "'",
+    "\\",
+    "\\n",
+    "\\u00fc",
+    "\t",
+    "\r\n",
+    "\x00",
+    "\u2028",
+    "null",
+    "True",
+    "1",
+    "</",
+    "<|",
+    "]<",
+    '"""',
+]
+
+
+class ReadCall(msgspec.Struct, frozen=True):
+    """A call as a client gets it."""
+
+    name: str
+    arguments: str
+    complete: bool
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """The message that events add up to."""
+
+    reasoning: str
+    content: str
+    parts: tuple[str | ReadCall, ...]
+    """Text and calls in their order."""
+
+    @property
+    def calls(self) -> list[ReadCall]:
+        """The calls."""
+        return [part for part in self.parts if isinstance(part, ReadCall)]
+
+
+def fold(events: Iterable[OutputEvent]) -> Folded:
+    """What the events add up to.
+
+    Fails if calls interleave with anything, or do not begin and end once, or if an id comes twice.
+    """
+    reasoning: list[str] = []
+    parts: list[str | ReadCall] = []
+    ids: set[str] = set()
+    open_name: str | None = None
+    arguments: list[str] = []
+    for event in events:
+        match event:
+            case ReasoningDelta(text=text):
+                assert open_name is None
+                reasoning.append(text)
+            case TextDelta(text=text):
+                assert open_name is None, "text inside of a call"
+                if parts and isinstance(parts[-1], str):
+                    parts[-1] += text
+                elif text:
+                    parts.append(text)
+            case ToolCallStart(name=name, id=call_id):
+                assert open_name is None, "a call inside of a call"
+                assert name, "a call without a name"
+                assert call_id not in ids, "an id came twice"
+                ids.add(call_id)
+                open_name, arguments = name, []
+            case ToolCallDelta(arguments=text):
+                assert open_name is not None
+                arguments.append(text)
+            case ToolCallEnd(complete=complete):
+                assert open_name is not None
+                parts.append(ReadCall(open_name, "".join(arguments), complete))
+                open_name = None
+            case _:
+                raise AssertionError(f"a dialect does not make {event}")
+    if open_name is not None:  # The events of a prefix end anywhere.
+        parts.append(ReadCall(open_name, "".join(arguments), False))
+    content = "".join(part for part in parts if isinstance(part, str))
+    return Folded("".join(reasoning), content, tuple(parts))
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """An utterance before it is known in which dialect."""
+
+    reasoning: str | None
+    parts: tuple[str | tuple[str, dict[str, Any]], ...]
+    loose: bool
+
+
+class Dialect:
+    """A tool dialect with a reasoning dialect that fits it, either of which may be missing."""
+
+    def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
+        self.tool = tool
+        self.reasoning = reasoning
+        self.markup = Markup(tool, reasoning)
+        self.form = tool.sections[0].form if tool is not None else None
+        self.bare = tool is not None and not (tool.sections[0].open or tool.sections[0].item_open)
+        self.bare = self.bare and tool is not None and tool.reader == "sections"
+        self.forbidden: tuple[str, ...] = getattr(self.form, "forbidden", ())
+        self.shows_types = (
+            not self.forbidden or getattr(self.form, "typed", "") != "" or hasattr(self.form, "quote")
+        )
+        reader = {d.reader for d in (tool, reasoning) if d is not None}
+        self.kind = HarmonyParser if "harmony" in reader else DialectParser
+        self.markers = sorted(self.markup.markers, key=len, reverse=True)
+        parts = [marker for marker in self.markers if len(marker) > 3]
+        self.atoms = [*self.markers, *(marker[: len(marker) // 2] for marker in parts)] or ["<"]
+
+    def __repr__(self) -> str:
+        return f"{self.tool and self.tool.name}/{self.reasoning and self.reasoning.name}"
+
+    # Utterances
+
+    def utterance(self, plan: Plan) -> Utterance:
+        """The plan as an utterance that this dialect can carry."""
+        parts: list[str | Call] = []
+        for part in plan.parts:
+            if isinstance(part, str):
+                text = self.fill_text(part)
+                if text and (not parts or isinstance(parts[-1], Call)):
+                    parts.append(text)
+            elif self.tool is not None:
+                arguments = self._writable(part[1])
+                parts.append(Call(part[0], json.dumps(arguments, ensure_ascii=False)))
+        if self.bare:  # Bare calls are known by standing first.
+            text = " ".join(part for part in parts if isinstance(part, str))
+            parts = [*(part for part in parts if isinstance(part, Call)), *([text] if text else [])]
+        reasoning = None if plan.reasoning is None else self.fill_text(plan.reasoning) or None
+        if self.reasoning is None or self.reasoning.append:
+            reasoning = None
+        elif self.reasoning.starts_inside and reasoning is None:
+            reasoning = "hm"
+        return Utterance(tuple(parts), reasoning)
+
+    def write(self, utterance: Utterance) -> str:
+        """What a model says."""
+        return write_utterance(utterance, self.tool, self.reasoning)
+
+    def fill(self, text: str) -> str:
+        """Markers of this dialect where the plan has places for them."""
+        if not any(mark in text for mark in _MARKS):
+            return text
+        for number, mark in enumerate(_MARKS):
+            text = text.replace(mark, self.atoms[(number * 5 + number) % len(self.atoms)])
+        return text
+
+    def fill_text(self, text: str) -> str:
+        """Text without markers: what has one could mean something else than itself."""
+        return _without(self.fill(text), self.markers).strip(" \t\r\n")
+
+    def _writable(self, value: Any) -> Any:
+        """Arguments without the texts that the format has no way to write."""
+        if isinstance(value, str):
+            return _without(self.fill(value), self.forbidden)
+        if isinstance(value, list):
+            return [self._writable(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._writable(item) for key, item in value.items()}
+        return value
+
+    def tools(self, plan: Plan | None = None) -> dict[str, dict[str, Any]]:
+        """The tools of the request."""
+        loose = plan is not None and plan.loose and self.shows_types
+        return dict.fromkeys(NAMES, LOOSE if loose else SCHEMA)
+
+    # Reading
+
+    def parser(self, plan: Plan | None = None) -> DialectParser:
+        """A parser for one answer."""
+        inside = self.reasoning is not None and self.reasoning.starts_inside
+        return self.kind(
+            self.markup, self.tools(plan), inside=inside, new_id=lambda name, number: f"{name}-{number}"
+        )
+
+    def read(
+        self, pieces: Iterable[str], plan: Plan | None = None, reason: FinishReason = "stop"
+    ) -> tuple[Folded, list[str]]:
+        """The message that the pieces of an output are, and the warnings."""
+        parser = self.parser(plan)
+        events: list[OutputEvent] = []
+        for piece in pieces:
+            events += parser.push(TextDelta(piece))
+        events += parser.finish(reason)
+        return fold(events), parser.warnings
+
+
+def same(folded: Folded, utterance: Utterance) -> bool:
+    """Whether a message says what the utterance says. White space between text and markup belongs to neither."""
+    parts = [part for part in folded.parts if not isinstance(part, str) or part.strip()]
+    if folded.reasoning != (utterance.reasoning or "") or len(parts) != len(utterance.parts):
+        return False
+    for part, said in zip(parts, utterance.parts, strict=True):
+        if isinstance(part, str) or isinstance(said, str):
+            if not isinstance(part, str) or not isinstance(said, str) or part.strip(" \t\r\n") != said:
+                return False
+        elif not part.complete or part.name != said.name or _value(part.arguments) != _value(said.arguments):
+            return False
+    return True
+
+
+def _value(arguments: str) -> str:
+    """A JSON value in one way of writing, so that 1 and 1.0 and true differ."""
+    return json.dumps(json.loads(arguments))
+
+
+def _without(text: str, unwanted: Sequence[str]) -> str:
+    while any(one in text for one in unwanted):
+        for one in unwanted:
+            text = text.replace(one, "")
+    return text
+
+
+def cut(text: str, lengths: Sequence[int]) -> Iterator[str]:
+    """The text in pieces of these lengths, again and again."""
+    position = 0
+    for length in cycle([*lengths, 1]):
+        if position >= len(text):
+            return
+        yield text[position : position + length]
+        position += length
+
+
+def cut_bytes(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Pieces of bytes as pieces of text, each as soon as its characters are complete."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for piece in pieces:
+        yield decoder.decode(piece)
+    yield decoder.decode(b"", final=True)
+
+
+# What is drawn
+
+sizes = st.lists(st.integers(0, 9), min_size=1, max_size=5)
+"""Lengths of pieces."""
+
+_texts = st.lists(st.sampled_from([*_PLAIN, *_MARKS]), min_size=1, max_size=8).map("".join)
+_strings = st.lists(st.sampled_from([*_PLAIN, *_ODD, *_MARKS]), max_size=6).map("".join)
+_integers = st.sampled_from([0, 1, -7, 42, 2**53 + 1, -(10**30)])
+_numbers = st.sampled_from([0.5, -1.25, 1e300, 5e-324, 3.0, 7, 123456789.123])
+_objects = st.fixed_dictionaries(
+    {},
+    optional={
+        "x-1": _integers,
+        "s": _strings,
+        "rows": st.lists(st.lists(st.booleans(), max_size=2), max_size=2),
+        "deep": st.sampled_from([{}, {"n": None}]),
+    },
+)
+_values = {
+    "city": _strings,
+    "count": _integers,
+    "ratio": _numbers,
+    "flag": st.booleans(),
+    "nothing": st.none(),
+    "tags": st.lists(_strings, max_size=3),
+    "größe": _objects,
+    "note": _strings,
+}
+
+
+@st.composite
+def _arguments(draw: st.DrawFn) -> dict[str, Any]:
+    keys = draw(st.lists(st.sampled_from(list(_values)), max_size=3, unique=True))
+    return {key: draw(_values[key]) for key in keys}
+
+
+plans = st.builds(
+    Plan,
+    reasoning=st.none() | _texts,
+    parts=st.lists(_texts | st.tuples(st.sampled_from(NAMES), _arguments()), min_size=1, max_size=4).map(
+        tuple
+    ),
+    loose=st.booleans(),
+)
+"""Utterances that any dialect can carry."""
+
+# What is tried
+
+_FITTING = {
+    "hermes": "qwen3",
+    "qwen3_coder": "nemotron_v3",
+    "mimo": "qwen3",
+    "longcat": "qwen3",
+    "llama3_json": "deepseek_r1",
+    "deepseek_v31": "deepseek_v3",
+    "deepseek_v32": "deepseek_v3",
+    "deepseek_v41": "deepseek_v4",
+    "glm47": "glm45",
+    "functiongemma": "gemma4",
+    "kimi_k2": "kimi_k2",
+    "xlam": "qwen3",
+}
+
+
+def _dialects() -> list[Dialect]:
+    found = []
+    for tool in dict.fromkeys(TOOL_DIALECTS.values()):
+        reasoning = REASONING_DIALECTS.get(_FITTING.get(tool.name, tool.name))
+        found.append(Dialect(tool, reasoning))
+    paired = {dialect.reasoning for dialect in found}
+    for reasoning in dict.fromkeys(REASONING_DIALECTS.values()):
+        # Each alone: without tools in the request nothing is a call.
+        found.append(Dialect(None, reasoning))
+        if reasoning not in paired and reasoning.reader == "sections":
+            found.append(Dialect(TOOL_DIALECTS["hermes"], reasoning))
+    return found
+
+
+DIALECTS = _dialects()
+"""Every tool dialect with a reasoning dialect of its family, and every reasoning dialect alone."""
