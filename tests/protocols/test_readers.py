@@ -428,9 +428,9 @@ def test_instructions_come_first() -> None:
             [CALLING, msgspec.structs.replace(ANSWERED, parts=("r",))],
         ),
         (
-            [{"type": "custom_tool_call", "call_id": "c1", "name": "f", "input": "{}"},
+            [{"type": "custom_tool_call", "call_id": "c1", "name": "f", "input": 'a"é'},
              {"type": "custom_tool_call_output", "call_id": "c1", "output": "r"}],
-            [CALLING, ANSWERED],
+            [Message(role="assistant", tool_calls=(ToolCall("c1", "f", '{"input": "a\\"é"}'),)), ANSWERED],
         ),
         (
             [{"role": "assistant", "content": "Let me see."}, FUNCTION_CALL, {**FUNCTION_CALL, "call_id": "c2"},
