@@ -98,6 +98,7 @@ def properties(session: nox.Session) -> None:
     """Try the laws of dialects and promised forms for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
     long = {
         "PLUMBLINE_PROFILE": "long",
+        "PLUMBLINE_LAWS": "thorough",
         "PLUMBLINE_SCHEMAS": "3000",
         "PLUMBLINE_SEEDS": "50",
         "PLUMBLINE_RUNS": "125",

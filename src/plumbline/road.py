@@ -21,15 +21,12 @@ from plumbline.dialects.speech import Speech
 from plumbline.engine.api import (
     Engine,
     GenerateRequest,
-    RefusedRequestError,
     SamplingParams,
     TokenChunk,
     TokenLogprob,
 )
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
-from plumbline.forms.compose import compose
-from plumbline.forms.errors import FormError
-from plumbline.forms.grammar import GrammarBuilder
+from plumbline.forms.promise import Promises
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
@@ -94,6 +91,7 @@ class Road:
         self.engine = engine
         self.renderer = renderer
         self.speech = speech
+        self._promises = Promises(engine, renderer.tokenizer, None if speech is None else speech.chosen)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -125,49 +123,8 @@ class Road:
             raise EmptyPromptError
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
-        grammar = await self._grammar(turn, inside=inside)
+        grammar = await self._promises.grammar(turn, inside=inside)
         return PreparedTurn(turn, tuple(ids), grammar, inside)
-
-    async def _grammar(self, turn: Turn, *, inside: bool) -> str | None:
-        """The grammar of the turn's answers, compiled by the engine, so that what it refuses is refused here."""
-        grammar = await asyncio.to_thread(self._composed, turn, inside=inside)
-        if grammar is None:
-            return None
-        if "grammar" not in self.engine.info.features:
-            raise FormError(
-                f"The engine of this server ({self.engine.info.name}) cannot hold an answer to a form."
-            )
-        try:
-            await self.engine.check_grammar(grammar)
-        except RefusedRequestError as error:
-            # Only the tools that are not strict give way, and only if that helps.
-            looser = await asyncio.to_thread(self._composed, turn, inside=inside, loose=True)
-            if looser is None or looser == grammar:
-                raise FormError(str(error)) from error
-            try:
-                await self.engine.check_grammar(looser)
-            except RefusedRequestError:
-                raise FormError(str(error)) from error
-            return looser
-        return grammar
-
-    def _composed(self, turn: Turn, *, inside: bool, loose: bool = False) -> str | None:
-        prompt = turn.prompt
-        chats = isinstance(prompt, ChatPrompt)
-        try:
-            return compose(
-                GrammarBuilder(self.tokenizer.added, self.tokenizer.special_ids),
-                output_format=turn.output_format,
-                tools=prompt.tools if isinstance(prompt, ChatPrompt) else (),
-                choice=turn.tool_choice,
-                dialects=self.speech.chosen if self.speech is not None and chats else None,
-                inside=inside,
-                loose=loose,
-            )
-        except FormError:
-            if loose:
-                raise
-            return self._composed(turn, inside=inside, loose=True)
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)

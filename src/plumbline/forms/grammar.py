@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plumbline.forms.errors import FormError
+from plumbline.forms.pattern import check_repetitions
 from plumbline.forms.schema import checked
 
 __all__ = ["GrammarBuilder"]
@@ -54,7 +55,11 @@ class GrammarBuilder:
         """Text that matches the whole pattern (the syntax of Rust's `regex`: no look-around, no back-references).
 
         Matching is greedy: what follows in a sequence begins where the pattern cannot go on.
+
+        Raises:
+            FormError: it repeats something too often.
         """
+        check_repetitions(pattern)
         if not pattern:
             return '""'
         return self._rule("PATTERN", f"/{_slashed(pattern)}/")

@@ -11,7 +11,7 @@ import re
 
 from plumbline.forms.errors import FormError
 
-__all__ = ["FORMATS", "translated"]
+__all__ = ["FORMATS", "check_repetitions", "translated"]
 
 _SPACES = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
 _OUTSIDE = {
@@ -46,8 +46,7 @@ def translated(pattern: str) -> str:
     Raises:
         FormError: it uses what the grammar engine does not have, or what only one of the two syntaxes knows.
     """
-    if _TOO_MANY.search(pattern):
-        raise FormError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")
+    check_repetitions(pattern)
     found: list[str] = []
     inside = False
     for match in _PIECE.finditer(pattern):
@@ -64,6 +63,16 @@ def translated(pattern: str) -> str:
     if re.search(r"\(\?(?![:P<])|\(\?<[=!]", text) or "[]" in text or "[^]" in text:
         raise FormError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
     return text
+
+
+def check_repetitions(pattern: str) -> None:
+    """Counted repetitions are unfolded when masks are computed, so their number is bounded.
+
+    Raises:
+        FormError: something is repeated more than 9999 times.
+    """
+    if _TOO_MANY.search(pattern):
+        raise FormError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")
 
 
 def _outside(piece: str, pattern: str) -> str:
