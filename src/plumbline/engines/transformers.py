@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from bisect import insort
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class TransformersEngine(ThreadedEngine):
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
-        grammars: GrammarCompiler | None = None,
+        grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`."""
         config = hf_model.config.get_text_config()
@@ -64,7 +65,7 @@ class TransformersEngine(ThreadedEngine):
             _TransformersCore(hf_model, info, max_num_running),
             info,
             max_in_flight=max_num_running + max_num_waiting,
-            grammars=grammars,
+            grammars=None if grammars is None else grammars(info),
         )
 
     @classmethod
@@ -77,9 +78,9 @@ class TransformersEngine(ThreadedEngine):
         device: torch.device | str = "cpu",
         max_model_len: int | None = None,
         max_num_waiting: int = 256,
-        grammars: GrammarCompiler | None = None,
+        grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
-        """Load a model folder; `dtype` None takes the one of its config."""
+        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes what compiles grammars."""
         from transformers import AutoModelForCausalLM
 
         hf_model = AutoModelForCausalLM.from_pretrained(

@@ -143,6 +143,7 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
             device=device,
             max_model_len=settings.max_model_len,
             max_num_waiting=settings.max_num_waiting,
+            grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
         )
     model = load_model(folder, dtype=dtype, device=device)
     config = _engine_config(model.config, settings, model.dtype)
@@ -153,8 +154,15 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
         runner,
         model=name,
         eos_token_ids=ends,
-        grammars=LarkCompiler(vocabulary(tokenizer, ends, runner.vocab_size)) if ends else None,
+        grammars=_compiler(tokenizer, ends, runner.vocab_size),
     )
+
+
+def _compiler(
+    tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int
+) -> LarkCompiler | None:
+    """What compiles grammars; None for a model without an end of sequence, whose answers could never end."""
+    return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
 
 
 def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
