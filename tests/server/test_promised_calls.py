@@ -15,7 +15,7 @@ from support.asgi import Server, serving
 from plumbline.server.loading import load
 from plumbline.server.settings import Settings
 
-RUNS = int(os.environ.get("PLUMBLINE_RUNS", "5"))
+RUNS = int(os.environ.get("PLUMBLINE_RUNS", "3"))
 """How often each kind is tried; `nox -s properties` tries 125 times, 1,000 in all."""
 
 WEATHER = {
