@@ -123,7 +123,7 @@ class Road:
             raise EmptyPromptError
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
-        grammar = await self._promises.grammar(turn, inside=inside)
+        grammar = await self._promises.grammar(turn, ids, inside=inside)
         return PreparedTurn(turn, tuple(ids), grammar, inside)
 
     async def _token_ids(self, turn: Turn) -> list[int]:

@@ -201,6 +201,16 @@ def test_required_calls_come_after_the_thinking() -> None:
         assert not accepts(grammar, text), text
 
 
+def test_a_prompt_that_has_ended_the_thinking_leaves_no_more_of_it() -> None:
+    """Templates turn thinking off by an empty one; a model that is held to a form must not begin another."""
+    chosen = speech(None, REASONING_DIALECTS["qwen3"]).chosen
+    for thought in (False, True):
+        grammar = compose(builder(), output_format=JsonFormat(), dialects=chosen, thought=thought)
+        assert grammar is not None
+        assert accepts(grammar, "{}")
+        assert accepts(grammar, "<think>\nHm.\n</think>\n\n{}") != thought
+
+
 TEXT = ToolChoice(mode="auto")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from plumbline.dialects.api import ReasoningDialect, ToolDialect
 from plumbline.dialects.registry import Chosen
 from plumbline.forms.calls import calls, markers, text_with_calls
@@ -32,6 +34,7 @@ def compose(
     choice: ToolChoice = _NO_CALLS,
     dialects: Chosen | None = None,
     inside: bool = False,
+    thought: bool = False,
     loose: bool = False,
 ) -> str | None:
     """The grammar of a whole answer; None if nothing is promised.
@@ -43,6 +46,7 @@ def compose(
         choice: which of them may or must be called.
         dialects: how the model writes thinking and calls; None for plain completions, all of which is text.
         inside: generation starts inside the thinking.
+        thought: the prompt has ended the thinking already, as templates do that turn it off; there is no more of it.
         loose: tools that are not strict are held to the names and types of their parameters only, for schemas that
             the engine cannot hold as they are. What is strict or a form of text is never loosened.
 
@@ -54,6 +58,8 @@ def compose(
     if output_format is None and not lazy and choice.mode != "required":
         return None
     dialects = dialects or _NOTHING
+    if thought and dialects.reasoning is not None and dialects.reasoning.reader != "harmony":
+        dialects = msgspec.structs.replace(dialects, reasoning=None)
     if dialects.template is not None:
         raise FormError("Answers that are read by a tokenizer's response template cannot be held to a form.")
     form = None if output_format is None else _of_text(builder, output_format, dialects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from plumbline.dialects.registry import Chosen
 from plumbline.engine.api import Engine, RefusedRequestError
@@ -13,6 +14,9 @@ from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Turn
 
 __all__ = ["Promises"]
+
+_LAST = 32
+"""Tokens from the end of a prompt that the end of a thinking, spelled out, and white space after it have room in."""
 
 
 class Promises:
@@ -29,17 +33,19 @@ class Promises:
         self._tokenizer = tokenizer
         self._dialects = dialects
 
-    async def grammar(self, turn: Turn, *, inside: bool) -> str | None:
+    async def grammar(self, turn: Turn, prompt_token_ids: Sequence[int], *, inside: bool) -> str | None:
         """The grammar of the turn's answers; None if nothing is promised.
 
         Args:
             turn: the turn.
+            prompt_token_ids: its prompt.
             inside: generation starts inside the thinking.
 
         Raises:
             FormError: what is promised cannot be held; the text says why, and for which tool.
         """
-        grammar = await asyncio.to_thread(self._composed, turn, inside=inside)
+        thought = not inside and self._has_thought(prompt_token_ids)
+        grammar = await asyncio.to_thread(self._composed, turn, inside=inside, thought=thought)
         if grammar is None:
             return None
         info = self._engine.info
@@ -49,7 +55,7 @@ class Promises:
             await self._engine.check_grammar(grammar)
         except RefusedRequestError as error:
             # Only the tools that are not strict give way, and only if that helps.
-            looser = await asyncio.to_thread(self._composed, turn, inside=inside, loose=True)
+            looser = await asyncio.to_thread(self._composed, turn, inside=inside, thought=thought, loose=True)
             if looser is None or looser == grammar or not await self._compiles(looser):
                 raise FormError(str(error), tool=await self._culprit(turn)) from error
             return looser
@@ -72,7 +78,14 @@ class Promises:
                     return tool.name
         return None
 
-    def _composed(self, turn: Turn, *, inside: bool, loose: bool = False) -> str | None:
+    def _has_thought(self, prompt_token_ids: Sequence[int]) -> bool:
+        """Whether the prompt ends with the end of a thinking."""
+        reasoning = None if self._dialects is None else self._dialects.reasoning
+        if reasoning is None:
+            return False
+        return self._tokenizer.decode(prompt_token_ids[-_LAST:]).rstrip().endswith(reasoning.close)
+
+    def _composed(self, turn: Turn, *, inside: bool, thought: bool, loose: bool = False) -> str | None:
         prompt = turn.prompt
         chats = isinstance(prompt, ChatPrompt)
         try:
@@ -83,9 +96,10 @@ class Promises:
                 choice=turn.tool_choice,
                 dialects=self._dialects if chats else None,
                 inside=inside,
+                thought=thought,
                 loose=loose,
             )
         except FormError:
             if loose:
                 raise
-            return self._composed(turn, inside=inside, loose=True)
+            return self._composed(turn, inside=inside, thought=thought, loose=True)
