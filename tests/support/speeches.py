@@ -322,7 +322,8 @@ def cut_bytes(pieces: Iterable[bytes]) -> Iterator[str]:
     """Pieces of bytes as pieces of text, each as soon as its characters are complete."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for piece in pieces:
-        yield decoder.decode(piece)
+        if text := decoder.decode(piece):
+            yield text
     yield decoder.decode(b"", final=True)
 
 

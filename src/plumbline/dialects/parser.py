@@ -288,7 +288,8 @@ class DialectParser:
         if len(sections) > 1:
             yield from cursor.space()
             char = yield from cursor.peek()
-            section = next((s for s in sections if not s.starts or (char and char in s.starts)), section)
+            fitting = [s for s in sections if char and char in s.starts]
+            section = (fitting or [s for s in sections if not s.starts] or [section])[0]
         at_item = bool(marker) and marker == section.item_open
         first = not at_item
         announced = False
@@ -330,8 +331,11 @@ class DialectParser:
             cursor.mark()
             self._prose_offset = start = cursor.offset
             if not (yield from self._another(section)):
-                cursor.unmark()
+                raw = cursor.unmark()
                 self._prose_offset = None
+                # White space that no markup follows may belong to text.
+                if space := raw[len(raw.rstrip(_SPACE)) :]:
+                    self._content.wait(space, cursor.offset - len(space))
                 return True
 
     def _another(self, section: Section) -> Steps[bool]:

@@ -52,13 +52,14 @@ class Speech:
         )
 
     def shown_ids(self, *, calls: bool) -> frozenset[int]:
-        """The control tokens that the parser has to see: they are markers of the dialect."""
+        """The control tokens that the parser has to see: they are markers of the dialect, or parts of one."""
         template = self.chosen.template
         if template is not None:
             markers = template.markers
         else:
             markers = (self._markup if calls else self._without_tools).markers
-        return frozenset(self._added[text] for text in markers if text in self._added)
+        written = "\n".join(markers)
+        return frozenset(token_id for text, token_id in self._added.items() if text and text in written)
 
     def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
         """Whether the prompt leaves the model inside its thinking.
