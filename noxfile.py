@@ -95,10 +95,21 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def properties(session: nox.Session) -> None:
-    """Try the laws on 20,000 examples each, which takes an hour or so; `nox -s tests` tries 500."""
-    Environment(session, DEV).run(
-        "python", "-m", "pytest", "tests/properties", *session.posargs, PLUMBLINE_LAWS="thorough"
-    )
+    """Try the laws of dialects and promised forms for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
+    long = {
+        "PLUMBLINE_PROFILE": "long",
+        "PLUMBLINE_LAWS": "thorough",
+        "PLUMBLINE_SCHEMAS": "3000",
+        "PLUMBLINE_SEEDS": "50",
+        "PLUMBLINE_RUNS": "125",
+    }
+    paths = session.posargs or [
+        "tests/properties",
+        "tests/forms",
+        "tests/dialects",
+        "tests/server/test_promised_calls.py",
+    ]
+    Environment(session, DEV).run("python", "-m", "pytest", *paths, **long)
 
 
 @nox.session(venv_backend="none")

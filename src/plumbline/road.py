@@ -15,10 +15,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from plumbline.dialects.custom import CustomCalls
 from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.speech import Speech
-from plumbline.engine.api import Engine, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
+from plumbline.engine.api import (
+    Engine,
+    GenerateRequest,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
+from plumbline.forms.promise import Promises
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
@@ -70,6 +78,8 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
+    grammar: str | None = None
+    """What every choice of the answer is held to; the engine has compiled it."""
     inside_reasoning: bool = False
     """Generation starts inside the model's thinking."""
 
@@ -81,6 +91,7 @@ class Road:
         self.engine = engine
         self.renderer = renderer
         self.speech = speech
+        self._promises = Promises(engine, renderer.tokenizer, None if speech is None else speech.chosen)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -94,6 +105,7 @@ class Road:
             TemplateError: the chat template refused the messages.
             EmptyPromptError: it has no tokens.
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
+            FormError: the form that the answer is promised to have cannot be held; the text says why.
         """
         limit = self.engine.info.max_model_len
         wanted = turn.sampling.max_tokens
@@ -111,7 +123,8 @@ class Road:
             raise EmptyPromptError
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
-        return PreparedTurn(turn, tuple(ids), inside)
+        grammar = await self._promises.grammar(turn, ids, inside=inside)
+        return PreparedTurn(turn, tuple(ids), grammar, inside)
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
@@ -181,6 +194,7 @@ class Road:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
         parser = self._parser(prepared)
+        customs = CustomCalls(_custom_names(turn))
         eos = self.engine.info.eos_token_ids
         assembler = TextAssembler(
             self.tokenizer,
@@ -215,7 +229,7 @@ class Road:
                     if parser is None:
                         yield delta
                     else:
-                        for event in parser.push(delta):
+                        for event in customs.translate(parser.push(delta)):
                             yield event
                 if assembler.stop_match is not None:
                     break  # Closing the stream aborts the engine's request and frees its blocks.
@@ -234,7 +248,8 @@ class Road:
             if rest is not None:
                 yield rest
         else:
-            for event in (*(() if rest is None else parser.push(rest)), *parser.finish(reason)):
+            last = (*(() if rest is None else parser.push(rest)), *parser.finish(reason))
+            for event in customs.translate(last):
                 yield event
             reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
             if reason == "stop" and parser.num_calls:
@@ -272,6 +287,8 @@ class Road:
         )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
+        if prepared.grammar is not None and sampling.max_tokens != 0:
+            sampling = msgspec.structs.replace(sampling, grammar=prepared.grammar)
         return GenerateRequest(
             request_id=request_id,
             prompt_token_ids=prepared.prompt_token_ids,
@@ -313,6 +330,14 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _custom_names(turn: Turn) -> list[str]:
+    return (
+        [tool.name for tool in turn.prompt.tools if tool.custom]
+        if isinstance(turn.prompt, ChatPrompt)
+        else []
+    )
 
 
 def _for_choice(sampling: SamplingParams, index: int) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""What a socket may do to the server: broken HTTP, bodies that never end, too many connections, a stop in mid-stream."""
+"""What a socket may do to the server: broken HTTP, endless bodies, too many connections, a stop in mid-stream."""
 
 from __future__ import annotations
 
