@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from support.lark import Language, LarkBuilder
+from support.lark import Language
 
 from plumbline.dialects.api import Call, Form
 from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.forms.grammar import GrammarBuilder
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -68,7 +69,7 @@ FORMS = {
 
 
 def _grammar(form: Form, name: str, schema: dict[str, Any]) -> Language:
-    builder = LarkBuilder()
+    builder = GrammarBuilder({}, frozenset())
     return Language(builder.build(form.grammar(builder, name, schema)))
 
 
