@@ -14,7 +14,8 @@ import pytest
 
 from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
 from plumbline.dialects.harmony import HarmonyParser
-from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.dialects.write import write_utterance
 from plumbline.events import TextDelta

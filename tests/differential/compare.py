@@ -23,7 +23,8 @@ sys.path[:0] = [str(HERE), str(ROOT / "src")]
 from peers import Message, Peer, message, peers  # noqa: E402
 
 from plumbline.dialects.api import Call, ToolDialect, Utterance  # noqa: E402
-from plumbline.dialects.parser import DialectParser, Markup  # noqa: E402
+from plumbline.dialects.markup import Markup  # noqa: E402
+from plumbline.dialects.parser import DialectParser  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
 from plumbline.dialects.write import write_utterance  # noqa: E402
 from plumbline.events import TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402

@@ -10,7 +10,8 @@ from typing import Any
 from plumbline.dialects.api import IdStyle, NewId
 from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.harmony import is_inside as harmony_is_inside
-from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import Chosen
 from plumbline.dialects.response_template import ResponseTemplateParser
 
