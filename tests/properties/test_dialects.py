@@ -9,10 +9,11 @@ from itertools import zip_longest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
-from support.speeches import DIALECTS, Dialect, Folded, Plan, cut, cut_bytes, fold, plans, same, sizes
+from support.plans import Plan, plans, sizes
+from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.api import Call, Utterance
-from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallDelta
+from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
 
@@ -191,6 +192,25 @@ def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -
             other.push(TextDelta(pieces[1]))
         events += one.finish("stop")
         assert fold(events) == dialect.read([texts[0]], first)[0], dialect
+
+
+@laws
+@given(plan=plans, lengths=sizes, place=st.floats(0, 1.5), reason=st.sampled_from(["stop", "length"]))
+def test_logprobs_are_those_of_the_text(
+    plan: Plan, lengths: list[int], place: float, reason: FinishReason
+) -> None:
+    for dialect in READING:
+        text = dialect.write(dialect.utterance(plan))
+        text = text[: int(place * len(text))]
+        parser = dialect.parser(plan, logprobs=True)
+        events: list[OutputEvent] = []
+        for piece in filter(None, cut(text, lengths)):
+            events += parser.push(TextDelta(piece, (Logprob(piece, 0, piece.encode(), piece, -1.0),)))
+        events += parser.finish(reason)
+        entries = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+        content = fold(events).content
+        assert "".join(entry.text for entry in entries) == content, (dialect, text)
+        assert b"".join(entry.raw for entry in entries) == content.encode(), (dialect, text)
 
 
 @laws

@@ -168,7 +168,8 @@ class DialectParser:
         reasoning = markup.reasoning
         if self._starts_inside and reasoning is not None:
             if reasoning.append:
-                self._say(reasoning.open[0] + reasoning.after_open, 0)
+                # What the prompt said is no text of the output, and has no logprobs.
+                self._run_text.append(reasoning.open[0] + reasoning.after_open)
             else:
                 yield from cursor.space()
                 yield from cursor.take_one(
