@@ -26,7 +26,7 @@ _SECTION = Section(form=_LINES, open=("<tool_call>",), close=("</tool_call>",), 
 TOOLS = (
     ToolDialect(
         name="glm45",
-        aliases=("glm", "ling3"),
+        aliases=("glm", "ling3", "poolside_v1"),
         sections=(_SECTION,),
         content_gap="\n",
         detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
