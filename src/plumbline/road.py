@@ -22,6 +22,7 @@ from plumbline.engine.api import (
     Engine,
     GenerateRequest,
     SamplingParams,
+    SpanLimit,
     TokenChunk,
     TokenLogprob,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "AbortedError",
     "EmptyPromptError",
     "GenerationError",
+    "NoThinkingError",
     "PreparedTurn",
     "PromptTooLongError",
     "Road",
@@ -62,6 +64,10 @@ class PromptTooLongError(Exception):
 
 class EmptyPromptError(Exception):
     """The prompt has no tokens, so there is nothing to continue."""
+
+
+class NoThinkingError(Exception):
+    """A budget for thinking, where nothing is known of this model's thinking or the engine cannot keep to one."""
 
 
 class GenerationError(Exception):
@@ -105,6 +111,7 @@ class Road:
             TemplateError: the chat template refused the messages.
             EmptyPromptError: it has no tokens.
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
+            NoThinkingError: it has a budget for thinking that cannot be kept.
             FormError: the form that the answer is promised to have cannot be held; the text says why.
         """
         limit = self.engine.info.max_model_len
@@ -123,8 +130,26 @@ class Road:
             raise EmptyPromptError
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
+        turn = self._bounded(turn, inside=inside)
         grammar = await self._promises.grammar(turn, ids, inside=inside)
         return PreparedTurn(turn, tuple(ids), grammar, inside)
+
+    def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
+        """The turn with its budget for thinking in the engine's terms."""
+        if turn.thinking_budget is None:
+            return turn
+        marks = None if self.speech is None else self.speech.thinking()
+        if marks is None or "span" not in self.engine.info.features:
+            raise NoThinkingError
+        begins, end = marks
+        encode = self.tokenizer.encode_rendered
+        span = SpanLimit(
+            max_tokens=turn.thinking_budget,
+            begin=tuple(tuple(encode(text)) for text in begins),
+            end=tuple(encode(end)),
+            inside=inside,
+        )
+        return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, span=span))
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)

@@ -86,6 +86,11 @@ class Speech:
         last = b"".join(self._table[token_id] for token_id in tail[-64:]).decode("utf-8", "replace")
         return last.rstrip().endswith(reasoning.open)
 
+    def thinking(self) -> tuple[tuple[str, ...], str] | None:
+        """The texts that begin the thinking, and the one that ends it; None if the model's is not known."""
+        reasoning = self.chosen.reasoning
+        return None if reasoning is None or reasoning.append else (reasoning.open, reasoning.close[0])
+
     def parser(
         self,
         tools: Mapping[str, Mapping[str, Any]],

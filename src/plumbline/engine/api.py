@@ -22,12 +22,26 @@ __all__ = [
     "GenerateRequest",
     "RefusedRequestError",
     "SamplingParams",
+    "SpanLimit",
     "TokenChunk",
     "TokenLogprob",
 ]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
+
+
+class SpanLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the output that is bounded: thinking, as the server above knows it."""
+
+    max_tokens: int
+    """Tokens between its beginning and its end. When they are used up the end is forced."""
+    begin: tuple[tuple[int, ...], ...] = ()
+    """Token sequences, any of which begins it."""
+    end: tuple[int, ...]
+    """The token sequence that ends it; at least one token."""
+    inside: bool = False
+    """Generation starts inside of it."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +74,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     """Ends the request in addition to the model's end-of-sequence ids; the token itself is part of the output."""
     ignore_eos: bool = False
+    span: SpanLimit | None = None
+    """A span of bounded length. It is stronger than a grammar, so the grammar has to allow its end."""
     grammar: str | None = None
     """Text in llguidance's dialect of Lark that the output is held to, from its first token on.
 

@@ -32,6 +32,7 @@ from plumbline.engine.config import EngineConfig
 from plumbline.engine.core import EngineCore, Output
 from plumbline.engine.grammar import GrammarCompiler, GrammarError, Matcher
 from plumbline.engine.runner import Runner
+from plumbline.engine.span import SpanMatcher
 
 __all__ = ["FEATURES", "Core", "PlumblineEngine", "ThreadedEngine"]
 
@@ -49,6 +50,7 @@ FEATURES = frozenset(
         "presence_penalty",
         "prompt_logprobs",
         "repetition_penalty",
+        "span",
         "stop_token_ids",
         "top_k",
     }
@@ -157,8 +159,9 @@ class ThreadedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engine.api.Engine.generate`."""
-        grammar = request.sampling.grammar
-        stream = self._submit(request, None if grammar is None else await self._compile(grammar))
+        grammar, span = request.sampling.grammar, request.sampling.span
+        matcher = None if grammar is None else await self._compile(grammar)
+        stream = self._submit(request, matcher if span is None else SpanMatcher(span, matcher))
         finished = False
         try:
             while not finished:

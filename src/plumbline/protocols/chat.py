@@ -74,7 +74,6 @@ _REFUSED = {
     "bad_words": "is not supported by this server yet",
     "return_token_ids": "is not supported by this server yet",
     "truncate_prompt_tokens": "is not supported by this server yet",
-    "thinking_token_budget": "is not supported by this server yet",
 }
 
 
@@ -129,6 +128,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
             max_tokens_param=limit_param,
             logprobs=top_logprobs if request.logprobs is True else None,
         ),
+        thinking_budget=or_default(request.thinking_token_budget, None),
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),

@@ -51,7 +51,6 @@ _REFUSED = {
     "prompt": "is not supported: this server keeps no prompt templates",
     "moderation": "is not supported by this server",
     "context_management": "is not supported by this server yet",
-    "thinking_token_budget": "is not supported by this server yet",
 }
 
 
@@ -89,6 +88,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             max_tokens_param="max_output_tokens",
             logprobs=or_default(request.top_logprobs, 0) if wants_logprobs else None,
         ),
+        thinking_budget=or_default(request.thinking_token_budget, None),
         stop=read_stop(request.stop),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
         priority=or_default(request.priority, 0),

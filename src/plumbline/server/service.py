@@ -38,6 +38,7 @@ from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
 from plumbline.road import (
     EmptyPromptError,
+    NoThinkingError,
     PreparedTurn,
     PromptTooLongError,
     Road,
@@ -59,6 +60,7 @@ from plumbline.wire.errors import (
     envelope,
     invalid_request,
     model_not_found,
+    unsupported_parameter,
     unsupported_value,
 )
 from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
@@ -233,6 +235,10 @@ class PlumblineService(Service):
         except PromptTooLongError as error:  # ERR-09
             raise context_length_exceeded(
                 error.max_model_len, error.prompt_tokens + error.output_tokens, param
+            ) from error
+        except NoThinkingError as error:
+            raise unsupported_parameter(
+                "thinking_token_budget", "is not supported: it is not known how this model ends its thinking"
             ) from error
         except EmptyPromptError as error:
             raise invalid_request(
