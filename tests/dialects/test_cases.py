@@ -32,7 +32,7 @@ def test_a_case_is_read_as_written_down(file: dict[str, Any], case: dict[str, An
         parser = dialect.kind(
             dialect.markup,
             file.get("tools", {}),
-            inside=inside,
+            inside=inside or (reasoning is not None and reasoning.starts_inside),
             new_id=lambda name, number: f"{name}-{number}",
         )
         events: list[OutputEvent] = []

@@ -174,7 +174,7 @@ def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bo
         text = sampled(grammar, seed, limit=30, most=500)
         if text is None or reasoning.append:
             continue
-        folded, _ = read(found, text, inside=inside)
+        folded, _ = read(found, text, inside=inside or reasoning.starts_inside)
         said = "".join(part[1] for part in folded if part[0] == "text")
         assert jsonschema_rs.is_valid(schema, json.loads(said)), text
     thought = "What now? {not json} I know."

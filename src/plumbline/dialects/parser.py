@@ -86,7 +86,7 @@ class DialectParser:
         self._next_marker: str | None = None
         self._prose_offset: int | None = None
         reasoning = markup.reasoning
-        self._starts_inside = reasoning is not None and (inside or reasoning.starts_inside)
+        self._starts_inside = reasoning is not None and inside
         self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
         self.num_calls = 0
         self.warnings: list[str] = []
