@@ -247,6 +247,24 @@ def test_arguments_come_while_they_are_written(filling: str) -> None:
         assert json.loads("".join(delta.arguments for delta in deltas)) == arguments, dialect
 
 
+def test_no_nesting_is_too_deep_for_a_reader() -> None:
+    for dialect in DIALECTS:
+        if dialect.tool is None:
+            continue
+        for depth in (15, 40, 100):
+            value: object = 1.5
+            for _ in range(depth):
+                value = {"größe": [value]}
+            call = Call("f", json.dumps({"größe": value}))
+            text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+            for said in (
+                text,
+                text.partition("1.5")[0] + "[" * 3000,
+                text.partition("1.5")[0] + '{"a":' * 3000,
+            ):
+                assert dialect.read([said], reason="length") == dialect.read(cut(said, [7]), reason="length")
+
+
 def test_unread_text_stays_short() -> None:
     """What is scanned again with each piece is no longer than the longest marker, so reading is linear."""
     long = "word " * 400
