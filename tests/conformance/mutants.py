@@ -1,4 +1,4 @@
-"""The zoo: servers that break one rule each, as changes to what the reference said. Every check has one that trips it."""
+"""The zoo: servers that break one rule each, as changes to what the reference said."""
 
 from __future__ import annotations
 

@@ -83,9 +83,15 @@ def _laws(slug: str) -> list[tuple[str, Mutation, str]]:
     return chat_laws(slug) if slug.startswith("chat/") else response_laws()
 
 
+SHAPES: list[Mutant] = [
+    (slug, "no object", body(without("object"), 0), ("shape",))
+    for slug in SCENARIOS
+    if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
+]
 LAWS: list[Mutant] = [
     (slug, f"law of {law}: {name}", mutation, (law,))
     for slug in SCENARIOS
     for name, mutation, law in _laws(slug)
     if f"{slug}/{law}" in CHECKS
 ]
+LAWS += SHAPES
