@@ -23,6 +23,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import Finding, Verdict, judge, record
+from plumbline_conformance.manifest import as_markdown, manifest
 
 __all__ = ["add_commands", "check", "main", "run_command"]
 
@@ -53,11 +54,21 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
     checker.add_argument("--strict", action="store_true", help="SHOULD counts as well")
     checker.add_argument("--json", type=Path, metavar="FILE", help="write the findings")
-    commands.add_parser("list", help="list the checks and the rules that they observe")
+    lister = commands.add_parser("list", help="list the checks and the rules that they observe")
+    lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
+    lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run what was parsed."""
+    if arguments.command == "list" and arguments.rules:
+        if arguments.markdown:
+            print(as_markdown(), end="")
+            return 0
+        for rule, observed in manifest().items():
+            said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
+            print(f"{rule:9} {rules()[rule]['level']:9} {said}")
+        return 0
     if arguments.command == "list":
         for found in CHECKS.values():
             print(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
