@@ -31,7 +31,9 @@ _MARKS: dict[Verdict, str] = {
     "fail": "bold red",
     "warn": "yellow",
     "rejected": "blue",
+    "untestable": "red",
     "inconclusive": "cyan",
+    "skipped": "bright_black",
     "error": "magenta",
 }
 
@@ -118,9 +120,10 @@ def _status(findings: Sequence[Finding], *, strict: bool) -> int:
     core = {finding.verdict for finding in findings if SCENARIOS[finding.check.rsplit("/", 1)[0]].core}
     if "error" in verdicts:
         return 3
-    if "fail" in verdicts or "rejected" in core or (strict and "warn" in verdicts):
+    untestable = {CHECKS[finding.check].level for finding in findings if finding.verdict == "untestable"}
+    if "fail" in verdicts or "MUST" in untestable or "rejected" in core or (strict and "warn" in verdicts):
         return 1
-    return 2 if verdicts <= {"inconclusive"} else 0
+    return 2 if verdicts <= {"inconclusive", "skipped"} else 0
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:

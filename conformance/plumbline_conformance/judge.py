@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Literal
 
 import httpx
 import msgspec
 
 from plumbline_conformance.case import (
+    CAPABILITIES,
     CHECKS,
     Broken,
     Check,
@@ -21,14 +22,16 @@ from plumbline_conformance.case import (
     Request,
     Scenario,
     Target,
+    Untestable,
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "judge", "record"]
 
-Verdict = Literal["pass", "fail", "warn", "rejected", "inconclusive", "error"]
-"""`rejected`: the server refused the request, so there is nothing to hold the rule against. `inconclusive`: the wire
-or a busy server came between. `error`: the suite itself is at fault."""
+Verdict = Literal["pass", "fail", "warn", "rejected", "untestable", "inconclusive", "skipped", "error"]
+"""`rejected`: the server refused the request, so there is nothing to hold the rule against. `untestable`: it accepted
+a request and did not deliver what the rule is about. `inconclusive`: the wire, a busy server or a free choice of the
+model came between. `skipped`: the target has not got the capability. `error`: the suite itself is at fault."""
 
 _MAX_BODY = 32 * 1024 * 1024
 """A server that never stops talking is cut off here."""
@@ -58,18 +61,30 @@ async def record(
     async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
         wire = _Wire(client, target, patience)
 
-        async def run(wanted: Scenario) -> Transcript:
+        async def converse(
+            steps: Generator[Request, Exchange, str | None],
+        ) -> tuple[list[Exchange], str | None]:
             async with gate:
                 exchanges: list[Exchange] = []
-                steps = wanted.steps(target)
-                request = next(steps, None)
-                while request is not None:
-                    exchanges.append(await wire.send(request))
-                    try:
+                try:
+                    request = next(steps)
+                    while True:
+                        exchanges.append(await wire.send(request))
                         request = steps.send(exchanges[-1])
-                    except StopIteration:
-                        request = None
-                return Transcript(scenario=wanted.id, exchanges=exchanges)
+                except StopIteration as ended:
+                    return exchanges, ended.value
+
+        names = sorted({name for wanted in scenarios for name in wanted.needs})
+        probed = await asyncio.gather(*(converse(CAPABILITIES[name].probe(target)) for name in names))
+        found = dict(zip(names, probed, strict=True))
+
+        async def run(wanted: Scenario) -> Transcript:
+            for name in wanted.needs:
+                shown, lack = found[name]
+                if lack is not None:
+                    return Transcript(scenario=wanted.id, exchanges=shown, skipped=lack)
+            exchanges, _ = await converse(wanted.steps(target))
+            return Transcript(scenario=wanted.id, exchanges=exchanges)
 
         return list(await asyncio.gather(*(run(wanted) for wanted in scenarios)))
 
@@ -77,6 +92,12 @@ async def record(
 def judge(transcript: Transcript) -> list[Finding]:
     """Apply every check of the transcript's scenario. Never raises."""
     prefix = f"{transcript.scenario}/"
+    if transcript.skipped is not None:
+        return [
+            Finding(check=name, verdict="skipped", reason=transcript.skipped)
+            for name in CHECKS
+            if name.startswith(prefix)
+        ]
     findings: list[Finding] = []
     stumbled: list[Finding] = []
     for found in CHECKS.values():
@@ -104,6 +125,8 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
         return Finding(check=found.id, verdict="rejected", reason=str(reason))
+    except Untestable as reason:
+        return Finding(check=found.id, verdict="untestable", reason=str(reason))
     except Broken as broken:
         problems = [broken.problem]
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
