@@ -94,6 +94,31 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def properties(session: nox.Session) -> None:
+    """Try the laws of dialects and promised forms for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
+    long = {
+        "PLUMBLINE_PROFILE": "long",
+        "PLUMBLINE_LAWS": "thorough",
+        "PLUMBLINE_SCHEMAS": "3000",
+        "PLUMBLINE_SEEDS": "50",
+        "PLUMBLINE_RUNS": "125",
+    }
+    paths = session.posargs or [
+        "tests/properties",
+        "tests/forms",
+        "tests/dialects",
+        "tests/server/test_promised_calls.py",
+    ]
+    Environment(session, DEV).run("python", "-m", "pytest", *paths, **long)
+
+
+@nox.session(venv_backend="none")
+def differential(session: nox.Session) -> None:
+    """Compare our reading of outputs with vLLM's, and SGLang's if it is installed; `-- --write` writes the list."""
+    Environment(session, "serve,vllm").run("python", "tests/differential/compare.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check formatting, style and who may import whom; `-- --fix` mends what can be mended."""
     environment = Environment(session, DEV)
@@ -133,6 +158,12 @@ def conformance(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz our server with our strategies and with schemathesis: 2,000 examples each, or `-- --examples N --seed N`."""
     Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def mutants(session: nox.Session) -> None:
+    """Hold the judge's checks against servers that break one rule each, and print who was caught by what."""
+    Environment(session, DEV).run("python", "tests/conformance/zoo.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -17,7 +17,7 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import serving, startup  # noqa: E402
+from benchmarks import forms, serving, startup  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
@@ -30,6 +30,16 @@ COLUMNS = {
         "us_per_event": "us/event",
         "us_per_request": "us/request",
         "us_per_token": "us/token",
+    },
+    "forms": {
+        "batch": "batch",
+        "free_tokens_per_second": "free tokens/s",
+        "json_schema_tokens_per_second": "schema tokens/s",
+        "json_schema_ratio_to_free": "ratio",
+        "mask_us": "mask us",
+        "mask_us_p99": "p99",
+        "accept_us": "accept us",
+        "compile_ms": "compile ms",
     },
     "serving": {
         "server": "server",
@@ -50,12 +60,12 @@ COLUMNS = {
 def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[], help="micro, startup, serving; default: all")
+    parser.add_argument("parts", nargs="*", default=[], help="micro, startup, forms, serving; default: all")
     parser.add_argument("--model", type=Path, default=ROOT / "src/plumbline/pocket/model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--name", default="cpu", help="part of the file name of the results")
     options = parser.parse_args()
-    parts = options.parts or ["micro", "startup", "serving"]
+    parts = options.parts or ["micro", "startup", "forms", "serving"]
     result: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(),
@@ -64,6 +74,8 @@ def main() -> None:
         result["micro"] = micro()
     if "startup" in parts:
         result["startup"] = startup.measure(options.model, rounds=options.rounds)
+    if "forms" in parts:
+        result["forms"] = [forms.measure(options.model, rounds=options.rounds)]
     if "serving" in parts:
         names = ["plumbline", *(name for name in ("transformers",) if available(name))]
         if len(names) == 1:

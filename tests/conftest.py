@@ -22,7 +22,9 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("plumbline")
+# `nox -s properties` tries everything much longer.
+settings.register_profile("long", settings.get_profile("plumbline"), max_examples=20_000)
+settings.load_profile(os.environ.get("PLUMBLINE_PROFILE", "plumbline"))
 
 
 @pytest.hookimpl(tryfirst=True)

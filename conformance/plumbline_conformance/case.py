@@ -15,9 +15,11 @@ from plumbline_conformance.contract import rules
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
+    "CAPABILITIES",
     "CHECKS",
     "SCENARIOS",
     "Broken",
+    "Capability",
     "Check",
     "Inconclusive",
     "Problem",
@@ -25,6 +27,8 @@ __all__ = [
     "Request",
     "Scenario",
     "Target",
+    "Untestable",
+    "capability",
     "check",
     "scenario",
 ]
@@ -77,12 +81,28 @@ class Rejected(Exception):  # noqa: N818 - it is a verdict, not an error
     """The server refused the request, which is an honest answer wherever the feature is optional."""
 
 
+class Untestable(Exception):  # noqa: N818 - it is a verdict, not an error
+    """The server accepted what forces a prerequisite of this check, and did not deliver it. That is no way to pass."""
+
+
 class Broken(Exception):  # noqa: N818 - it is a verdict, not an error
     """The server accepted the request and then failed: whatever the rule is, it was not kept."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.actual)
         self.problem = problem
+
+
+Probe = Callable[[Target], Generator[Request, Exchange, str | None]]
+"""Asks, and returns why the target has not got the capability, or None if it may have it."""
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target may honestly lack. It is found out once, before the scenarios that need it."""
+
+    id: str
+    title: str
+    probe: Probe
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +114,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     steps: Steps
     core: bool = False
     """No server may refuse it; what is not core may be rejected without shame."""
+    needs: tuple[str, ...] = ()
+    """Ids of capabilities: a target without one of them is not asked, and the checks are skipped."""
 
 
 Judge = Callable[[Transcript], Iterator[Problem]]
@@ -112,17 +134,32 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     judge: Judge
 
 
+CAPABILITIES: dict[str, Capability] = {}
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 
 
-def scenario(slug: str, title: str, *, core: bool = False) -> Callable[[Steps], Steps]:
-    """Register a scenario."""
+def capability(slug: str, title: str) -> Callable[[Probe], Probe]:
+    """Register a capability."""
+
+    def register(probe: Probe) -> Probe:
+        CAPABILITIES[slug] = Capability(id=slug, title=title, probe=probe)
+        return probe
+
+    return register
+
+
+def scenario(
+    slug: str, title: str, *, core: bool = False, needs: tuple[str, ...] = ()
+) -> Callable[[Steps], Steps]:
+    """Register a scenario, after the capabilities that it needs."""
 
     def register(steps: Steps) -> Steps:
         if slug in SCENARIOS:
             raise ValueError(f"scenario {slug} is registered twice")
-        SCENARIOS[slug] = Scenario(id=slug, title=title, steps=steps, core=core)
+        if unknown := set(needs) - set(CAPABILITIES):
+            raise ValueError(f"scenario {slug} needs {unknown}, which nobody looks for")
+        SCENARIOS[slug] = Scenario(id=slug, title=title, steps=steps, core=core, needs=needs)
         return steps
 
     return register

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Literal
 
 import httpx
 import msgspec
 
 from plumbline_conformance.case import (
+    CAPABILITIES,
     CHECKS,
     Broken,
     Check,
@@ -22,17 +24,25 @@ from plumbline_conformance.case import (
     Request,
     Scenario,
     Target,
+    Untestable,
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_one", "record", "sender"]
 
-Verdict = Literal["pass", "fail", "warn", "rejected", "inconclusive", "error"]
-"""`rejected`: the server refused the request, so there is nothing to hold the rule against. `inconclusive`: the wire
-or a busy server came between. `error`: the suite itself is at fault."""
+Verdict = Literal["pass", "fail", "warn", "rejected", "untestable", "inconclusive", "skipped", "error"]
+"""`rejected`: the server refused the request, so there is nothing to hold the rule against. `untestable`: it accepted
+a request and did not deliver what the rule is about. `inconclusive`: the wire, a busy server or a free choice of the
+model came between. `skipped`: the target has not got the capability. `error`: the suite itself is at fault."""
 
 _MAX_BODY = 32 * 1024 * 1024
 """A server that never stops talking is cut off here."""
+_MAX_PROBLEMS = 50
+"""A check does not say more often than this what is wrong with one transcript."""
+_MAX_TOTAL = 256 * 1024 * 1024
+"""Of all bodies together: beyond it nothing is kept."""
+_PATIENCE_WITH_LATENESS = 12
+"""After so many answers that did not end in time, the rest is not asked for."""
 _PATIENCE_WITH_SILENCE = 4
 """After so many requests without any answer, and none with one, the rest is not sent."""
 
@@ -66,21 +76,30 @@ async def record(
     gate = asyncio.Semaphore(concurrency)
     async with sender(target, patience) as send:
 
-        async def run(wanted: Scenario) -> Transcript:
+        async def converse(
+            steps: Generator[Request, Exchange, str | None],
+        ) -> tuple[list[Exchange], str | None]:
             async with gate:
                 exchanges: list[Exchange] = []
-                steps = wanted.steps(target)
-                request = next(steps, None)
-                while request is not None:
-                    exchanges.append(await send(request))
-                    try:
+                try:
+                    request = next(steps)
+                    while True:
+                        exchanges.append(await send(request))
                         request = steps.send(exchanges[-1])
-                    except StopIteration:
-                        request = None
-                seen = Transcript(scenario=wanted.id, exchanges=exchanges)
-                if ended is not None:
-                    ended(seen)
-                return seen
+                except StopIteration as stopped:
+                    return exchanges, stopped.value
+
+        names = sorted({name for wanted in scenarios for name in wanted.needs})
+        probed = await asyncio.gather(*(converse(CAPABILITIES[name].probe(target)) for name in names))
+        found = dict(zip(names, probed, strict=True))
+
+        async def run(wanted: Scenario) -> Transcript:
+            lacking = next((found[name] for name in wanted.needs if found[name][1] is not None), None)
+            exchanges, lack = lacking or (await converse(wanted.steps(target)))
+            seen = Transcript(scenario=wanted.id, exchanges=exchanges, skipped=lack)
+            if ended is not None:
+                ended(seen)
+            return seen
 
         return list(await asyncio.gather(*(run(wanted) for wanted in scenarios)))
 
@@ -102,6 +121,12 @@ async def sender(
 def judge(transcript: Transcript) -> list[Finding]:
     """Apply every check of the transcript's scenario. Never raises."""
     prefix = f"{transcript.scenario}/"
+    if transcript.skipped is not None:
+        return [
+            Finding(check=name, verdict="skipped", reason=transcript.skipped)
+            for name in CHECKS
+            if name.startswith(prefix)
+        ]
     findings: list[Finding] = []
     stumbled: list[Finding] = []
     for found in CHECKS.values():
@@ -129,11 +154,13 @@ def _forgiven(finding: Finding) -> Finding:
 
 def _apply(found: Check, transcript: Transcript) -> Finding:
     try:
-        problems = list(found.judge(transcript))
+        problems = list(islice(found.judge(transcript), _MAX_PROBLEMS))
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
         return Finding(check=found.id, verdict="rejected", reason=str(reason))
+    except Untestable as reason:
+        return Finding(check=found.id, verdict="untestable", reason=str(reason))
     except Broken as broken:
         problems = [broken.problem]
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
@@ -168,6 +195,8 @@ class _Wire:
         self._patience = patience
         self._heard = False
         self._silences = 0
+        self._late = 0
+        self._total = 0
 
     async def send(self, request: Request) -> Exchange:
         """One exchange; what goes wrong is noted in it, not raised."""
@@ -175,10 +204,16 @@ class _Wire:
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
             exchange.error = "not sent: the server has answered nothing so far"
             return exchange
+        if self._late >= _PATIENCE_WITH_LATENESS:
+            exchange.error = f"not sent: {self._late} answers did not end in time"
+            return exchange
         started = time.monotonic()
         try:
             async with asyncio.timeout(self._patience):
                 await self._exchange(exchange, started)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            self._late += 1
+            exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
             exchange.error = f"{type(error).__name__}: {error}".rstrip(": ")
         self._heard = self._heard or exchange.status != 0
@@ -193,8 +228,14 @@ class _Wire:
             exchange.headers = list(answer.headers.multi_items())
             size = 0
             async for part in answer.aiter_bytes():
-                exchange.frames.append((time.monotonic() - started, part))
-                size += len(part)
-                if size > _MAX_BODY:
-                    exchange.error = f"the body is longer than {_MAX_BODY} bytes"
+                room = min(_MAX_BODY - size, _MAX_TOTAL - self._total)
+                # A few bytes of gzip may have become a great many at once.
+                exchange.frames.append((time.monotonic() - started, part[:room]))
+                size += len(part[:room])
+                self._total += len(part[:room])
+                if len(part) > room:
+                    which = f"the body is longer than {_MAX_BODY}"
+                    if size < _MAX_BODY:
+                        which = f"all bodies together are longer than {_MAX_TOTAL}"
+                    exchange.error = f"{which} bytes"
                     break

@@ -12,7 +12,7 @@ import jsonschema_rs
 from plumbline_conformance.case import Problem
 from plumbline_conformance.contract import document
 
-__all__ = ["violations"]
+__all__ = ["fits", "violations"]
 
 _LIMIT = 20
 """One value is not reported more often than this."""
@@ -68,3 +68,11 @@ def _validator(name: str) -> Any:
     return jsonschema_rs.Draft202012Validator(
         {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
     )
+
+
+def fits(schema: dict[str, Any], value: Any) -> bool:
+    """Whether a value is valid under a schema of ours."""
+    try:
+        return bool(jsonschema_rs.is_valid(schema, value))
+    except ValueError:  # Lone surrogates, or nesting without end.
+        return False

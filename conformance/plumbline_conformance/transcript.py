@@ -56,6 +56,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
     scenario: str
     exchanges: list[Exchange]
+    skipped: str | None = None
+    """Why the scenario was not run; the exchanges are then those that showed the reason."""
 
     @property
     def last(self) -> Exchange:

@@ -78,10 +78,12 @@ class ToolCallStart(msgspec.Struct, frozen=True):
 
     name: str
     id: str
+    custom: bool = False
+    """A call of a custom tool: what follows is its input, text and not JSON."""
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """More of the call's arguments (JSON text)."""
+    """More of the call's arguments (JSON text), or of a custom call's input."""
 
     arguments: str
 

@@ -15,10 +15,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from plumbline.dialects.custom import CustomCalls
 from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.speech import Speech
-from plumbline.engine.api import Engine, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
+from plumbline.engine.api import (
+    Engine,
+    GenerateRequest,
+    SamplingParams,
+    SpanLimit,
+    TokenChunk,
+    TokenLogprob,
+)
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
+from plumbline.forms.promise import Promises
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
@@ -28,6 +37,7 @@ __all__ = [
     "AbortedError",
     "EmptyPromptError",
     "GenerationError",
+    "NoThinkingError",
     "PreparedTurn",
     "PromptTooLongError",
     "Road",
@@ -56,6 +66,10 @@ class EmptyPromptError(Exception):
     """The prompt has no tokens, so there is nothing to continue."""
 
 
+class NoThinkingError(Exception):
+    """A budget for thinking, where nothing is known of this model's thinking or the engine cannot keep to one."""
+
+
 class GenerationError(Exception):
     """The engine failed while it answered; the text is fit for the client."""
 
@@ -70,6 +84,8 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
+    grammar: str | None = None
+    """What every choice of the answer is held to; the engine has compiled it."""
     inside_reasoning: bool = False
     """Generation starts inside the model's thinking."""
 
@@ -81,6 +97,7 @@ class Road:
         self.engine = engine
         self.renderer = renderer
         self.speech = speech
+        self._promises = Promises(engine, renderer.tokenizer, None if speech is None else speech.chosen)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -94,6 +111,8 @@ class Road:
             TemplateError: the chat template refused the messages.
             EmptyPromptError: it has no tokens.
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
+            NoThinkingError: it has a budget for thinking that cannot be kept.
+            FormError: the form that the answer is promised to have cannot be held; the text says why.
         """
         limit = self.engine.info.max_model_len
         wanted = turn.sampling.max_tokens
@@ -111,7 +130,26 @@ class Road:
             raise EmptyPromptError
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
-        return PreparedTurn(turn, tuple(ids), inside)
+        turn = self._bounded(turn, inside=inside)
+        grammar = await self._promises.grammar(turn, ids, inside=inside)
+        return PreparedTurn(turn, tuple(ids), grammar, inside)
+
+    def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
+        """The turn with its budget for thinking in the engine's terms."""
+        if turn.thinking_budget is None:
+            return turn
+        marks = None if self.speech is None else self.speech.thinking()
+        if marks is None or "span" not in self.engine.info.features:
+            raise NoThinkingError
+        begins, end = marks
+        encode = self.tokenizer.encode_rendered
+        span = SpanLimit(
+            max_tokens=turn.thinking_budget,
+            begin=tuple(tuple(encode(text)) for text in begins),
+            end=tuple(encode(end)),
+            inside=inside,
+        )
+        return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, span=span))
 
     async def _token_ids(self, turn: Turn) -> list[int]:
         return await asyncio.to_thread(self.renderer.token_ids, turn.prompt)
@@ -181,6 +219,7 @@ class Road:
         turn = prepared.turn
         sampling = _for_choice(turn.sampling, index)
         parser = self._parser(prepared)
+        customs = CustomCalls(_custom_names(turn))
         eos = self.engine.info.eos_token_ids
         assembler = TextAssembler(
             self.tokenizer,
@@ -215,7 +254,7 @@ class Road:
                     if parser is None:
                         yield delta
                     else:
-                        for event in parser.push(delta):
+                        for event in customs.translate(parser.push(delta)):
                             yield event
                 if assembler.stop_match is not None:
                     break  # Closing the stream aborts the engine's request and frees its blocks.
@@ -234,7 +273,8 @@ class Road:
             if rest is not None:
                 yield rest
         else:
-            for event in (*(() if rest is None else parser.push(rest)), *parser.finish(reason)):
+            last = (*(() if rest is None else parser.push(rest)), *parser.finish(reason))
+            for event in customs.translate(last):
                 yield event
             reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
             if reason == "stop" and parser.num_calls:
@@ -272,6 +312,8 @@ class Road:
         )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
+        if prepared.grammar is not None and sampling.max_tokens != 0:
+            sampling = msgspec.structs.replace(sampling, grammar=prepared.grammar)
         return GenerateRequest(
             request_id=request_id,
             prompt_token_ids=prepared.prompt_token_ids,
@@ -313,6 +355,14 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _custom_names(turn: Turn) -> list[str]:
+    return (
+        [tool.name for tool in turn.prompt.tools if tool.custom]
+        if isinstance(turn.prompt, ChatPrompt)
+        else []
+    )
 
 
 def _for_choice(sampling: SamplingParams, index: int) -> SamplingParams:

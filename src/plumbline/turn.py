@@ -151,6 +151,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     output_format: OutputFormat | None = None
     tool_choice: ToolChoice = ToolChoice(mode="none")
     """Over the tools of `prompt`. With `none` nothing in the answer is read as a call."""
+    thinking_budget: int | None = None
+    """Tokens of thinking at most; then its end is forced."""
     stop: tuple[str, ...] = ()
     """Generation ends at the first of these to be completed."""
     include_stop: bool = False

@@ -1,4 +1,4 @@
-"""Our server over an engine that says the same sentence to everybody, and a transcript of every scenario with it."""
+"""A transcript of every scenario with the reference, and our own server over an engine without a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from functools import cache
 from typing import Any
 
 import uvicorn
+from reference import application
+from reference.app import KEY, MODEL
 
 from plumbline.engine.api import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
@@ -26,9 +28,8 @@ from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.judge import record
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["MODEL", "app", "serving", "transcripts"]
+__all__ = ["KEY", "MODEL", "app", "serving", "transcripts"]
 
-MODEL = "org/good"
 WORDS = "Grüße! 🌊 It is 21 °C."
 
 
@@ -134,7 +135,8 @@ def serving(application: Any) -> Iterator[str]:
 
 @cache
 def transcripts() -> dict[str, Transcript]:
-    """What our server answers in every scenario."""
-    with serving(app()) as base_url:
-        found = asyncio.run(record(list(SCENARIOS.values()), Target(base_url=base_url, model=MODEL)))
+    """What the reference answers in every scenario."""
+    with serving(application()) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        found = asyncio.run(record(list(SCENARIOS.values()), target))
     return {transcript.scenario: transcript for transcript in found}

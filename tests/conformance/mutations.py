@@ -10,6 +10,7 @@ from typing import Any
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
+    "Mutant",
     "Mutation",
     "again",
     "body",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 Mutation = Callable[[Transcript], Transcript]
+Mutant = tuple[str, str, Mutation, tuple[str, ...]]
+"""(scenario, what the server does, the change, last segments of the checks that it trips)."""
 Event = tuple[str | None, Any]
 """(name, JSON or `[DONE]`)."""
 

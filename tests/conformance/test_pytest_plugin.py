@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from good_server import MODEL, app, serving
+from good_server import KEY, MODEL, serving
+from reference import application
 from test_cli import fixed
 
 from plumbline_conformance.case import CHECKS
@@ -18,9 +19,14 @@ def pytest_run(folder: Path, *options: str) -> tuple[int, str]:
     """Run pytest in an empty folder, with the plugin as its entry point would load it."""
     command = [sys.executable, "-m", "pytest", "-p", "plumbline_conformance.pytest_plugin", "-rA", *options]
     found = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-p", "no:plumbline"],
+        [*command, "-p", "no:cacheprovider"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "NO_COLOR": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -30,8 +36,9 @@ def pytest_run(folder: Path, *options: str) -> tuple[int, str]:
 
 def test_each_check_is_an_item(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n", "utf-8")
-    with serving(app()) as base_url:
-        status, out = pytest_run(tmp_path, "--plumbline-url", base_url, "--plumbline-model", MODEL)
+    with serving(application()) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
+        status, out = pytest_run(tmp_path, *target)
 
     assert status == 0, out
     assert f"{len(CHECKS) + 1} passed" in out

@@ -288,7 +288,10 @@ def test_our_traffic_is_clean_whoever_asked_and_each_kind_is_met() -> None:
             kind = kind_of(exchange)
             found = judge_live(Transcript(scenario=kind or "watch/other", exchanges=[exchange]))
             met |= {kind} if found else set()
-            assert [finding for finding in found if finding.verdict != "pass"] == [], kind
+            # What a wrong key is answered comes to no verdict.
+            assert [finding for finding in found if finding.verdict not in ("pass", "inconclusive")] == [], (
+                kind
+            )
     assert met == set(LIVE)
 
 

@@ -11,7 +11,7 @@ from tests.support.speech import Folded, cut, parse
 
 from plumbline.dialects.api import Call, Utterance
 from plumbline.dialects.harmony import HarmonyParser, is_inside, write_harmony
-from plumbline.dialects.parser import Markup
+from plumbline.dialects.markup import Markup
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.events import FinishReason
 

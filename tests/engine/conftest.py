@@ -12,6 +12,7 @@ import torch
 from plumbline.engine.api import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.core import EngineCore
+from plumbline.engine.grammar import Matcher
 from plumbline.engine.runner import ModelRunner, NullRunner
 from plumbline.models.config import ModelConfig
 from plumbline.models.loader import random_model
@@ -54,12 +55,14 @@ class Driver:
         self.cached: dict[str, int] = {}
         self.finished: dict[str, FinishReason] = {}
 
-    def add(self, name: str, prompt: Sequence[int], **sampling: Any) -> None:
+    def add(
+        self, name: str, prompt: Sequence[int], *, matcher: Matcher | None = None, **sampling: Any
+    ) -> None:
         """Queue a request; sampling defaults to greedy."""
         extra = {key: sampling.pop(key) for key in ("cache_salt", "priority") if key in sampling}
         params = SamplingParams(**{"temperature": 0.0, **sampling})
         self.core.add(
-            GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra)
+            GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra), matcher
         )
 
     def step(self) -> None:

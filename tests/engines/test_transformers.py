@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from plumbline.engine.api import (
     TokenChunk,
 )
 from plumbline.engine.config import EngineConfig
+from plumbline.engine.grammar import LarkCompiler, Vocabulary
 from plumbline.engine.loop import PlumblineEngine
 from plumbline.engine.runner import ModelRunner
 from plumbline.engines.transformers import TransformersEngine
@@ -304,3 +306,52 @@ def test_after_stop_nothing_is_taken_and_what_ran_was_aborted(folder):
         return [chunk async for chunk in stream]
 
     asyncio.run(main())
+
+
+def test_answers_in_a_grammar_are_those_of_our_own_engine(folder: Path) -> None:
+    """Two engines, one matcher: greedy tokens under a grammar are the same, and they are in it."""
+    table = [bytes([token]) if token >= 32 else b"" for token in range(VOCAB)]
+    ends = frozenset({EOS})
+    known = Vocabulary(table, ends, ends, lambda text: list(text.encode()))
+    model = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
+    config = EngineConfig(
+        max_model_len=LIMIT, num_blocks=64, block_size=8, max_num_seqs=8, max_num_batched_tokens=64
+    )
+    runner = ModelRunner(model, num_blocks=64, block_size=8, device=torch.device("cpu"))
+    grammars = ['start: ("(" /[0-9]{1,4}/ ")"){1,3}', "start: /[a-f]{3,9}/", 'start: "GO"']
+
+    async def main() -> None:
+        reference = TransformersEngine.from_folder(
+            folder, model="tiny", dtype=torch.float32, grammars=lambda _: LarkCompiler(known)
+        )
+        ours = PlumblineEngine(config, runner, model="tiny", eos_token_ids=ends, grammars=LarkCompiler(known))
+        found: list[list[list[int]]] = []
+        for engine in (reference, ours):
+            await engine.start()
+            assert "grammar" in engine.info.features
+            wanted = [
+                request(f"{name}{number}", prompt, grammar=grammar, max_tokens=40, min_tokens=4)
+                for name, prompt in PROMPTS.items()
+                for number, grammar in enumerate(grammars)
+            ]
+            answers = await asyncio.gather(*(collect(engine, each) for each in wanted))
+            assert all(chunks[-1].finish_reason == "stop" for chunks in answers)
+            found.append([tokens(chunks) for chunks in answers])
+            await engine.stop()
+        assert found[0] == found[1]
+        texts = [bytes(token for token in answer if token != EOS).decode() for answer in found[0]]
+        assert all(text == "GO" for text in texts[2::3])
+        assert all(re.fullmatch(r"[a-f]{3,9}", text) for text in texts[1::3])
+
+    asyncio.run(main())
+
+
+def test_without_a_compiler_a_grammar_is_refused(play) -> None:
+    async def scenario(engine: TransformersEngine) -> None:
+        assert "grammar" not in engine.info.features
+        with pytest.raises(RefusedRequestError):
+            await engine.check_grammar('start: "a"')
+        with pytest.raises(RefusedRequestError):
+            await collect(engine, request("a", [5], grammar='start: "a"'))
+
+    play(scenario)

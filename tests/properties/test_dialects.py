@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import zip_longest
-from zlib import crc32
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
-from support.speeches import DIALECTS, Dialect, Folded, Plan, cut, cut_bytes, fold, plans, same, sizes
+from support.plans import Plan, plans, sizes
+from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.api import Call, Utterance
-from plumbline.events import FinishReason, TextDelta, ToolCallDelta
+from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
 
@@ -81,11 +81,6 @@ def tokens(text: str) -> Iterator[bytes]:
     return (_POCKET.table[token_id] for token_id in _POCKET.encode_text(text))
 
 
-def some(plan: Plan, dialects: Sequence[Dialect]) -> list[Dialect]:
-    """A third of the dialects, another one for each plan: for laws that are dear to try."""
-    return list(dialects[crc32(str(plan).encode()) % 3 :: 3])
-
-
 def without_stump(dialect: Dialect, text: str) -> str:
     """The text without a beginning of a marker that is too short or too much of a word to be taken for one."""
     stumps = [m[:1] for m in dialect.markers]
@@ -118,15 +113,13 @@ def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
 
 
 @laws
-@given(plan=plans, lengths=sizes)
-def test_bytes_tokens_and_characters_give_the_same_message(plan: Plan, lengths: list[int]) -> None:
-    for dialect in some(plan, DIALECTS):
+@given(plan=plans)
+def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
+    for dialect in DIALECTS:
         text = dialect.write(dialect.utterance(plan))
         whole = dialect.read([text], plan)
-        raw = text.encode()
-        assert dialect.read(cut_bytes(raw[i : i + 1] for i in range(len(raw))), plan) == whole, dialect
+        assert dialect.read(cut_bytes(bytes([byte]) for byte in text.encode()), plan) == whole, dialect
         assert dialect.read(cut_bytes(tokens(text)), plan) == whole, dialect
-        assert dialect.read(list(text), plan) == whole, dialect
 
 
 @laws
@@ -154,7 +147,7 @@ def test_the_message_of_a_prefix_is_a_prefix_of_the_message(
     for dialect in READING:
         text = dialect.write(dialect.utterance(plan))
         parser = dialect.parser(plan)
-        events = []
+        events: list[OutputEvent] = []
         earlier = fold([])
         position = 0
         for place in sorted(places):
@@ -190,17 +183,34 @@ def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
 @laws
 @given(first=plans, second=plans, lengths=sizes)
 def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -> None:
-    for dialect in some(first, DIALECTS):
+    for dialect in DIALECTS:
         texts = [dialect.write(dialect.utterance(plan)) for plan in (first, second)]
-        alone = [dialect.read([text], plan)[0] for text, plan in zip(texts, (first, second), strict=True)]
-        parsers = [dialect.parser(first), dialect.parser(second)]
-        events: list[list] = [[], []]
-        for pieces in zip_longest(cut(texts[0], lengths), cut(texts[1], lengths), fillvalue=""):
-            for parser, piece, into in zip(parsers, pieces, events, strict=True):
-                into += parser.push(TextDelta(piece))
-        for parser, into in zip(parsers, events, strict=True):
-            into += parser.finish("stop")
-        assert [fold(into) for into in events] == alone, dialect
+        one, other = dialect.parser(first), dialect.parser(second)
+        events: list[OutputEvent] = []
+        for pieces in zip_longest(*(cut(text, lengths) for text in texts), fillvalue=""):
+            events += one.push(TextDelta(pieces[0]))
+            other.push(TextDelta(pieces[1]))
+        events += one.finish("stop")
+        assert fold(events) == dialect.read([texts[0]], first)[0], dialect
+
+
+@laws
+@given(plan=plans, lengths=sizes, place=st.floats(0, 1.5), reason=st.sampled_from(["stop", "length"]))
+def test_logprobs_are_those_of_the_text(
+    plan: Plan, lengths: list[int], place: float, reason: FinishReason
+) -> None:
+    for dialect in READING:
+        text = dialect.write(dialect.utterance(plan))
+        text = text[: int(place * len(text))]
+        parser = dialect.parser(plan, logprobs=True)
+        events: list[OutputEvent] = []
+        for piece in filter(None, cut(text, lengths)):
+            events += parser.push(TextDelta(piece, (Logprob(piece, 0, piece.encode(), piece, -1.0),)))
+        events += parser.finish(reason)
+        entries = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+        content = fold(events).content
+        assert "".join(entry.text for entry in entries) == content, (dialect, text)
+        assert b"".join(entry.raw for entry in entries) == content.encode(), (dialect, text)
 
 
 @laws
@@ -235,6 +245,24 @@ def test_arguments_come_while_they_are_written(filling: str) -> None:
         assert max(len(delta.arguments) for delta in deltas) < 40, dialect
         deltas += [event for event in parser.finish("stop") if isinstance(event, ToolCallDelta)]
         assert json.loads("".join(delta.arguments for delta in deltas)) == arguments, dialect
+
+
+def test_no_nesting_is_too_deep_for_a_reader() -> None:
+    for dialect in DIALECTS:
+        if dialect.tool is None:
+            continue
+        for depth in (15, 40, 100):
+            value: object = 1.5
+            for _ in range(depth):
+                value = {"größe": [value]}
+            call = Call("f", json.dumps({"größe": value}))
+            text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+            for said in (
+                text,
+                text.partition("1.5")[0] + "[" * 3000,
+                text.partition("1.5")[0] + '{"a":' * 3000,
+            ):
+                assert dialect.read([said], reason="length") == dialect.read(cut(said, [7]), reason="length")
 
 
 def test_unread_text_stays_short() -> None:

@@ -67,7 +67,7 @@ def test_training_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> No
         assert torch.equal(value, pieces.state_dict()[name])
 
 
-def test_the_seed_decides(tmp_path: Path) -> None:
+def test_the_seed_decides() -> None:
     tokenizer = vocabulary.build(SMALL)
     one, two, again = (
         training.learn(SMALL, tokenizer, seed=seed, max_seconds=0)[0].state_dict() for seed in (1, 2, 1)

@@ -98,3 +98,42 @@ def test_responses(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
     items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
     told = ask()
     assert "clear" in told.output_text
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3])
+def test_a_budget_for_thinking_is_kept(client: openai.OpenAI, budget: int) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Say hello three times."}],
+        reasoning_effort="low",
+        extra_body={"thinking_token_budget": budget},
+    )
+    assert answer.usage is not None
+    details = answer.usage.completion_tokens_details
+    assert details is not None
+    # The markers of the thinking and the line feed after the first count with it, but not against the budget.
+    assert details.reasoning_tokens is not None
+    assert details.reasoning_tokens <= budget + 2
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].message.content
+
+
+def test_a_budget_and_a_schema_hold_together(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    response = client.responses.create(
+        model=MODEL,
+        input="Say hello three times.",
+        reasoning={"effort": "low"},
+        text={"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}},
+        extra_body={"thinking_token_budget": 4},
+        max_output_tokens=200,
+    )
+    if response.status == "completed":
+        assert list(json.loads(response.output_text)) == ["n"]
+    assert response.usage is not None
+    assert response.usage.output_tokens_details.reasoning_tokens <= 6

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 from support.live import Live
 from support.models import GatedEngine, until
@@ -243,3 +244,46 @@ def test_a_shutdown_lets_a_running_stream_finish(gated: tuple[Live, GatedEngine]
     assert engine.aborted == []
     server.thread.join(20)
     assert not server.thread.is_alive()
+
+
+class Trip(pydantic.BaseModel):
+    """What the client wants to have."""
+
+    city: Literal["Lima", "Oslo"]
+    days: Annotated[int, pydantic.Field(ge=1, le=9)]
+    stops: Annotated[list[bool], pydantic.Field(max_length=2)]
+
+
+def test_parse_gives_the_client_its_own_types(ours: openai.OpenAI) -> None:
+    """SO-01 as its users meet it: `.parse()` sends a strict schema and reads the answer into a model."""
+    chat = ours.chat.completions.parse(
+        model="test-model", messages=USER, response_format=Trip, temperature=1, max_tokens=200
+    )
+    assert isinstance(chat.choices[0].message.parsed, Trip)
+    response = ours.responses.parse(
+        model="test-model", input="hello", text_format=Trip, temperature=1, max_output_tokens=200
+    )
+    assert isinstance(response.output_parsed, Trip)
+
+
+def test_the_stream_helpers_parse_too(ours: openai.OpenAI) -> None:
+    with ours.chat.completions.stream(
+        model="test-model", messages=USER, response_format=Trip, temperature=1, max_tokens=200
+    ) as stream:
+        kinds = {event.type for event in stream}
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Trip)
+    assert {"content.delta", "content.done"} <= kinds
+    with ours.responses.stream(
+        model="test-model", input="hello", text_format=Trip, temperature=1, max_output_tokens=200
+    ) as events:
+        kinds = {event.type for event in events}
+        assert isinstance(events.get_final_response().output_parsed, Trip)
+    assert "response.output_text.delta" in kinds
+
+
+def test_a_schema_that_cannot_be_held_is_a_bad_request(ours: openai.OpenAI) -> None:
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"not": {}}}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        ours.chat.completions.create(model="test-model", messages=USER, response_format=schema)
+    assert caught.value.code == "invalid_json_schema"
+    assert caught.value.param == "response_format"

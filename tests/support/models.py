@@ -17,12 +17,13 @@ from plumbline.engine.api import (
     TokenLogprob,
 )
 from plumbline.engine.config import EngineConfig
+from plumbline.engine.grammar import LarkCompiler
 from plumbline.engine.loop import PlumblineEngine
 from plumbline.engine.runner import ModelRunner
 from plumbline.engines.scripted import Script, ScriptedEngine
 from plumbline.models import ModelConfig, random_model
 from plumbline.protocols.common import Defaults
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading import ServedModel, vocabulary
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
@@ -287,4 +288,11 @@ def tiny_engine(**changes: Any) -> PlumblineEngine:
     runner = ModelRunner(
         model, num_blocks=config.num_blocks, block_size=config.block_size, device=torch.device("cpu")
     )
-    return PlumblineEngine(config, runner, model="tiny", eos_token_ids=frozenset({EOS}))
+    ends = frozenset({EOS})
+    return PlumblineEngine(
+        config,
+        runner,
+        model="tiny",
+        eos_token_ids=ends,
+        grammars=LarkCompiler(vocabulary(TOKENIZER, ends, TOKENIZER.vocab_size)),
+    )

@@ -13,11 +13,11 @@ from itertools import cycle
 from typing import Any
 
 import msgspec
-from hypothesis import strategies as st
 
 from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
 from plumbline.dialects.harmony import HarmonyParser
-from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.dialects.write import write_utterance
 from plumbline.events import (
@@ -29,86 +29,17 @@ from plumbline.events import (
     ToolCallEnd,
     ToolCallStart,
 )
+from support.plans import LOOSE, MARKS, NAMES, SCHEMA, Plan
 
 __all__ = [
     "DIALECTS",
     "Dialect",
     "Folded",
-    "Plan",
     "ReadCall",
     "cut",
     "cut_bytes",
     "fold",
-    "plans",
     "same",
-    "sizes",
-]
-
-NAMES = ("get_weather", "ping", "search-docs", "ns.lookup", "f")
-PROPERTIES: dict[str, Any] = {
-    "city": {"type": "string"},
-    "count": {"type": "integer"},
-    "ratio": {"type": "number"},
-    "flag": {"type": "boolean"},
-    "nothing": {"type": "null"},
-    "tags": {"type": "array", "items": {"type": "string"}},
-    "größe": {
-        "type": "object",
-        "properties": {
-            "x-1": {"type": "integer"},
-            "s": {"type": "string"},
-            "rows": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}},
-            "deep": {"type": "object", "properties": {"n": {"type": "null"}}},
-        },
-    },
-    "note": {"type": "string"},
-}
-SCHEMA: dict[str, Any] = {"type": "object", "properties": PROPERTIES}
-LOOSE: dict[str, Any] = {"type": "object"}
-"""A schema that says nothing: for formats that show by themselves what a value is."""
-
-_MARKS = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007"
-"""Places for markers; which marker stands there depends on the dialect."""
-_PLAIN = [
-    "a",
-    " ",
-    "word",
-    "é",
-    "€",
-    "🎉",
-    "\n",
-    "<",
-    ">",
-    "{",
-    "}",
-    "[",
-    "]",
-    "`",
-    "|",
-    "(",
-    ")",
-    "=",
-    ",",
-    ":",
-    ";",
-]
-_ODD = [
-    '"',
-    "'",
-    "\\",
-    "\\n",
-    "\\u00fc",
-    "\t",
-    "\r\n",
-    "\x00",
-    "\u2028",
-    "null",
-    "True",
-    "1",
-    "</",
-    "<|",
-    "]<",
-    '"""',
 ]
 
 
@@ -176,14 +107,6 @@ def fold(events: Iterable[OutputEvent]) -> Folded:
     return Folded("".join(reasoning), content, tuple(parts))
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """An utterance before it is known in which dialect."""
-
-    reasoning: str | None
-    parts: tuple[str | tuple[str, dict[str, Any]], ...]
-    loose: bool
-
-
 class Dialect:
     """A tool dialect with a reasoning dialect that fits it, either of which may be missing."""
 
@@ -236,9 +159,9 @@ class Dialect:
 
     def fill(self, text: str) -> str:
         """Markers of this dialect where the plan has places for them."""
-        if not any(mark in text for mark in _MARKS):
+        if not any(mark in text for mark in MARKS):
             return text
-        for number, mark in enumerate(_MARKS):
+        for number, mark in enumerate(MARKS):
             text = text.replace(mark, self.atoms[(number * 5 + number) % len(self.atoms)])
         return text
 
@@ -263,11 +186,15 @@ class Dialect:
 
     # Reading
 
-    def parser(self, plan: Plan | None = None) -> DialectParser:
+    def parser(self, plan: Plan | None = None, *, logprobs: bool = False) -> DialectParser:
         """A parser for one answer."""
         inside = self.reasoning is not None and self.reasoning.starts_inside
         return self.kind(
-            self.markup, self.tools(plan), inside=inside, new_id=lambda name, number: f"{name}-{number}"
+            self.markup,
+            self.tools(plan),
+            inside=inside,
+            new_id=lambda name, number: f"{name}-{number}",
+            logprobs=logprobs,
         )
 
     def read(
@@ -322,55 +249,10 @@ def cut_bytes(pieces: Iterable[bytes]) -> Iterator[str]:
     """Pieces of bytes as pieces of text, each as soon as its characters are complete."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for piece in pieces:
-        yield decoder.decode(piece)
+        if text := decoder.decode(piece):
+            yield text
     yield decoder.decode(b"", final=True)
 
-
-# What is drawn
-
-sizes = st.lists(st.integers(0, 9), min_size=1, max_size=5)
-"""Lengths of pieces."""
-
-_texts = st.lists(st.sampled_from([*_PLAIN, *_MARKS]), min_size=1, max_size=8).map("".join)
-_strings = st.lists(st.sampled_from([*_PLAIN, *_ODD, *_MARKS]), max_size=6).map("".join)
-_integers = st.sampled_from([0, 1, -7, 42, 2**53 + 1, -(10**30)])
-_numbers = st.sampled_from([0.5, -1.25, 1e300, 5e-324, 3.0, 7, 123456789.123])
-_objects = st.fixed_dictionaries(
-    {},
-    optional={
-        "x-1": _integers,
-        "s": _strings,
-        "rows": st.lists(st.lists(st.booleans(), max_size=2), max_size=2),
-        "deep": st.sampled_from([{}, {"n": None}]),
-    },
-)
-_values = {
-    "city": _strings,
-    "count": _integers,
-    "ratio": _numbers,
-    "flag": st.booleans(),
-    "nothing": st.none(),
-    "tags": st.lists(_strings, max_size=3),
-    "größe": _objects,
-    "note": _strings,
-}
-
-
-@st.composite
-def _arguments(draw: st.DrawFn) -> dict[str, Any]:
-    keys = draw(st.lists(st.sampled_from(list(_values)), max_size=3, unique=True))
-    return {key: draw(_values[key]) for key in keys}
-
-
-plans = st.builds(
-    Plan,
-    reasoning=st.none() | _texts,
-    parts=st.lists(_texts | st.tuples(st.sampled_from(NAMES), _arguments()), min_size=1, max_size=4).map(
-        tuple
-    ),
-    loose=st.booleans(),
-)
-"""Utterances that any dialect can carry."""
 
 # What is tried
 

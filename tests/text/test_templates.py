@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -208,7 +208,6 @@ def ours(family: str, prompt: ChatPrompt) -> str | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=60)
 @given(data=st.data())
 def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str, data: st.DataObject) -> None:
     messages = data.draw(conversations())

@@ -1,5 +1,43 @@
 """The scenarios and checks, by API surface. Importing this package registers all of them."""
 
-from plumbline_conformance.checks import chat, chat_stream, completions, errors, models, responses
+from plumbline_conformance.checks import (
+    chat,
+    chat_forced,
+    chat_formed,
+    chat_logprobs,
+    chat_reasoning,
+    chat_stop,
+    chat_stream,
+    chat_tools,
+    completions,
+    errors,
+    hostile,
+    models,
+    refusals,
+    responses,
+    responses_forms,
+    responses_inputs,
+    responses_state,
+    responses_tools,
+)
 
-__all__ = ["chat", "chat_stream", "completions", "errors", "models", "responses"]
+__all__ = [
+    "chat",
+    "chat_forced",
+    "chat_formed",
+    "chat_logprobs",
+    "chat_reasoning",
+    "chat_stop",
+    "chat_stream",
+    "chat_tools",
+    "completions",
+    "errors",
+    "hostile",
+    "models",
+    "refusals",
+    "responses",
+    "responses_forms",
+    "responses_inputs",
+    "responses_state",
+    "responses_tools",
+]

@@ -30,9 +30,9 @@ def stream_text(target: Target) -> Steps:
     yield from whole_and_streamed("/chat/completions", body, _whole, _streamed)
 
 
-def _whole(answer: Any) -> object:
+def _whole(exchange: Exchange) -> object:
     """What a stream has to say as well: text and the reason of its end."""
-    choice = answer["choices"][0]
+    choice = exchange.json["choices"][0]
     return choice["message"].get("content") or "", choice["finish_reason"]
 
 

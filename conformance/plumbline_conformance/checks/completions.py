@@ -17,7 +17,7 @@ def _body(target: Target, **fields: object) -> dict[str, object]:
     return {"model": target.model, "prompt": PROMPTS, "max_tokens": 6, "temperature": 0, "seed": 1, **fields}
 
 
-@scenario("completions/text", "Two prompts")
+@scenario("completions/text", "Two prompts", needs=("completions",))
 def completions_text(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target))
 
@@ -40,7 +40,7 @@ def completions_text_usage(seen: Transcript) -> Iterator[Problem]:
     yield from usage_adds_up(answer.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
 
-@scenario("completions/stream", "Two prompts, streamed")
+@scenario("completions/stream", "Two prompts, streamed", needs=("completions",))
 def completions_stream(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, stream=True))
 
@@ -65,7 +65,7 @@ def completions_stream_shape(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="one id", actual=", ".join(sorted(ids)), pointer="id")
 
 
-@scenario("completions/echo", "Two prompts that are to be repeated, with logprobs")
+@scenario("completions/echo", "Two prompts that are to be repeated, with logprobs", needs=("completions",))
 def completions_echo(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, echo=True, logprobs=1))
 

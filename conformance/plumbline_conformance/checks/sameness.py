@@ -8,7 +8,6 @@ rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
 
 from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.checks.common import accepted, at
@@ -16,29 +15,29 @@ from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]
 
-Whole = Callable[[Any], object]
-Streamed = Callable[[Exchange], object]
+Reading = Callable[[Exchange], object]
+"""What an answer says, in a form that whole and streamed answers share."""
 
 
 def whole_and_streamed(
-    path: str, body: dict[str, object], of_whole: Whole, of_stream: Streamed
+    path: str, body: dict[str, object], of_whole: Reading, of_stream: Reading
 ) -> Generator[Request, Exchange, None]:
     """Two requests, or four if their answers differ. The last one is a stream in either case."""
     for _ in range(2):
         whole = yield Request(path=path, json=body)
         streamed = yield Request(path=path, json={**body, "stream": True})
         try:
-            if of_whole(accepted(whole).json) == of_stream(streamed):
+            if of_whole(accepted(whole)) == of_stream(streamed):
                 return
         except (Inconclusive, Rejected, Broken, LookupError, TypeError, AttributeError):
             return  # The checks of shape will say what is wrong.
 
 
-def same(seen: Transcript, of_whole: Whole, of_stream: Streamed) -> Iterator[Problem]:
+def same(seen: Transcript, of_whole: Reading, of_stream: Reading) -> Iterator[Problem]:
     """CHAT-19, RS-16."""
     at(seen, 1)
     try:
-        wholes = [of_whole(accepted(exchange).json) for exchange in seen.exchanges[0::2]]
+        wholes = [of_whole(accepted(exchange)) for exchange in seen.exchanges[0::2]]
         streams = [of_stream(exchange) for exchange in seen.exchanges[1::2]]
     except (LookupError, TypeError, AttributeError) as error:
         raise Inconclusive("the answers are not of the documented shape; other checks say how") from error
@@ -46,4 +45,4 @@ def same(seen: Transcript, of_whole: Whole, of_stream: Streamed) -> Iterator[Pro
         return
     if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
         raise Inconclusive("the same request was answered differently each time")
-    yield Problem(expected=repr(wholes[0]), actual=repr(streams[0]), pointer="the text")
+    yield Problem(expected=repr(wholes[0])[:400], actual=repr(streams[0])[:400], pointer="the text")

@@ -209,7 +209,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     after_close: str = "\n\n"
     """How models write the white space around it; none of it is part of the thinking or of the answer."""
     starts_inside: bool = False
-    """The model writes its thinking without opening it, and the prompt does not open it either."""
+    """The model writes its thinking without opening it, also where the prompt does not open it; a prompt that closes it
+    counts all the same."""
     call_ends: bool = False
     """A call ends the thinking even if its end was not written."""
     append: bool = False

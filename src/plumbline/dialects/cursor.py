@@ -50,16 +50,19 @@ class Finder:
         least: how much of a marker has to stand at the cut end of an output to be taken for one, and not for text.
     """
 
-    __slots__ = ("_beginnings", "_firsts", "_longest", "_pattern", "least", "markers")
+    __slots__ = ("_beginnings", "_longest", "_pattern", "_scan", "least", "markers")
 
     def __init__(self, markers: Iterable[str], *, least: int = 1) -> None:
         self.least = least
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
         longest_first = sorted(self.markers, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        whole = [re.escape(marker) for marker in longest_first]
+        self._pattern = re.compile("|".join(whole)) if whole else None
+        # Beginnings at the end come first: of `<a` and `<ab`, the former may still become the latter.
+        beginnings = [f"{_beginning(marker)}\\Z" for marker in longest_first if len(marker) > 1]
+        self._scan = re.compile("|".join([*beginnings, *whole]))
         self._beginnings = frozenset(m[:size] for m in self.markers for size in range(1, len(m)))
         self._longest = max(map(len, self.markers), default=0)
-        self._firsts = re.compile("|".join(sorted({re.escape(marker[0]) for marker in self.markers})))
 
     def search(self, text: str, start: int, closed: bool) -> tuple[int, str | None]:
         """Where the text before the first marker ends, and the marker, or None if there is none yet.
@@ -69,13 +72,13 @@ class Finder:
         """
         if self._pattern is None:
             return len(text), None
-        match = self._pattern.search(text, start)
-        if closed:
-            return (len(text), None) if match is None else (match.start(), match.group())
-        hold = self.begins(text, start)
-        if match is None or hold <= match.start():
-            return hold, None
-        return match.start(), match.group()
+        match = (self._pattern if closed else self._scan).search(text, start)
+        if match is None:
+            return len(text), None
+        found = match.group()
+        if not closed and match.end() == len(text) and found in self._beginnings:
+            return match.start(), None
+        return match.start(), found
 
     def at(self, text: str, start: int, closed: bool) -> tuple[bool, str | None]:
         """Whether it is certain which marker stands at `start`, and which it is, if any."""
@@ -85,13 +88,11 @@ class Finder:
         match = self._pattern.match(text, start) if self._pattern is not None else None
         return True, None if match is None else match.group()
 
-    def begins(self, text: str, start: int) -> int:
-        """Where at the end of the text a marker may be beginning; the text's length if none is."""
-        tail = max(start, len(text) - self._longest + 1)
-        for match in self._firsts.finditer(text, tail):
-            if text[match.start() :] in self._beginnings:
-                return match.start()
-        return len(text)
+
+def _beginning(marker: str) -> str:
+    """A pattern of every beginning of the marker that is not the whole."""
+    first, *rest = map(re.escape, marker[:-1])
+    return first + "".join(f"(?:{char}" for char in rest) + ")?" * len(rest)
 
 
 @lru_cache(maxsize=1024)

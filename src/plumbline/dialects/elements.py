@@ -18,6 +18,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import with_definitions
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["ElementCall"]
 
@@ -25,7 +26,7 @@ _NAME = re.compile(r"[^\s<>\"']+")
 _TAG = re.compile(r"[^\s<>/]+")
 _STRING = frozenset(("string",))
 _MAX_DEPTH = 64
-_GRAMMAR_DEPTH = 4
+_GRAMMAR_DEPTH = 3
 """How deep values nest in a grammar where the schema does not say what they are."""
 _ITEM = "item"
 
@@ -104,7 +105,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         call.arguments('"')
 
         def write(piece: str, _: int) -> None:
-            call.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+            call.arguments(quoted_text(piece))
 
         if (yield from cursor.until(finder(self.tag), write)) is None:
             raise EndOfOutputError("expected the end of an element")
@@ -137,13 +138,10 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             return coerce(text, types)
         if as_array or (not types and {name for name, _ in found} == {_ITEM}):
             return f"[{', '.join(value for _, value in found)}]"
-        members = dict(reversed(found))  # The first of several counts.
-        ordered = ((name, members[name]) for name in dict.fromkeys(name for name, _ in found))
-        return (
-            "{"
-            + ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in ordered)
-            + "}"
-        )
+        members: dict[str, str] = {}
+        for name, value in found:
+            members.setdefault(name, value)  # The first of several counts.
+        return "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {v}" for k, v in members.items()) + "}"
 
     # Writing
 
@@ -174,7 +172,11 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
             options.append(grammar.sequence([some, grammar.literal(end)]))
-        if "object" in types:
+        if "object" in types and not schema.get("properties"):
+            # Names that the schema does not know cannot be closed again by a grammar. JSON is understood as well.
+            whole = with_definitions({**schema, "type": "object"}, root)
+            options.append(grammar.sequence([grammar.json(whole), grammar.literal(end)]))
+        elif "object" in types:
             required = schema.get("required") or ()
             parts = []
             for name, value in (schema.get("properties") or {}).items():

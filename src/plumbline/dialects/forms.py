@@ -62,10 +62,10 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
                             call.arguments("".join(held))
                     elif key in argument_keys and held is None and not begun:
                         held = []
-                        if name is not None and char != '"':
+                        if name is not None and char == "{":
                             call.begin(name)
                             begun = True
-                            yield from _arguments(cursor, call)
+                            yield from json_value(cursor, call.arguments)
                         else:
                             yield from _held_arguments(cursor, held)
                             if name is not None:
@@ -208,18 +208,8 @@ def _ignore(_: str) -> None:
     """Takes what means nothing."""
 
 
-def _arguments(cursor: Cursor, call: CallSink) -> Steps[None]:
-    """Arguments as they come; `null` stands for none."""
-    if (yield from cursor.peek()) == "{":
-        yield from json_value(cursor, call.arguments)
-        return
-    held: list[str] = []
-    yield from _held_arguments(cursor, held)
-    call.arguments("".join(held))
-
-
 def _held_arguments(cursor: Cursor, held: list[str]) -> Steps[None]:
-    """Arguments that cannot be passed on yet. Some models write them as a string that holds JSON.
+    """Arguments that cannot be passed on yet. Some models write them as a string that holds JSON; null stands for none.
 
     Raises:
         MalformedError: they are no object.

@@ -13,6 +13,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import separated, with_definitions
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["BracedCall"]
 
@@ -20,7 +21,7 @@ _NAME = re.compile(r"[^\s\[\](){}<>|\"',;:]+")
 _BARE = re.compile(r"[^,{}\[\]<\n]+")
 _STRING = frozenset(("string",))
 _MAX_DEPTH = 32
-_GRAMMAR_DEPTH = 4
+_GRAMMAR_DEPTH = 3
 """How deep values nest in a grammar where the schema does not say what they are."""
 
 Write = Callable[[str], None]
@@ -95,7 +96,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         """The rest of a string, passed on while it is written."""
 
         def write_text(piece: str, _: int) -> None:
-            write(json.dumps(piece, ensure_ascii=False)[1:-1])
+            write(quoted_text(piece))
 
         write('"')
         if (yield from cursor.until(finder(self.quote), write_text)) is None:
@@ -184,6 +185,13 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
             for key, value in (schema.get("properties") or {}).items()
         ]
         inside = separated(grammar, items, ",")
+        if not items and schema.get("additionalProperties", True) is not False and 0 < depth < _GRAMMAR_DEPTH:
+            further = self._one(grammar, schema.get("additionalProperties"), root, depth + 1)
+            member = grammar.sequence(
+                [grammar.regex("[A-Za-z_][A-Za-z_0-9]*"), grammar.literal(":"), further]
+            )
+            more = grammar.repeat(grammar.sequence([grammar.literal(","), member]), 0, None)
+            inside = grammar.optional(grammar.sequence([member, more]))
         return grammar.sequence([grammar.literal("{"), *([inside] if inside else []), grammar.literal("}")])
 
     def _one(self, grammar: Grammar, schema: Any, root: Mapping[str, Any], depth: int) -> str:

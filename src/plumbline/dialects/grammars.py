@@ -19,23 +19,18 @@ def separated(grammar: Grammar, items: Sequence[tuple[str, bool]], separator: st
         separator: the text between two.
     """
     comma = grammar.literal(separator)
-    after: str | None = None
-    """What may follow once an item stands before it."""
-    alone: str | None = None
-    """The same if none does; None is nothing at all."""
-    optional = True
+    # From the last item to the first. Everything is kept flat, because grammars may not nest deeply.
+    after: list[str] = []  # What may follow once an item stands before it.
+    alone: list[str] = []  # What there may be if none does; nothing at all, if no item has to be there.
     for item, required in reversed(items):
-        first = item if after is None else grammar.sequence([item, after])
-        if required or alone is None:
-            alone_now = first
-        else:
-            alone_now = grammar.choice([first, alone])
-        optional = False if required else optional
-        one = grammar.sequence([comma, item])
-        one = one if required else grammar.optional(one)
-        after = one if after is None else grammar.sequence([one, after])
-        alone = alone_now
-    return grammar.optional(alone) if alone is not None and optional else alone
+        first = grammar.sequence([item, *after])
+        alone = [first] if required else [first, *alone]
+        further = grammar.sequence([comma, item])
+        after.insert(0, further if required else grammar.optional(further))
+    if not alone:
+        return None
+    some = grammar.choice(alone)
+    return some if any(required for _, required in items) else grammar.optional(some)
 
 
 def with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from json.encoder import encode_basestring
 from typing import Final
 
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps
 
-__all__ = ["JsonScanner", "json_string", "json_value"]
+__all__ = ["JsonScanner", "json_string", "json_value", "quoted_text"]
 
 _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT, _STRING, _ESCAPE, _HEX, _ATOM = range(10)
 
@@ -78,7 +79,7 @@ class JsonScanner:
                         self._state = _ESCAPE
                     else:  # A control character: JSON wants it escaped.
                         out.append(text[start:pos])
-                        out.append(json.dumps(char)[1:-1])
+                        out.append(quoted_text(char))
                         start = pos + 1
                     pos += 1
                 elif state == _ATOM:
@@ -171,6 +172,11 @@ class JsonScanner:
     def _value_done(self) -> None:
         self._state = _NEXT
         self.done = not self._stack
+
+
+def quoted_text(text: str) -> str:
+    """The text as it stands inside of a JSON string."""
+    return encode_basestring(text)[1:-1]
 
 
 def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:

@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.api import NewId, ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.api import NewId, Section
 from plumbline.dialects.cursor import (
     Cursor,
     EndOfOutputError,
-    Finder,
     MalformedError,
     Steps,
     Write,
 )
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.passage import SPACE, Passage
 from plumbline.dialects.spans import LogprobSpans
 from plumbline.events import (
     FinishReason,
@@ -37,52 +38,9 @@ from plumbline.events import (
     ToolCallStart,
 )
 
-__all__ = ["DialectParser", "Markup"]
+__all__ = ["DialectParser"]
 
-_SPACE = " \t\r\n"
 _MAX_ID = 64
-
-
-class Markup:
-    """What can be prepared once for a pair of dialects: which texts mean something, and where. Immutable."""
-
-    def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
-        self.tool = tool
-        self.reasoning = reasoning
-        self.sections: dict[str, tuple[Section, ...]] = {}
-        self.bare: tuple[Section, ...] = ()
-        silent = (tool.silent if tool else ()) + (reasoning.silent if reasoning else ())
-        if tool is not None:
-            for section in tool.sections:
-                for marker in filter(None, (*section.open, section.item_open)):
-                    self.sections[marker] = (*self.sections.get(marker, ()), section)
-            self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
-        self.in_text = Finder((*self.sections, *silent), least=2)
-        thinks = reasoning is not None and not reasoning.append
-        self.opens = reasoning.open if reasoning is not None and thinks else ()
-        self.closes = reasoning.close if reasoning is not None and thinks else ()
-        self.opening = Finder(self.opens)
-        self.at_boundary = Finder((*self.opens, *self.closes))
-        ends = tuple(self.sections) if reasoning is not None and reasoning.call_ends else ()
-        self.in_thought = Finder((*self.closes, *ends), least=2)
-        self.after_broken = {
-            id(section): Finder((*section.close, section.item_close, *self.sections))
-            for section in (tool.sections if tool else ())
-        }
-        self.markers = (
-            frozenset((*self.in_text.markers, *self.at_boundary.markers))
-            | frozenset(
-                marker
-                for section in (tool.sections if tool else ())
-                for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
-                if marker
-            )
-            | frozenset(reasoning.markers if reasoning is not None else ())
-        )
-        """Every text of this dialect; those that are control tokens have to be shown to the parser."""
-        self.closers = {
-            id(section): Finder(section.close) for section in (tool.sections if tool else ()) if section.close
-        }
 
 
 class DialectParser:
@@ -116,8 +74,8 @@ class DialectParser:
         self._new_id = new_id
         self._cursor = Cursor()
         # White space at the end of a text is held only where markup may follow it.
-        self._content = _Text(self._say, hold=holds or bool(markup.in_text.markers))
-        self._thought = _Text(self._think_aloud, hold=True)
+        self._content = Passage(self._say, hold=holds or bool(markup.in_text.markers))
+        self._thought = Passage(self._think_aloud, hold=True)
         self._spans = LogprobSpans() if logprobs else None
         self._out: list[OutputEvent] = []
         self._run_text: list[str] = []
@@ -128,7 +86,7 @@ class DialectParser:
         self._next_marker: str | None = None
         self._prose_offset: int | None = None
         reasoning = markup.reasoning
-        self._starts_inside = reasoning is not None and (inside or reasoning.starts_inside)
+        self._starts_inside = reasoning is not None and inside
         self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
         self.num_calls = 0
         self.warnings: list[str] = []
@@ -210,7 +168,8 @@ class DialectParser:
         reasoning = markup.reasoning
         if self._starts_inside and reasoning is not None:
             if reasoning.append:
-                self._say(reasoning.open[0] + reasoning.after_open, 0)
+                # What the prompt said is no text of the output, and has no logprobs.
+                self._run_text.append(reasoning.open[0] + reasoning.after_open)
             else:
                 yield from cursor.space()
                 yield from cursor.take_one(
@@ -238,7 +197,7 @@ class DialectParser:
         cursor, markup = self._cursor, self._markup
         if self._next_marker is not None:
             return False
-        while (char := (yield from cursor.peek())) and char in _SPACE:
+        while (char := (yield from cursor.peek())) and char in SPACE:
             self._content.wait(char, cursor.offset)
             cursor.pos += 1
         if not char:
@@ -288,7 +247,8 @@ class DialectParser:
         if len(sections) > 1:
             yield from cursor.space()
             char = yield from cursor.peek()
-            section = next((s for s in sections if not s.starts or (char and char in s.starts)), section)
+            fitting = [s for s in sections if char and char in s.starts]
+            section = (fitting or [s for s in sections if not s.starts] or [section])[0]
         at_item = bool(marker) and marker == section.item_open
         first = not at_item
         announced = False
@@ -330,8 +290,11 @@ class DialectParser:
             cursor.mark()
             self._prose_offset = start = cursor.offset
             if not (yield from self._another(section)):
-                cursor.unmark()
+                raw = cursor.unmark()
                 self._prose_offset = None
+                # White space that no markup follows may belong to text.
+                if space := raw[len(raw.rstrip(SPACE)) :]:
+                    self._content.wait(space, cursor.offset - len(space))
                 return True
 
     def _another(self, section: Section) -> Steps[bool]:
@@ -434,58 +397,3 @@ class _OpenCall:
 
     def arguments(self, text: str) -> None:
         self._parser.call_arguments(text)
-
-
-class _Text:
-    """Text of one kind. White space at its end is held until more text shows that it belongs to it.
-
-    Text that goes on behind markup keeps the white space before it, because without it two words would become one.
-    """
-
-    __slots__ = ("_emit", "_held", "_hold", "_skip", "_written")
-
-    def __init__(self, emit: Write, *, hold: bool) -> None:
-        self._emit = emit
-        self._hold = hold
-        self._held: list[tuple[str, int]] = []
-        self._skip = False
-        self._written = False
-
-    def write(self, piece: str, offset: int) -> None:
-        """More text."""
-        if self._skip and not self._written:
-            stripped = piece.lstrip(_SPACE)
-            offset += len(piece) - len(stripped)
-            piece = stripped
-        body = piece.rstrip(_SPACE) if self._hold or self._skip else piece
-        if body:
-            self._skip = False
-            self._written = True
-            if self._held:
-                for held, at in self._held:
-                    self._emit(held, at)
-                self._held = []
-            self._emit(body, offset)
-        if len(body) < len(piece):
-            self._held.append((piece[len(body) :], offset + len(body)))
-
-    def wait(self, space: str, offset: int) -> None:
-        """White space of which it is not known yet whether it belongs to the text."""
-        if self._written or not self._skip:
-            self._held.append((space, offset))
-
-    def drop(self) -> None:
-        """Markup stands here: the white space before and after it is none of the text's."""
-        self._held = []
-        self._skip = True
-
-    def flush(self) -> None:
-        """The output has ended: what is held belongs to the text, unless nothing but markup stands before it."""
-        if not self._skip:
-            for held, at in self._held:
-                self._emit(held, at)
-        self._held = []
-
-    def held_from(self, default: int) -> int:
-        """The offset of the first character that is held."""
-        return self._held[0][1] if self._held else default

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Final
 
 from plumbline.dialects.cursor import Cursor, MalformedError, Steps, finder
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["python_value"]
 
@@ -106,7 +106,7 @@ def _string(cursor: Cursor, write: Write) -> Steps[None]:
     ends = finder(quote, "\\")
 
     def write_text(piece: str, _: int) -> None:
-        write(json.dumps(piece, ensure_ascii=False)[1:-1])
+        write(quoted_text(piece))
 
     while True:
         marker = yield from cursor.until(ends, write_text)
@@ -142,7 +142,7 @@ def _escape(cursor: Cursor, write: Write) -> Steps[None]:
             cursor.pos += 1
         write(_character(int(digits, 8)))
     else:  # Python keeps the backslash of what is no escape.
-        write(json.dumps("\\" + char, ensure_ascii=False)[1:-1])
+        write(quoted_text("\\" + char))
 
 
 def _character(code: int) -> str:
@@ -150,7 +150,7 @@ def _character(code: int) -> str:
         raise MalformedError("there is no such character")
     if 0xD800 <= code < 0xE000:  # Half of a pair: JSON writes such halves as they are.
         return f"\\u{code:04x}"
-    return json.dumps(chr(code), ensure_ascii=False)[1:-1]
+    return quoted_text(chr(code))
 
 
 def _word(atom: str) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 from plumbline.dialects.api import NewId
 from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import MalformedError, Steps
-from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.parser import DialectParser
 
 __all__ = ["BadResponseTemplateError", "ResponseTemplate", "ResponseTemplateParser"]
 

@@ -10,7 +10,8 @@ from typing import Any
 from plumbline.dialects.api import IdStyle, NewId
 from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.harmony import is_inside as harmony_is_inside
-from plumbline.dialects.parser import DialectParser, Markup
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import Chosen
 from plumbline.dialects.response_template import ResponseTemplateParser
 
@@ -52,19 +53,21 @@ class Speech:
         )
 
     def shown_ids(self, *, calls: bool) -> frozenset[int]:
-        """The control tokens that the parser has to see: they are markers of the dialect."""
+        """The control tokens that the parser has to see: they are markers of the dialect, or parts of one."""
         template = self.chosen.template
         if template is not None:
             markers = template.markers
         else:
             markers = (self._markup if calls else self._without_tools).markers
-        return frozenset(self._added[text] for text in markers if text in self._added)
+        written = "\n".join(markers)
+        return frozenset(token_id for text, token_id in self._added.items() if text and text in written)
 
     def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
-        """Whether the prompt leaves the model inside its thinking.
+        """Whether the answer begins inside the model's thinking.
 
         A marker that is a token of its own is looked for among the ids, where text that a user has written cannot be
         taken for it. One that is plain text counts only as the very end of the prompt, which the template writes.
+        Where the prompt has no marker, the dialect says what its models do.
         """
         reasoning = self.chosen.reasoning
         if reasoning is None:
@@ -76,13 +79,20 @@ class Speech:
             return harmony_is_inside(tail, self._added, self._table)
         if opens:
             for token_id in reversed(tail):
-                if token_id in opens:
-                    return True
-                if token_id in closes or token_id in self._special_ids:
-                    return False
-            return False
-        last = b"".join(self._table[token_id] for token_id in tail[-64:]).decode("utf-8", "replace")
-        return last.rstrip().endswith(reasoning.open)
+                if token_id in opens or token_id in closes:
+                    return token_id in opens
+                if token_id in self._special_ids:
+                    break
+            return reasoning.starts_inside
+        last = b"".join(self._table[token_id] for token_id in tail[-64:]).decode("utf-8", "replace").rstrip()
+        if last.endswith((*reasoning.open, *reasoning.close)):
+            return last.endswith(reasoning.open)
+        return reasoning.starts_inside
+
+    def thinking(self) -> tuple[tuple[str, ...], str] | None:
+        """The texts that begin the thinking, and the one that ends it; None if the model's is not known."""
+        reasoning = self.chosen.reasoning
+        return None if reasoning is None or reasoning.append else (reasoning.open, reasoning.close[0])
 
     def parser(
         self,

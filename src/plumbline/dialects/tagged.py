@@ -14,6 +14,7 @@ from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.forms import numbered
 from plumbline.dialects.grammars import with_definitions
+from plumbline.dialects.json_text import quoted_text
 
 __all__ = ["TaggedCall"]
 
@@ -184,10 +185,9 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                 return grammar.until(after)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
-        narrowed = with_definitions(schema, root)
         if types and types != allowed_types(schema, root):
-            narrowed = {"allOf": [{"type": sorted(types)}, narrowed]}
-        return grammar.sequence([grammar.json(narrowed), grammar.literal(after)])
+            schema = {"allOf": [{"type": sorted(types)}, schema]}
+        return grammar.sequence([grammar.json(with_definitions(schema, root)), grammar.literal(after)])
 
     @property
     def _keyed(self) -> str:
@@ -240,7 +240,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                     first = False
                 if piece.endswith("\n"):
                     piece, held = piece[:-1], "\n"
-            call.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+            call.arguments(quoted_text(piece))
 
         if (yield from cursor.until(finder(self.end), write)) is None:
             raise EndOfOutputError(f"expected {self.end!r}")

@@ -22,6 +22,7 @@ __all__ = [
     "GenerateRequest",
     "RefusedRequestError",
     "SamplingParams",
+    "SpanLimit",
     "TokenChunk",
     "TokenLogprob",
 ]
@@ -30,11 +31,25 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
 
 
+class SpanLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the output that is bounded: thinking, as the server above knows it."""
+
+    max_tokens: int
+    """Tokens between its beginning and its end. When they are used up the end is forced."""
+    begin: tuple[tuple[int, ...], ...] = ()
+    """Token sequences, any of which begins it."""
+    end: tuple[int, ...]
+    """The token sequence that ends it; at least one token."""
+    inside: bool = False
+    """Generation starts inside of it."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen. Values are in range: the server checks them before they come here.
 
     The order of operations on the logits is: `logit_bias`, `allowed_token_ids` and banned ids, then the repetition,
-    frequency and presence penalties, then temperature, `top_k`, `top_p`, `min_p`, then one draw.
+    frequency and presence penalties, then the mask of `grammar`, then temperature, `top_k`, `top_p`, `min_p`, then one
+    draw.
     """
 
     temperature: float = 1.0
@@ -59,6 +74,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     """Ends the request in addition to the model's end-of-sequence ids; the token itself is part of the output."""
     ignore_eos: bool = False
+    span: SpanLimit | None = None
+    """A span of bounded length. It is stronger than a grammar, so the grammar has to allow its end."""
+    grammar: str | None = None
+    """Text in llguidance's dialect of Lark that the output is held to, from its first token on.
+
+    The grammar is stronger than `min_tokens` and `ignore_eos`: where it leaves nothing but an end, the request ends
+    with `stop`, and nothing follows a complete text. It cannot be combined with `allowed_token_ids`, which could take
+    its every token away.
+    """
     logprobs: int | None = None
     """None: no logprobs. k >= 0: the drawn token's logprob and the k most likely alternatives at each position."""
     prompt_logprobs: int | None = None
@@ -163,6 +187,14 @@ class Engine(Protocol):
             RefusedRequestError: the request asks for what this engine cannot do.
             EngineFullError: the queue is at its bound.
             EngineClosedError: the engine is shutting down or dead.
+        """
+        ...
+
+    async def check_grammar(self, grammar: str) -> None:
+        """Compile a grammar ahead of the request that will have it.
+
+        Raises:
+            RefusedRequestError: this engine holds no grammars, or not this one; the text says why.
         """
         ...
 

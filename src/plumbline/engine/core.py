@@ -10,6 +10,8 @@ import numpy as np
 
 from plumbline.engine.api import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engine.config import EngineConfig
+from plumbline.engine.grammar import Matcher
+from plumbline.engine.masks import MaskWorker
 from plumbline.engine.request import RequestState
 from plumbline.engine.runner import Drawn, Runner
 from plumbline.engine.scheduler import Scheduler, StepPlan
@@ -29,6 +31,7 @@ class EngineCore:
         self.scheduler = Scheduler(config)
         self._runner = runner
         self._slots = Slots(config, runner.device)
+        self._masks = MaskWorker(runner.vocab_size)
         self._eos_token_ids = eos_token_ids
         self._states: dict[str, RequestState] = {}
         self._arrivals = 0
@@ -41,14 +44,15 @@ class EngineCore:
         """Something runs or waits."""
         return self.scheduler.has_work
 
-    def add(self, request: GenerateRequest) -> None:
-        """Take a request that the port has checked."""
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Take a request that the port has checked, with the matcher of its grammar if it has one."""
         self._arrivals += 1
         state = RequestState(
             request,
             arrival=self._arrivals,
             eos_token_ids=self._eos_token_ids,
             max_model_len=self.config.max_model_len,
+            matcher=matcher,
         )
         self._states[request.request_id] = state
         self.scheduler.add(state)
@@ -86,8 +90,9 @@ class EngineCore:
                 self._slots.assign(entry.state)
                 self._runner.admit(entry.state)
         inputs = self._slots.stage(plan)
+        self._masks.start(inputs.draw_states)
         self._runner.forward(inputs)
-        outputs = self._settle(plan, self._runner.sample(inputs, self._slots))
+        outputs = self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
         self.num_steps += 1
         return outputs
 
@@ -151,6 +156,8 @@ class EngineCore:
             self.generation_tokens += 1
             token_ids = (token,)
             logprobs = None if logprob is None else (logprob,)
+        if state.finish_reason == "error":
+            return TokenChunk(finish_reason="error", error=state.error)
         if not first:
             return TokenChunk(token_ids=token_ids, logprobs=logprobs, finish_reason=state.finish_reason)
         return TokenChunk(

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -30,7 +30,9 @@ from plumbline.engine.api import (
 )
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.core import EngineCore, Output
+from plumbline.engine.grammar import GrammarCompiler, GrammarError, Matcher
 from plumbline.engine.runner import Runner
+from plumbline.engine.span import SpanMatcher
 
 __all__ = ["FEATURES", "Core", "PlumblineEngine", "ThreadedEngine"]
 
@@ -48,6 +50,7 @@ FEATURES = frozenset(
         "presence_penalty",
         "prompt_logprobs",
         "repetition_penalty",
+        "span",
         "stop_token_ids",
         "top_k",
     }
@@ -66,8 +69,8 @@ class Core(Protocol):
         """A step would do something."""
         ...
 
-    def add(self, request: GenerateRequest) -> None:
-        """Take a request that has been checked."""
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Take a request that has been checked, with the matcher of its grammar if it has one."""
         ...
 
     def abort(self, request_id: str) -> list[Output]:
@@ -91,6 +94,13 @@ class Core(Protocol):
         ...
 
 
+class _Submission(NamedTuple):
+    """A request on its way to the engine thread."""
+
+    request: GenerateRequest
+    matcher: Matcher | None
+
+
 class ThreadedEngine:
     """A core on a thread, behind the port. Create it, `await start()`, then `generate` from that event loop.
 
@@ -98,13 +108,19 @@ class ThreadedEngine:
         core: what computes.
         info: what the engine says of itself.
         max_in_flight: requests that may run and wait; one more is refused.
+        grammars: what compiles grammars; without it requests that have one are refused.
     """
 
-    def __init__(self, core: Core, info: EngineInfo, *, max_in_flight: int) -> None:
+    def __init__(
+        self, core: Core, info: EngineInfo, *, max_in_flight: int, grammars: GrammarCompiler | None = None
+    ) -> None:
+        if grammars is not None:
+            info = msgspec.structs.replace(info, features=info.features | {"grammar"})
         self._core = core
         self._info = info
+        self._grammars = grammars
         self._max_in_flight = max_in_flight
-        self._inbox: queue.SimpleQueue[GenerateRequest | str | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submission | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,7 +159,9 @@ class ThreadedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engine.api.Engine.generate`."""
-        stream = self._submit(request)
+        grammar, span = request.sampling.grammar, request.sampling.span
+        matcher = None if grammar is None else await self._compile(grammar)
+        stream = self._submit(request, matcher if span is None else SpanMatcher(span, matcher))
         finished = False
         try:
             while not finished:
@@ -154,6 +172,10 @@ class ThreadedEngine:
             self._streams.pop(request.request_id, None)
             if not finished:
                 self._inbox.put(request.request_id)
+
+    async def check_grammar(self, grammar: str) -> None:
+        """See `plumbline.engine.api.Engine.check_grammar`."""
+        await self._compile(grammar)
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
@@ -171,7 +193,15 @@ class ThreadedEngine:
             num_waiting=counted.num_waiting + self._inbox.qsize(),
         )
 
-    def _submit(self, request: GenerateRequest) -> asyncio.Queue[TokenChunk]:
+    async def _compile(self, grammar: str) -> Matcher:
+        if self._grammars is None:
+            raise RefusedRequestError("this engine holds no grammars", param="grammar")
+        try:
+            return await self._grammars.compile(grammar)
+        except GrammarError as error:
+            raise RefusedRequestError(str(error), param="grammar") from error
+
+    def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
         if self._closed or self._thread is None:
             raise EngineClosedError("The engine is shutting down.")
         if self._failed is not None:
@@ -183,7 +213,7 @@ class ThreadedEngine:
         self._check(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
-        self._inbox.put(request)
+        self._inbox.put(_Submission(request, matcher))
         return stream
 
     def _check(self, request: GenerateRequest) -> None:
@@ -206,6 +236,10 @@ class ThreadedEngine:
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):
                 raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
         allowed = request.sampling.allowed_token_ids
+        if allowed is not None and request.sampling.grammar is not None:
+            raise RefusedRequestError(
+                "allowed_token_ids cannot be combined with a grammar", param="allowed_token_ids"
+            )
         if allowed is not None:
             # While `min_tokens` puts the stop off, its ids cannot be drawn: something else has to be left.
             stops = request.sampling.stop_token_ids | self._info.eos_token_ids
@@ -263,8 +297,8 @@ class ThreadedEngine:
                 return True
             wait = False
             match message:
-                case GenerateRequest():
-                    core.add(message)
+                case _Submission():
+                    core.add(message.request, message.matcher)
                     if self._busy_since is None:
                         self._busy_since = time.monotonic()
                 case str():
@@ -296,7 +330,13 @@ class PlumblineEngine(ThreadedEngine):
     """Our own engine: continuous batching over paged blocks."""
 
     def __init__(
-        self, config: EngineConfig, runner: Runner, *, model: str, eos_token_ids: frozenset[int]
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        *,
+        model: str,
+        eos_token_ids: frozenset[int],
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -312,4 +352,5 @@ class PlumblineEngine(ThreadedEngine):
             EngineCore(config, runner, eos_token_ids),
             info,
             max_in_flight=config.max_num_seqs + config.max_num_waiting,
+            grammars=grammars,
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 
 from plumbline.engine.api import FinishReason, GenerateRequest, TokenLogprob
+from plumbline.engine.grammar import Matcher
 
 __all__ = ["RequestState"]
 
@@ -26,7 +27,10 @@ class RequestState:
         "arrival",
         "block_hashes",
         "block_ids",
+        "end_ids",
+        "error",
         "finish_reason",
+        "matcher",
         "max_len",
         "min_len",
         "num_cached_tokens",
@@ -43,7 +47,13 @@ class RequestState:
     )
 
     def __init__(
-        self, request: GenerateRequest, *, arrival: int, eos_token_ids: frozenset[int], max_model_len: int
+        self,
+        request: GenerateRequest,
+        *,
+        arrival: int,
+        eos_token_ids: frozenset[int],
+        max_model_len: int,
+        matcher: Matcher | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
@@ -64,11 +74,17 @@ class RequestState:
         self.max_len = self.num_prompt_tokens + wanted
         self.min_len = self.num_prompt_tokens + sampling.min_tokens
         self.stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else eos_token_ids)
+        # Where the output stands in its grammar. It belongs to the request and not to its slot, so a preemption does
+        # not touch it: only a drawn token moves it on.
+        self.matcher = matcher
+        self.end_ids = sampling.stop_token_ids | eos_token_ids
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )
         self.started = False
         self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        """For the finish reason `error`: what the client is told."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -93,4 +109,15 @@ class RequestState:
             self.finish_reason = "stop"
         elif length >= self.max_len:
             self.finish_reason = "length"
+        if self.matcher is not None:
+            self._follow(self.matcher, token_id)
         return self.finish_reason
+
+    def _follow(self, matcher: Matcher, token_id: int) -> None:
+        """Move the grammar on. Once it is complete nothing may follow, whatever else was asked for."""
+        if self.error is None and not matcher.accept(token_id):
+            self.error = "The grammar of this request failed: it did not take a token that it had allowed."
+        if self.error is not None:
+            self.finish_reason = "error"
+        elif matcher.is_done:
+            self.finish_reason = "stop"

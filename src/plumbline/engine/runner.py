@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engine.api import TokenLogprob
+from plumbline.engine.masks import StepMasks
 from plumbline.engine.request import RequestState
 from plumbline.engine.sampler import Sampler, logprob_rows
 from plumbline.engine.slots import Slots, StepInputs
@@ -63,8 +64,8 @@ class Runner(Protocol):
         """Compute the step's tokens and write their KV."""
         ...
 
-    def sample(self, inputs: StepInputs, slots: Slots) -> Drawn:
-        """Draw the tokens of the rows that `forward` has just computed."""
+    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
+        """Draw the tokens of the rows that `forward` has just computed, as far as the masks allow them."""
         ...
 
 
@@ -102,7 +103,7 @@ class ModelRunner:
         self._hidden = self._model.forward(inputs.token_ids, inputs.batch, self._kv)
 
     @torch.inference_mode()
-    def sample(self, inputs: StepInputs, slots: Slots) -> Drawn:
+    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
         """Logits of the drawing rows only, then the sampler."""
         hidden = self._hidden
         assert hidden is not None, "sample() follows forward()"
@@ -112,7 +113,7 @@ class ModelRunner:
             return Drawn(np.zeros(0, dtype=np.int64), [], prompt)
         all_rows_draw = len(inputs.draw_states) == hidden.shape[0]
         logits = self._model.compute_logits(hidden if all_rows_draw else hidden[inputs.draw_rows])
-        token_ids, logprobs = self._sampler.draw(logits, inputs.draw_states, inputs.draw_slots, slots)
+        token_ids, logprobs = self._sampler.draw(logits, inputs.draw_states, inputs.draw_slots, slots, masks)
         return Drawn(token_ids, logprobs, prompt)
 
     def _score_prompt(
@@ -154,7 +155,8 @@ class NullRunner:
     def forward(self, inputs: StepInputs) -> None:
         """Nothing to compute."""
 
-    def sample(self, inputs: StepInputs, slots: Slots) -> Drawn:
-        """Uniform random tokens."""
+    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
+        """Uniform random tokens; there are no logits that a mask could change."""
+        assert masks is None, "a runner without logits holds no grammar"
         count = len(inputs.draw_states)
         return Drawn(self._random.integers(0, self._vocab_size, count), [None] * count)

@@ -1,8 +1,8 @@
 """From logits to one token per row, with logprobs.
 
-The order is the port's (`SamplingParams`): bias and bans, penalties, temperature, top_k, top_p, min_p, one draw. The
-kernels do the arithmetic; this module decides which rows need which of it. A row without bias, penalties, bans or
-logprobs costs nothing beyond the draw.
+The order is the port's (`SamplingParams`): bias and bans, penalties, the mask of a grammar, temperature, top_k, top_p,
+min_p, one draw. The kernels do the arithmetic; this module decides which rows need which of it. A row without bias,
+penalties, bans, grammar or logprobs costs nothing beyond the draw.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engine.api import SamplingParams, TokenLogprob
+from plumbline.engine.masks import StepMasks
 from plumbline.engine.request import RequestState
 from plumbline.engine.slots import Slots
-from plumbline_kernels.sampling import apply_penalties, sample
+from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["Sampler", "logprob_rows"]
 
@@ -50,18 +51,15 @@ class Sampler:
         """Prepare what a request with a slot needs; the counts start from what it has generated already."""
         sampling = state.sampling
         penalised = _penalised(sampling)
-        if not (
-            penalised
-            or sampling.logit_bias
-            or sampling.allowed_token_ids is not None
-            or (sampling.min_tokens and state.stop_ids)
-        ):
+        # With a grammar its mask is what puts the stop off: it knows whether anything else is left to draw.
+        delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
+        if not (penalised or sampling.logit_bias or sampling.allowed_token_ids is not None or delays_stop):
             self._filters.pop(state.slot, None)
             return
         self._filters[state.slot] = _RowFilter(
             bias=self._bias(sampling),
             banned=self._banned(sampling),
-            stop_ids=self._ids(sorted(state.stop_ids)) if sampling.min_tokens and state.stop_ids else None,
+            stop_ids=self._ids(sorted(state.stop_ids)) if delays_stop else None,
             prompt_mask=self._mask(state.token_ids[: state.num_prompt_tokens]) if penalised else None,
             counts=self._counts(state.token_ids[state.num_prompt_tokens :]) if penalised else None,
         )
@@ -71,7 +69,12 @@ class Sampler:
         self._filters.pop(slot, None)
 
     def draw(
-        self, logits: Tensor, states: list[RequestState], slots: NDArray[np.int64], arrays: Slots
+        self,
+        logits: Tensor,
+        states: list[RequestState],
+        slots: NDArray[np.int64],
+        arrays: Slots,
+        masks: StepMasks | None = None,
     ) -> tuple[NDArray[np.int64], list[TokenLogprob | None]]:
         """Draw one token per row.
 
@@ -80,6 +83,7 @@ class Sampler:
             states: the requests of the rows.
             slots: int64 [num_rows], their slots.
             arrays: the sampling numbers by slot.
+            masks: what the grammars of some of the rows allow.
 
         Returns:
             The token ids, int64 [num_rows], and a logprob entry for each row whose request asked for one.
@@ -88,6 +92,8 @@ class Sampler:
         raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None
         if self._filters:
             self._filter(logits, states)
+        if masks is not None:
+            self._forbid(logits, masks)
         temperature = arrays.temperature[slots]
         if not temperature.any():
             drawn = torch.argmax(logits, dim=-1)
@@ -144,6 +150,15 @@ class Sampler:
                 self._floats([p.presence_penalty for p in params]),
             )
             logits[penalised] = part
+
+    def _forbid(self, logits: Tensor, masks: StepMasks) -> None:
+        bitmask = torch.from_numpy(masks.bitmask).to(self._device, non_blocking=True)
+        if len(masks.rows) == logits.shape[0]:
+            apply_bitmask(logits, bitmask)
+            return
+        part = logits[masks.rows]
+        apply_bitmask(part, bitmask)
+        logits[masks.rows] = part
 
     def _bias(self, sampling: SamplingParams) -> tuple[Tensor, Tensor] | None:
         if not sampling.logit_bias:

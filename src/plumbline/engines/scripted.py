@@ -13,6 +13,7 @@ from plumbline.engine.api import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    RefusedRequestError,
     TokenChunk,
 )
 
@@ -60,8 +61,14 @@ class ScriptedEngine:
         for stopped in self._running.values():
             stopped.set()
 
+    async def check_grammar(self, grammar: str) -> None:
+        """Refused: a script says what it says."""
+        raise RefusedRequestError("this engine holds no grammars", param="grammar")
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Play the script of this request."""
+        if request.sampling.grammar is not None:
+            await self.check_grammar(request.sampling.grammar)
         if self._closed:
             raise EngineClosedError("The engine is shutting down.")
         if len(self._running) >= self._max_inflight:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import inspect
 import logging
 from bisect import insort
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +26,12 @@ from plumbline.engine.api import (
     TokenLogprob,
 )
 from plumbline.engine.core import Output
+from plumbline.engine.grammar import GrammarCompiler, Matcher, num_words
 from plumbline.engine.loop import FEATURES, ThreadedEngine
+from plumbline.engine.masks import fill_mask
 from plumbline.engine.request import RequestState
 from plumbline.engine.sampler import logprob_rows
-from plumbline_kernels.sampling import apply_penalties, sample
+from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["TransformersEngine"]
 
@@ -45,6 +49,7 @@ class TransformersEngine(ThreadedEngine):
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
+        grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`."""
         config = hf_model.config.get_text_config()
@@ -60,6 +65,7 @@ class TransformersEngine(ThreadedEngine):
             _TransformersCore(hf_model, info, max_num_running),
             info,
             max_in_flight=max_num_running + max_num_waiting,
+            grammars=None if grammars is None else grammars(info),
         )
 
     @classmethod
@@ -72,15 +78,20 @@ class TransformersEngine(ThreadedEngine):
         device: torch.device | str = "cpu",
         max_model_len: int | None = None,
         max_num_waiting: int = 256,
+        grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
-        """Load a model folder; `dtype` None takes the one of its config."""
+        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes what compiles grammars."""
         from transformers import AutoModelForCausalLM
 
         hf_model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype if dtype is not None else "auto", local_files_only=True
         )
         return cls(
-            hf_model.to(device), model=model, max_model_len=max_model_len, max_num_waiting=max_num_waiting
+            hf_model.to(device),
+            model=model,
+            max_model_len=max_model_len,
+            max_num_waiting=max_num_waiting,
+            grammars=grammars,
         )
 
 
@@ -104,7 +115,7 @@ class _TransformersCore:
         """Something runs or waits."""
         return bool(self._running or self._waiting)
 
-    def add(self, request: GenerateRequest) -> None:
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
         """Take a request that has been checked."""
         self._arrivals += 1
         state = RequestState(
@@ -112,6 +123,7 @@ class _TransformersCore:
             arrival=self._arrivals,
             eos_token_ids=self._info.eos_token_ids,
             max_model_len=self._info.max_model_len,
+            matcher=matcher,
         )
         insort(self._waiting, state, key=lambda waiting: waiting.key)
 
@@ -206,6 +218,8 @@ class _TransformersCore:
             state.append(token)
             self._generation_tokens += 1
             tokens = (token,)
+        if state.finish_reason == "error":
+            return TokenChunk(finish_reason="error", error=state.error), None
         chunk = TokenChunk(
             token_ids=tokens,
             logprobs=logprobs,
@@ -226,7 +240,7 @@ def _draw(state: RequestState, raw: Tensor) -> int:
         banned = torch.ones_like(logits, dtype=torch.bool)
         banned[0, sorted(sampling.allowed_token_ids)] = False
         logits.masked_fill_(banned, float("-inf"))
-    if state.num_tokens < state.min_len and state.stop_ids:
+    if state.num_tokens < state.min_len and state.stop_ids and state.matcher is None:
         logits[0, sorted(state.stop_ids)] = float("-inf")
 
     def row(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -244,6 +258,10 @@ def _draw(state: RequestState, raw: Tensor) -> int:
         row(sampling.frequency_penalty),
         row(sampling.presence_penalty),
     )
+    if state.matcher is not None:
+        bitmask = np.zeros((1, num_words(logits.shape[1])), dtype=np.int32)
+        fill_mask(state, bitmask[0])
+        apply_bitmask(logits, torch.from_numpy(bitmask).to(device))
     drawn = sample(
         logits,
         row(sampling.temperature),

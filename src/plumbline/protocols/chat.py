@@ -9,9 +9,12 @@ from msgspec import UNSET, UnsetType
 
 from plumbline._generated.chat import (
     ChatCompletionChoice,
+    ChatCompletionCustomCall,
+    ChatCompletionCustomCallDelta,
     ChatCompletionFunctionCall,
     ChatCompletionFunctionCallDelta,
     ChatCompletionLogprobs,
+    ChatCompletionMessageCustomToolCall,
     ChatCompletionMessageToolCall,
     ChatCompletionMessageToolCallChunk,
     ChatCompletionMessageToolCallUnion,
@@ -23,7 +26,6 @@ from plumbline._generated.chat import (
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
 )
-from plumbline._generated.common import ResponseFormatText
 from plumbline.events import (
     Finish,
     FinishReason,
@@ -51,10 +53,10 @@ from plumbline.protocols.common import (
     read_sampling,
     read_stop,
     refuse_given,
-    tag_of,
     template_variables,
 )
-from plumbline.turn import ChatPrompt, ToolChoice, Turn
+from plumbline.protocols.formats import read_format
+from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
 __all__ = ["ChatWriter", "ReasoningField", "read_chat"]
@@ -70,14 +72,8 @@ _REFUSED = {
     "functions": "is not supported; use 'tools'",
     "function_call": "is not supported; use 'tool_choice'",
     "bad_words": "is not supported by this server yet",
-    "structured_outputs": "is not supported by this server yet",
-    "guided_json": "is not supported by this server yet",
-    "guided_regex": "is not supported by this server yet",
-    "guided_choice": "is not supported by this server yet",
-    "guided_grammar": "is not supported by this server yet",
     "return_token_ids": "is not supported by this server yet",
     "truncate_prompt_tokens": "is not supported by this server yet",
-    "thinking_token_budget": "is not supported by this server yet",
 }
 
 
@@ -92,11 +88,6 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         raise unsupported_value("store", True, "is not supported: this server does not keep chat completions")
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
-    response_format = or_default(request.response_format, ResponseFormatText())
-    if not isinstance(response_format, ResponseFormatText):
-        raise unsupported_value(
-            "response_format.type", tag_of(response_format), "is not supported by this server yet"
-        )
     stream_options = or_default(request.stream_options, None)
     if stream_options is not None:
         if request.stream is not True:  # CS-09
@@ -116,9 +107,10 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     messages, continue_final = with_prefix(request, read_messages(request.messages))
     check_echo(request, messages, continue_final)
     documents = or_default(request.documents, None)
+    tools, tool_choice = read_tools(request)
     prompt = ChatPrompt(
         messages=messages,
-        tools=read_tools(request),
+        tools=tools,
         template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
         effort=or_default(request.reasoning_effort, None),
         documents=None if documents is None else tuple(documents),
@@ -127,7 +119,8 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     )
     return Turn(
         prompt=prompt,
-        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
+        output_format=read_format(request),
+        tool_choice=tool_choice,
         sampling=read_sampling(
             request,
             defaults,
@@ -135,6 +128,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
             max_tokens_param=limit_param,
             logprobs=top_logprobs if request.logprobs is True else None,
         ),
+        thinking_budget=or_default(request.thinking_token_budget, None),
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
@@ -145,14 +139,32 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
 
 
 @dataclass(slots=True)
+class _Call:
+    """A call and the fragments of its arguments, or of its input if it is a custom tool's."""
+
+    start: ToolCallStart
+    fragments: list[str] = field(default_factory=list)
+
+    def written(self) -> ChatCompletionMessageToolCallUnion:
+        """The call as a part of a message."""
+        name, text = self.start.name, "".join(self.fragments)
+        if self.start.custom:  # TOOL-14
+            return ChatCompletionMessageCustomToolCall(
+                id=self.start.id, custom=ChatCompletionCustomCall(name=name, input=text)
+            )
+        return ChatCompletionMessageToolCall(
+            id=self.start.id, function=ChatCompletionFunctionCall(name=name, arguments=text)
+        )
+
+
+@dataclass(slots=True)
 class _Choice:
     """What has been written of one choice so far: the fold that the non-streaming answer is."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
-    calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
-    """(id, name, fragments of the arguments)"""
+    calls: list[_Call] = field(default_factory=list)
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     stop_match: int | str | None = None
@@ -215,22 +227,25 @@ class ChatWriter:
                 choice.refusal.append(event.text)
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(refusal=event.text))]
             case ToolCallStart():
-                choice.calls.append((event.id, event.name, []))
-                call = (
-                    ChatCompletionMessageToolCallChunk(  # CS-10: id, type and name once, in the first delta
-                        index=len(choice.calls) - 1,
-                        id=event.id,
-                        type="function",
-                        function=ChatCompletionFunctionCallDelta(name=event.name, arguments=""),
+                choice.calls.append(_Call(event))
+                # CS-10: id, type and name once, in the first delta
+                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
+                if event.custom:
+                    call.type, call.custom = (
+                        "custom",
+                        ChatCompletionCustomCallDelta(name=event.name, input=""),
                     )
-                )
+                else:
+                    call.type = "function"
+                    call.function = ChatCompletionFunctionCallDelta(name=event.name, arguments="")
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallDelta():
-                choice.calls[-1][2].append(event.arguments)
-                call = ChatCompletionMessageToolCallChunk(
-                    index=len(choice.calls) - 1,
-                    function=ChatCompletionFunctionCallDelta(arguments=event.arguments),
-                )
+                choice.calls[-1].fragments.append(event.arguments)
+                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
+                if choice.calls[-1].start.custom:
+                    call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
+                else:
+                    call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallEnd():
                 return []
@@ -265,12 +280,7 @@ class ChatWriter:
     def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
         if choice.finish is None:
             raise RuntimeError(f"choice {index} has no finish yet")
-        calls: list[ChatCompletionMessageToolCallUnion] = [
-            ChatCompletionMessageToolCall(
-                id=call_id, function=ChatCompletionFunctionCall(name=name, arguments="".join(fragments))
-            )
-            for call_id, name, fragments in choice.calls
-        ]
+        calls = [call.written() for call in choice.calls]
         refusal = "".join(choice.refusal) if choice.refusal else None
         text = "".join(choice.text)
         message = ChatCompletionResponseMessage(

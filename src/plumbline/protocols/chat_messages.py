@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from plumbline._generated.chat import (
     ChatCompletionAllowedToolsChoice,
+    ChatCompletionCustomGrammarFormat,
     ChatCompletionMessageToolCall,
     ChatCompletionNamedToolChoice,
     ChatCompletionNamedToolChoiceCustom,
@@ -26,7 +27,16 @@ from plumbline._generated.chat import (
     CreateChatCompletionRequest,
 )
 from plumbline.protocols.common import given, or_default, tag_of
-from plumbline.turn import Message, Tool, ToolCall
+from plumbline.protocols.tool_choice import (
+    allowed_choice,
+    check_strict,
+    custom_arguments,
+    custom_tool,
+    named_choice,
+    plain_choice,
+    wants_parallel,
+)
+from plumbline.turn import Message, Tool, ToolCall, ToolChoice
 from plumbline.wire.errors import ApiError, invalid_request, unsupported_parameter, unsupported_value
 
 __all__ = ["read_messages", "read_tool_list", "read_tools"]
@@ -43,61 +53,61 @@ def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Mes
     return found
 
 
-def read_tools(request: CreateChatCompletionRequest) -> tuple[Tool, ...]:
-    """The tools that the model is shown. With `tool_choice: none` it is shown none, so it calls none (TOOL-03).
+def read_tools(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools that the model is shown, and which of them it may or must call.
+
+    With `tool_choice: none` it is shown none, so it calls none (TOOL-03).
 
     Raises:
         ApiError: 400 for tools and choices that cannot be honoured.
     """
     tools = read_tool_list(or_default(request.tools, []))
-    choice = or_default(request.tool_choice, "auto" if tools else "none")
-    names = {tool.name for tool in tools}
+    choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
+    return (() if choice.mode == "none" else tools), choice
+
+
+def _read_choice(choice: Any, tools: tuple[Tool, ...], request: CreateChatCompletionRequest) -> ToolChoice:
+    parallel = wants_parallel(request.parallel_tool_calls)
     match choice:
-        case "none":
-            return ()
-        case "auto":
-            pass
-        case "required":
-            if not tools:  # TOOL-08
-                raise invalid_request("'tool_choice' is 'required' but there are no 'tools'.", "tool_choice")
-            raise unsupported_value("tool_choice", choice, "is not supported by this server yet")
         case ChatCompletionNamedToolChoice():
-            if choice.function.name not in names:  # TOOL-08
-                raise invalid_request(
-                    f"'tool_choice' names the function '{choice.function.name}', which is not in 'tools'.",
-                    "tool_choice.function.name",
-                )
-            raise unsupported_value("tool_choice.type", "function", "is not supported by this server yet")
-        case ChatCompletionNamedToolChoiceCustom() | ChatCompletionAllowedToolsChoice():
-            kind = "custom" if isinstance(choice, ChatCompletionNamedToolChoiceCustom) else "allowed_tools"
-            raise unsupported_value("tool_choice.type", kind, "is not supported by this server yet")
-    if tools and request.parallel_tool_calls is False:
-        raise unsupported_value("parallel_tool_calls", False, "is not supported by this server yet")
-    return tools
+            return named_choice(choice.function.name, "function", tools, "tool_choice.function.name")
+        case ChatCompletionNamedToolChoiceCustom():
+            return named_choice(choice.custom.name, "custom", tools, "tool_choice.custom.name")
+        case ChatCompletionAllowedToolsChoice(allowed_tools=allowed):
+            param = "tool_choice.allowed_tools.tools"
+            return allowed_choice(allowed.mode, allowed.tools, tools, parallel=parallel, param=param)
+        case word:
+            return plain_choice(word, tools, parallel=parallel)
 
 
 def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]:
-    """Function tools in the neutral form.
+    """Tools in the neutral form.
 
     Raises:
-        ApiError: 400 for a custom tool, or a strict one.
+        ApiError: 400 for a strict one whose parameters break the strict rules (SO-03).
     """
     found: list[Tool] = []
     for index, tool in enumerate(tools):
-        where = f"tools[{index}]"
-        if not isinstance(tool, ChatCompletionTool):
-            raise unsupported_value(f"{where}.type", "custom", "is not supported by this server yet")
-        function = tool.function
-        if function.strict is True:
-            raise unsupported_value(f"{where}.function.strict", True, "is not supported by this server yet")
-        found.append(
-            Tool(
+        if isinstance(tool, ChatCompletionTool):
+            function = tool.function
+            read = Tool(
                 name=function.name,
                 description=or_default(function.description, None),
                 parameters=or_default(function.parameters, None),
                 strict=or_default(function.strict, None),
             )
-        )
+            check_strict(read, f"tools[{index}].function.parameters")
+        else:
+            custom = tool.custom
+            form = or_default(custom.format, None)
+            held = form.grammar if isinstance(form, ChatCompletionCustomGrammarFormat) else None
+            read = custom_tool(
+                custom.name,
+                or_default(custom.description, None),
+                None if held is None else held.syntax,
+                "" if held is None else held.definition,
+            )
+        found.append(read)
     return tuple(found)
 
 
@@ -142,12 +152,11 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, where: str) 
         if given(getattr(message, name)):
             raise unsupported_parameter(f"{where}.{name}")
     calls: list[ToolCall] = []
-    for index, call in enumerate(or_default(message.tool_calls, [])):
-        if not isinstance(call, ChatCompletionMessageToolCall):
-            raise unsupported_value(
-                f"{where}.tool_calls[{index}].type", "custom", "is not supported by this server yet"
-            )
-        calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+    for call in or_default(message.tool_calls, []):
+        if isinstance(call, ChatCompletionMessageToolCall):
+            calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+        else:
+            calls.append(ToolCall(call.id, call.custom.name, custom_arguments(call.custom.input)))
     content = None if not given(message.content) else _text(message.content, where)
     if content is None and given(message.refusal):
         content = or_default(message.refusal, "")

@@ -29,6 +29,7 @@ from plumbline.protocols.common import (
     read_stop,
     refuse_given,
 )
+from plumbline.protocols.formats import read_format
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import (
     invalid_request,
@@ -42,11 +43,6 @@ __all__ = ["CompletionPlan", "CompletionWriter", "PromptText", "read_completion"
 _REFUSED = {
     "suffix": "is not supported: this model does not fill in the middle",  # CMP-07
     "bad_words": "is not supported by this server yet",
-    "structured_outputs": "is not supported by this server yet",
-    "guided_json": "is not supported by this server yet",
-    "guided_regex": "is not supported by this server yet",
-    "guided_choice": "is not supported by this server yet",
-    "guided_grammar": "is not supported by this server yet",
     "return_token_ids": "is not supported by this server yet",
     "truncate_prompt_tokens": "is not supported by this server yet",
 }
@@ -102,10 +98,12 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     sampling = read_sampling(
         request, defaults, max_tokens=max_tokens, max_tokens_param="max_tokens", logprobs=wanted
     )
+    output_format = read_format(request)
     turns = [
         Turn(
             prompt=prompt,
             sampling=sampling,
+            output_format=output_format,
             stop=read_stop(request.stop),
             include_stop=or_default(request.include_stop_str_in_output, False),
             skip_special_tokens=or_default(request.skip_special_tokens, True),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
-from plumbline._generated.common import ResponseFormatText
 from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
 from plumbline._generated.tools import (
+    CustomGrammarFormatParam,
     CustomToolParam,
     FunctionToolParam,
     ToolChoiceAllowed,
@@ -18,7 +17,6 @@ from plumbline._generated.tools import (
 )
 from plumbline.protocols.common import (
     Defaults,
-    given,
     or_default,
     read_sampling,
     read_stop,
@@ -26,7 +24,16 @@ from plumbline.protocols.common import (
     tag_of,
     template_variables,
 )
+from plumbline.protocols.formats import read_format
 from plumbline.protocols.responses_input import read_input
+from plumbline.protocols.tool_choice import (
+    allowed_choice,
+    check_strict,
+    custom_tool,
+    named_choice,
+    plain_choice,
+    wants_parallel,
+)
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
     invalid_request,
@@ -44,8 +51,6 @@ _REFUSED = {
     "prompt": "is not supported: this server keeps no prompt templates",
     "moderation": "is not supported by this server",
     "context_management": "is not supported by this server yet",
-    "structured_outputs": "is not supported by this server yet",
-    "thinking_token_budget": "is not supported by this server yet",
 }
 
 
@@ -70,15 +75,12 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             )
         if options.include_obfuscation is True:
             raise unsupported_value("stream_options.include_obfuscation", True)
-    text = or_default(request.text, None)
-    if text is not None and given(text.format) and not isinstance(text.format, ResponseFormatText):
-        kind = "json_schema" if hasattr(text.format, "schema") else "json_object"
-        raise unsupported_value("text.format.type", kind, "is not supported by this server yet")
     wants_logprobs = LOGPROBS in or_default(request.include, [])
-    prompt = read_response_prompt(request)
+    prompt, tool_choice = _read_prompt(request)
     return Turn(
         prompt=prompt,
-        tool_choice=ToolChoice(mode="auto" if prompt.tools else "none"),
+        output_format=read_format(request),
+        tool_choice=tool_choice,
         sampling=read_sampling(
             request,
             defaults,
@@ -86,6 +88,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             max_tokens_param="max_output_tokens",
             logprobs=or_default(request.top_logprobs, 0) if wants_logprobs else None,
         ),
+        thinking_budget=or_default(request.thinking_token_budget, None),
         stop=read_stop(request.stop),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
         priority=or_default(request.priority, 0),
@@ -100,6 +103,10 @@ def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPromp
     Raises:
         ApiError: 400 as for `read_response`.
     """
+    return _read_prompt(request)[0]
+
+
+def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt, ToolChoice]:
     if isinstance(request, TokenCountsBody):
         refuse_given(request, {name: _REFUSED[name] for name in ("conversation",)})
         refuse_given(request, {"personality": "is not supported by this server"})
@@ -112,72 +119,69 @@ def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPromp
         raise missing_required_parameter("input")
     reasoning = or_default(request.reasoning, Reasoning())
     kwargs = or_default(request.chat_template_kwargs, {}) if isinstance(request, CreateResponse) else {}
-    return ChatPrompt(
+    tools, choice = _read_tools(request)
+    prompt = ChatPrompt(
         messages=read_input(items, or_default(request.instructions, None)),
-        tools=_read_tools(request),
+        tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),
     )
+    return prompt, choice
 
 
-def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[Tool, ...]:
-    """The function tools. Hosted ones are accepted, echoed and never called (TOOL-15): Codex always sends some."""
+def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools that the model is shown, and which of them it may or must call.
+
+    Hosted ones are accepted, echoed and never called (TOOL-15): Codex always sends some. With `none` the model is shown
+    no tools, so it calls none (TOOL-03).
+    """
     found: list[Tool] = []
     for index, tool in enumerate(or_default(request.tools, [])):
-        match tool:
-            case FunctionToolParam():
-                if tool.strict is True:
-                    raise unsupported_value(
-                        f"tools[{index}].strict", True, "is not supported by this server yet"
-                    )
-                if tool.defer_loading is True:
-                    raise unsupported_value(f"tools[{index}].defer_loading", True)
-                callers = or_default(tool.allowed_callers, None)
-                if callers is not None and "direct" not in callers:
-                    raise unsupported_value(
-                        f"tools[{index}].allowed_callers", callers, "must contain 'direct'"
-                    )
-                found.append(
-                    Tool(
-                        name=tool.name,
-                        description=or_default(tool.description, None),
-                        parameters=or_default(tool.parameters, None),
-                        strict=or_default(tool.strict, None),
-                    )
-                )
-            case CustomToolParam():
-                raise unsupported_value(
-                    f"tools[{index}].type", "custom", "is not supported by this server yet"
-                )
-            case _:
-                pass
-    names = {tool.name for tool in found}
-    choice = or_default(request.tool_choice, "auto" if found else "none")
+        where = f"tools[{index}]"
+        if not isinstance(tool, FunctionToolParam | CustomToolParam):
+            continue
+        if tool.defer_loading is True:
+            raise unsupported_value(f"{where}.defer_loading", True)
+        callers = or_default(tool.allowed_callers, None)
+        if callers is not None and "direct" not in callers:
+            raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
+        if isinstance(tool, FunctionToolParam):
+            read = Tool(
+                name=tool.name,
+                description=or_default(tool.description, None),
+                parameters=or_default(tool.parameters, None),
+                strict=or_default(tool.strict, None),
+            )
+            check_strict(read, f"{where}.parameters")
+        else:
+            form = or_default(tool.format, None)
+            held = form if isinstance(form, CustomGrammarFormatParam) else None
+            read = custom_tool(
+                tool.name,
+                or_default(tool.description, None),
+                None if held is None else held.syntax,
+                "" if held is None else held.definition,
+            )
+        found.append(read)
+    tools = tuple(found)
+    choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
+    return (() if choice.mode == "none" else tools), choice
+
+
+def _read_choice(
+    choice: Any, tools: tuple[Tool, ...], request: CreateResponse | TokenCountsBody
+) -> ToolChoice:
+    parallel = wants_parallel(request.parallel_tool_calls)
     match choice:
-        case "none":
-            return ()
-        case "auto":
-            pass
-        case "required":
-            if not found:  # TOOL-08
-                raise invalid_request(
-                    "'tool_choice' is 'required' but there are no function 'tools'.", "tool_choice"
-                )
-            raise unsupported_value("tool_choice", choice, "is not supported by this server yet")
-        case ToolChoiceFunction() | ToolChoiceCustom():
-            if choice.name not in names:  # TOOL-08
-                raise invalid_request(
-                    f"'tool_choice' names '{choice.name}', which is not in 'tools'.", "tool_choice.name"
-                )
-            raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server yet")
+        case str():
+            return plain_choice(choice, tools, parallel=parallel)
+        case ToolChoiceFunction():
+            return named_choice(choice.name, "function", tools, "tool_choice.name")
+        case ToolChoiceCustom():
+            return named_choice(choice.name, "custom", tools, "tool_choice.name")
         case ToolChoiceAllowed():
-            raise unsupported_value(
-                "tool_choice.type", "allowed_tools", "is not supported by this server yet"
+            return allowed_choice(
+                choice.mode, choice.tools, tools, parallel=parallel, param="tool_choice.tools"
             )
         case _:
-            raise unsupported_value(
-                "tool_choice.type", tag_of(cast(msgspec.Struct, choice)), "is not supported by this server"
-            )
-    if found and request.parallel_tool_calls is False:
-        raise unsupported_value("parallel_tool_calls", False, "is not supported by this server yet")
-    return tuple(found)
+            raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")

@@ -23,6 +23,7 @@ from plumbline._generated.items import (
     ReasoningItemParam,
 )
 from plumbline.protocols.common import or_default, tag_of
+from plumbline.protocols.tool_choice import custom_arguments
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
@@ -60,7 +61,7 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
             case FunctionToolCall():
                 message = _call(item.call_id, item.name, item.arguments)
             case CustomToolCall():
-                message = _call(item.call_id, item.name, item.input)
+                message = _call(item.call_id, item.name, custom_arguments(item.input))
             case FunctionCallOutputItemParam() | CustomToolCallOutput():
                 message = Message(
                     role="tool",

@@ -16,18 +16,26 @@ from plumbline._generated.content import (
     TopLogProb,
 )
 from plumbline._generated.events import (
+    ResponseCustomToolCallInputDoneEvent,
     ResponseFunctionCallArgumentsDoneEvent,
     ResponseReasoningTextDoneEvent,
     ResponseRefusalDoneEvent,
     ResponseStreamEvent,
     ResponseTextDoneEvent,
 )
-from plumbline._generated.items import FunctionToolCallResource, OutputItem, OutputMessage, ReasoningItem
+from plumbline._generated.items import (
+    CustomToolCallResource,
+    FunctionToolCallResource,
+    OutputItem,
+    OutputMessage,
+    ReasoningItem,
+)
 from plumbline.events import Logprob, ToolCallStart
 from plumbline.protocols.common import chat_logprob, new_id
 
 __all__ = [
     "CallItem",
+    "CustomCallItem",
     "ItemKind",
     "ItemStatus",
     "OpenItem",
@@ -165,6 +173,35 @@ class CallItem(OpenItem):
     def _item(self, arguments: str, status: ItemStatus) -> FunctionToolCallResource:
         return FunctionToolCallResource(
             id=self.id, call_id=self._start.id, name=self._start.name, arguments=arguments, status=status
+        )
+
+
+class CustomCallItem(OpenItem):
+    """A call of a custom tool (TOOL-14): its text is the input."""
+
+    prefix = "ctc_"
+
+    def __init__(self, start: ToolCallStart) -> None:
+        super().__init__()
+        self._start = start
+
+    def added(self) -> OutputItem:
+        return self._item("", "in_progress")
+
+    def part(self, *, empty: bool) -> None:
+        return None
+
+    def done_event(self, index: int) -> ResponseStreamEvent:
+        return ResponseCustomToolCallInputDoneEvent(
+            sequence_number=0, item_id=self.id, output_index=index, input=self.text
+        )
+
+    def finished(self, status: ItemStatus) -> OutputItem:
+        return self._item(self.text, status)
+
+    def _item(self, text: str, status: ItemStatus) -> OutputItem:
+        return CustomToolCallResource(
+            id=self.id, call_id=self._start.id, name=self._start.name, input=text, status=status
         )
 
 

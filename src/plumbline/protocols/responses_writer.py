@@ -21,6 +21,7 @@ from plumbline._generated.events import (
     ResponseContentPartAddedEvent,
     ResponseContentPartDoneEvent,
     ResponseCreatedEvent,
+    ResponseCustomToolCallInputDeltaEvent,
     ResponseErrorEvent,
     ResponseFailedEvent,
     ResponseFunctionCallArgumentsDeltaEvent,
@@ -61,6 +62,7 @@ from plumbline.events import (
 from plumbline.protocols.common import given, new_id, now, or_default
 from plumbline.protocols.responses_items import (
     CallItem,
+    CustomCallItem,
     ItemKind,
     ItemStatus,
     OpenItem,
@@ -142,12 +144,17 @@ class ResponsesWriter:
                 return [*events, self._number(thought)]
             case ToolCallStart():
                 events = self._close("completed")
-                return [*events, *self._open_item(CallItem(event))]
+                return [*events, *self._open_item(CustomCallItem(event) if event.custom else CallItem(event))]
             case ToolCallDelta():
                 call = self._open
                 if call is None:
                     raise RuntimeError("a call's arguments come before the call")
                 call.texts.append(event.arguments)
+                if isinstance(call, CustomCallItem):
+                    given_input = ResponseCustomToolCallInputDeltaEvent(
+                        sequence_number=0, item_id=call.id, output_index=self._index, delta=event.arguments
+                    )
+                    return [self._number(given_input)]
                 arguments = ResponseFunctionCallArgumentsDeltaEvent(
                     sequence_number=0, item_id=call.id, output_index=self._index, delta=event.arguments
                 )

@@ -17,6 +17,7 @@ from plumbline.dialects.response_template import BadResponseTemplateError
 from plumbline.dialects.speech import Speech
 from plumbline.engine.api import Engine
 from plumbline.engine.config import EngineConfig
+from plumbline.engine.grammar import LarkCompiler, Vocabulary
 from plumbline.engine.loop import PlumblineEngine
 from plumbline.engine.runner import ModelRunner
 from plumbline.models.config import ModelConfig
@@ -30,7 +31,7 @@ from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["ServedModel", "load"]
+__all__ = ["ServedModel", "load", "vocabulary"]
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -71,7 +72,7 @@ def load(settings: Settings) -> ServedModel:
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
-    engine = _build_engine(folder, settings, names[0])
+    engine = _build_engine(folder, settings, names[0], tokenizer)
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(
@@ -119,7 +120,7 @@ def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: Chosen) 
             return None
 
 
-def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
+def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTokenizer) -> Engine:
     device = _device(settings.device)
     dtype = None
     if settings.dtype != "auto":
@@ -142,11 +143,32 @@ def _build_engine(folder: Path, settings: Settings, name: str) -> Engine:
             device=device,
             max_model_len=settings.max_model_len,
             max_num_waiting=settings.max_num_waiting,
+            grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
         )
     model = load_model(folder, dtype=dtype, device=device)
     config = _engine_config(model.config, settings, model.dtype)
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
-    return PlumblineEngine(config, runner, model=name, eos_token_ids=model.config.eos_token_ids)
+    ends = model.config.eos_token_ids
+    return PlumblineEngine(
+        config,
+        runner,
+        model=name,
+        eos_token_ids=ends,
+        grammars=_compiler(tokenizer, ends, runner.vocab_size),
+    )
+
+
+def _compiler(
+    tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int
+) -> LarkCompiler | None:
+    """What compiles grammars; None for a model without an end of sequence, whose answers could never end."""
+    return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
+
+
+def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+    """The model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
+    tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
+    return Vocabulary(tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_written)
 
 
 def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:

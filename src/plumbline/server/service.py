@@ -27,15 +27,18 @@ from plumbline._generated.own import (
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
 from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.forms.errors import FormError
 from plumbline.protocols.chat import ChatWriter, read_chat
 from plumbline.protocols.chat_continuation import check_ending, echo_of
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default, template_variables
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
+from plumbline.protocols.formats import FormatRequest, form_refused
 from plumbline.protocols.responses import read_response, read_response_prompt
 from plumbline.protocols.responses_writer import ResponsesWriter
 from plumbline.road import (
     EmptyPromptError,
+    NoThinkingError,
     PreparedTurn,
     PromptTooLongError,
     Road,
@@ -57,6 +60,7 @@ from plumbline.wire.errors import (
     envelope,
     invalid_request,
     model_not_found,
+    unsupported_parameter,
     unsupported_value,
 )
 from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
@@ -87,7 +91,7 @@ class PlumblineService(Service):
         self._check_model(request.model)
         turn = read_chat(request, self._model.defaults)
         self._check_choices(turn.num_choices, "n")
-        (prepared,) = await self._prepare(call, [turn], "messages")
+        (prepared,) = await self._prepare(call, request, [turn], "messages")
         writer = ChatWriter(
             request,
             model=self._model.names[0],
@@ -108,7 +112,7 @@ class PlumblineService(Service):
         self._check_model(request.model)
         plan = read_completion(request, self._model.defaults)
         self._check_choices(len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n")
-        prepared = await self._prepare(call, plan.turns, "prompt")
+        prepared = await self._prepare(call, request, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
             request, plan, prompts, model=self._model.names[0], fingerprint=self._model.fingerprint
@@ -126,7 +130,7 @@ class PlumblineService(Service):
         arrived = time.perf_counter()
         self._check_model(request.model)
         turn = read_response(request, self._model.defaults)
-        (prepared,) = await self._prepare(call, [turn], "input")
+        (prepared,) = await self._prepare(call, request, [turn], "input")
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
         events = self._answer(prepared, call, arrived)
 
@@ -220,7 +224,9 @@ class PlumblineService(Service):
 
     # The road, with its failures turned into the API's
 
-    async def _prepare(self, call: Call, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:
+    async def _prepare(
+        self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
+    ) -> list[PreparedTurn]:
         async def run() -> list[PreparedTurn]:
             return [await self._road.prepare(turn) for turn in turns]
 
@@ -230,12 +236,18 @@ class PlumblineService(Service):
             raise context_length_exceeded(
                 error.max_model_len, error.prompt_tokens + error.output_tokens, param
             ) from error
+        except NoThinkingError as error:
+            raise unsupported_parameter(
+                "thinking_token_budget", "is not supported: it is not known how this model ends its thinking"
+            ) from error
         except EmptyPromptError as error:
             raise invalid_request(
                 f"'{param}' must not be empty: there is nothing to continue.", param
             ) from error
         except TemplateError as error:
             raise refused_by_template(error, param) from error
+        except FormError as error:
+            raise form_refused(request, error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
         try:

@@ -67,6 +67,9 @@ class TextTokenizer:
                 for token in added
             }
         )
+        self._written = _splitter(
+            {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
+        )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
         self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
@@ -96,6 +99,16 @@ class TextTokenizer:
         """Encode text in which nothing is a control token."""
         ids: list[int] = self._base.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
+
+    def encode_written(self, text: str) -> list[int]:
+        """Encode text as a model writes it in an answer: added tokens are one token each, but for control tokens."""
+        ids: list[int] = []
+        position = 0
+        for match in self._written.finditer(text) if self._written is not None else ():
+            ids += self._later_text(text[position : match.start()])
+            ids.append(self.added[match.group()])
+            position = match.end()
+        return ids + self._later_text(text[position:])
 
     def encode_rendered(self, rendered: str, guard: Guard | None = None) -> list[int]:
         """Encode a rendered prompt: added tokens become their ids, unless `guard` says that a user wrote them."""
@@ -172,6 +185,12 @@ class TextTokenizer:
     def token_text(self, token_id: int) -> str:
         """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
+
+    def _later_text(self, text: str) -> list[int]:
+        ids: list[int] = (
+            self._later.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
+        )
+        return ids
 
     def _without_special(self) -> list[bytes]:
         # Made once, so that leaving control tokens out of an answer costs nothing for each of its tokens.

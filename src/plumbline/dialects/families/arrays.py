@@ -40,6 +40,14 @@ TOOLS = (
         detect=(r"<function_call>",),
     ),
     ToolDialect(
+        name="gigachat3",
+        sections=(
+            Section(form=JsonCall(), open=("<|function_call|>", "function call<|role_sep|>"), single=True),
+        ),
+        silent=("<|message_sep|>",),
+        detect=(r"<\|function_call\|>|function call<\|role_sep\|>",),
+    ),
+    ToolDialect(
         name="internlm",
         aliases=("interns1",),
         sections=(

@@ -26,10 +26,10 @@ _SECTION = Section(form=_LINES, open=("<tool_call>",), close=("</tool_call>",), 
 TOOLS = (
     ToolDialect(
         name="glm45",
-        aliases=("glm",),
+        aliases=("glm", "ling3", "poolside_v1"),
         sections=(_SECTION,),
         content_gap="\n",
-        detect=(r"<arg_key>", r"</arg_key>\\n<arg_value>"),
+        detect=(r"<arg_key>", r"</arg_key>(\\n|\s*\n)<arg_value>"),
         unlike=r"<tool_sep>",
     ),
     ToolDialect(
@@ -41,7 +41,7 @@ TOOLS = (
             ),
         ),
         detect=(r"<arg_key>",),
-        unlike=r"</arg_key>\\n<arg_value>|<tool_sep>",
+        unlike=r"</arg_key>(\\n|\s*\n)<arg_value>|<tool_sep>",
     ),
     ToolDialect(
         name="hy_v3",
@@ -66,7 +66,7 @@ TOOLS = (
 REASONING = (
     ReasoningDialect(
         name="glm45",
-        aliases=("glm47",),
+        aliases=("glm47", "ling3"),
         open=("<think>",),
         close=("</think>",),
         after_open="",

@@ -1,9 +1,10 @@
-"""MiniMax M2 and M3."""
+"""MiniMax M2 and M3, and Dots, which writes calls as M2 does."""
 
 from __future__ import annotations
 
 from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.elements import ElementCall
+from plumbline.dialects.forms import JsonCall
 from plumbline.dialects.switch import Switch
 from plumbline.dialects.tagged import TaggedCall
 
@@ -36,6 +37,23 @@ TOOLS = (
         ),
         content_gap="\n",
         detect=(r"<minimax:tool_call>",),
+    ),
+    ToolDialect(
+        name="dots",
+        sections=tuple(
+            Section(
+                form=form,
+                open=("<dots_function_call>",),
+                close=("</dots_function_call>",),
+                after_open="\n",
+                before_close="\n",
+                between="\n",
+                starts=starts,
+            )
+            for form, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
+        ),
+        content_gap="\n",
+        detect=(r"<dots_function_call>",),
     ),
     ToolDialect(
         name="minimax_m3",

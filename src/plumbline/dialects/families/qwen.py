@@ -38,7 +38,7 @@ _TAGGED = msgspec.structs.replace(_JSON, form=_CODER)
 TOOLS = (
     ToolDialect(
         name="hermes",
-        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4"),
+        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4", "trinity"),
         sections=(_JSON,),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),
@@ -46,7 +46,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="qwen3_coder",
-        aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nemotron_3", "step3p5", "trinity"),
+        aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nemotron_3", "step3p5", "nanbeige"),
         sections=(_TAGGED,),
         content_gap="\n",
         detect=(r"<tool_call>", r"<function=", r"<parameter="),
@@ -87,7 +87,7 @@ TOOLS = (
 REASONING = (
     ReasoningDialect(
         name="qwen3",
-        aliases=("qwen3-thinking", "interns1", "holo2", "mimo", "longcat"),
+        aliases=("qwen3-thinking", "interns1", "holo2", "mimo", "longcat", "nanbeige", "poolside_v1", "dots"),
         open=("<think>", "<longcat_think>"),
         close=("</think>", "</longcat_think>"),
         call_ends=True,
@@ -119,6 +119,7 @@ REASONING = (
         close=("</think>",),
         silent=("<response>", "</response>"),
         detect=(r"</think>", r"<response>"),
+        unlike=r"<minimax:",
         switch=ENABLE_THINKING,
     ),
 )

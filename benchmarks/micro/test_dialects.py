@@ -1,0 +1,85 @@
+"""What reading an answer costs, for each dialect: in text, in thinking and in the arguments of a call.
+
+Tokens are pieces of four characters, each pushed by itself. Times are those of the process, so that a busy machine
+counts less. Goal: 3 us or less per token, whatever the length.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.harmony import HarmonyParser
+from plumbline.dialects.markup import Markup
+from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.write import write_utterance
+from plumbline.events import TextDelta
+
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
+
+PROSE = 'Word after word, a line\n and a "quote" now and then, <b> and 1 < 2. '
+TOOLS = {"f": {"type": "object", "properties": {"text": {"type": "string"}}}}
+
+
+def run(
+    benchmark: Any,
+    utterance: Utterance,
+    tool: ToolDialect | None,
+    reasoning: ReasoningDialect | None,
+    rounds: int,
+) -> None:
+    """Read what the dialects write for the utterance, token by token."""
+    text = write_utterance(utterance, tool, reasoning)
+    tokens = [TextDelta(text[start : start + 4]) for start in range(0, len(text), 4)]
+    markup = Markup(tool, reasoning)
+    harmony = "harmony" in (tool and tool.reader, reasoning and reasoning.reader)
+    kind = HarmonyParser if harmony else DialectParser
+    inside = reasoning is not None and reasoning.starts_inside
+
+    def read() -> DialectParser:
+        parser = kind(markup, TOOLS if tool else {}, inside=inside, new_id=lambda name, number: "id")
+        push = parser.push
+        for token in tokens:
+            push(token)
+        parser.finish("stop")
+        return parser
+
+    parser = benchmark.pedantic(read, rounds=rounds)
+    assert parser.num_calls == sum(isinstance(part, Call) for part in utterance.parts)
+    benchmark.extra_info["us_per_token"] = benchmark.stats.stats.min / len(tokens) * 1e6
+
+
+def call(times: int) -> Utterance:
+    """A call with a long string."""
+    return Utterance((Call("f", json.dumps({"text": PROSE * times})),))
+
+
+@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
+def test_text(benchmark: Any, tool: ToolDialect) -> None:
+    """Text in which calls are looked for."""
+    run(benchmark, Utterance(((PROSE * 100).strip(),)), tool, None, 9)
+
+
+@pytest.mark.parametrize(
+    "reasoning", dict.fromkeys(REASONING_DIALECTS.values()), ids=lambda dialect: dialect.name
+)
+def test_thinking(benchmark: Any, reasoning: ReasoningDialect) -> None:
+    """Thinking of which the end is looked for."""
+    run(benchmark, Utterance(("a",), (PROSE * 100).strip()), None, reasoning, 9)
+
+
+@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
+def test_arguments(benchmark: Any, tool: ToolDialect) -> None:
+    """A string in the arguments of a call, passed on while it is written."""
+    run(benchmark, call(100), tool, None, 9)
+
+
+@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
+def test_arguments_of_100_000_tokens(benchmark: Any, tool: ToolDialect) -> None:
+    """The same, as long as an answer may be: the cost of a token must not grow."""
+    run(benchmark, call(6000), tool, None, 1)

@@ -1,0 +1,134 @@
+"""What every chat completion keeps, whatever it is asked for: one request, in one piece and streamed.
+
+Servers write tool calls, reasoning and constrained text with other code than plain text, so that each of those
+scenarios is held against the same laws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.case import Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.capabilities import REASONING_KEYS
+from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.reading import choices, chunks, deltas, stream_of, whole_of
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.schema import violations
+from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = ["finish_once", "pair", "same_role", "shapes", "streamed_laws"]
+
+Body = Callable[[Target], dict[str, object]]
+
+
+def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> None:
+    """Register a scenario that asks one thing in both forms, with the laws of both."""
+
+    def steps(target: Target) -> Generator[Request, Exchange, None]:
+        yield from whole_and_streamed("/chat/completions", body(target), choices, choices)
+
+    scenario(slug, title, needs=needs)(steps)
+
+    @check(f"{slug}/shape", "Answer as the contract says", "CHAT-01", "CHAT-03", "CHAT-04")
+    def shape(seen: Transcript) -> Iterator[Problem]:
+        yield from violations("CreateChatCompletionResponse", whole_of(seen).json)
+
+    @check(f"{slug}/usage", "Count tokens so that the total is the sum", "CHAT-08")
+    def usage(seen: Transcript) -> Iterator[Problem]:
+        yield from usage_of(whole_of(seen).json)
+
+    streamed_laws(slug, stream_of)
+
+    @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05")
+    def same_as_whole(seen: Transcript) -> Iterator[Problem]:
+        yield from same(seen, choices, choices)
+
+
+def streamed_laws(slug: str, stream: Callable[[Transcript], Exchange]) -> None:
+    """Register the laws of a stream."""
+
+    @check(f"{slug}/wire", "Frame one JSON object per event, and end with one [DONE]", "SSE-05", "SSE-01")
+    def wire(seen: Transcript) -> Iterator[Problem]:
+        found = stream(seen)
+        yield from content_type(found, "text/event-stream")
+        yield from framing(found, named=False)
+        yield from done_last(found)
+
+    @check(f"{slug}/chunks", "Send chunks as the contract says, under one id", "CS-01", "CS-03")
+    def of_shape(seen: Transcript) -> Iterator[Problem]:
+        yield from shapes(stream(seen))
+
+    @check(f"{slug}/role-once", "Give the role in the first delta of a choice and never again", "CS-02")
+    def role(seen: Transcript) -> Iterator[Problem]:
+        yield from same_role(stream(seen))
+
+    @check(
+        f"{slug}/finish-once", "Finish each choice exactly once, and send nothing of it after that", "CS-03"
+    )
+    def finish(seen: Transcript) -> Iterator[Problem]:
+        yield from finish_once(stream(seen))
+
+    @check(f"{slug}/one-channel", "Put text, reasoning and calls into deltas of their own", "CS-19")
+    def channel(seen: Transcript) -> Iterator[Problem]:
+        for number, _, delta in deltas(stream(seen)):
+            filled = [key for key in ("content", "tool_calls") if delta.get(key)]
+            filled += ["reasoning"] if any(delta.get(key) for key in REASONING_KEYS) else []
+            if len(filled) > 1:
+                yield Problem(expected="one of them", actual=" and ".join(filled), pointer=f"event {number}")
+
+
+def usage_of(answer: Any) -> Iterator[Problem]:
+    """CHAT-08."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    yield from usage_adds_up(usage, prompt="prompt_tokens", completion="completion_tokens")
+    if not isinstance(usage, dict):
+        return
+    for details, name, whole in (
+        ("prompt_tokens_details", "cached_tokens", "prompt_tokens"),
+        ("completion_tokens_details", "reasoning_tokens", "completion_tokens"),
+    ):
+        held = usage.get(details)
+        part = held.get(name) if isinstance(held, dict) else None
+        limit = usage.get(whole)
+        if isinstance(part, int) and isinstance(limit, int) and not 0 <= part <= limit:
+            yield Problem(expected=f"{name} from 0 to {limit}", actual=str(part), pointer=f"usage.{details}")
+
+
+def shapes(exchange: Exchange) -> Iterator[Problem]:
+    """CS-01: every chunk by the contract, one id, one model and one time in all of them."""
+    found = chunks(exchange)
+    for number, chunk in enumerate(found):
+        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+    for key in ("id", "created", "model"):
+        values = {repr(chunk.get(key)) for chunk in found}
+        if len(values) > 1:
+            yield Problem(expected=f"one {key}", actual=", ".join(sorted(values))[:200], pointer=key)
+
+
+def same_role(exchange: Exchange) -> Iterator[Problem]:
+    """CS-02."""
+    met: set[object] = set()
+    for number, one, delta in deltas(exchange):
+        place, role = repr(one.get("index")), delta.get("role")
+        if (role is None or role == "") if place in met else role == "assistant":
+            met.add(place)
+            continue
+        wanted = "no role" if place in met else "role assistant"
+        yield Problem(expected=wanted, actual=repr(role), pointer=f"event {number}, delta.role")
+        met.add(place)
+
+
+def finish_once(exchange: Exchange) -> Iterator[Problem]:
+    """CS-03: whatever choices there are."""
+    ended: set[str] = set()
+    met: set[str] = set()
+    for number, one, _ in deltas(exchange):
+        place = repr(one.get("index"))
+        if place in ended:
+            yield Problem(expected="nothing after the finish", actual="a chunk", pointer=f"event {number}")
+        met.add(place)
+        if one.get("finish_reason") is not None:
+            ended.add(place)
+    if ended != met or not met:
+        yield Problem(expected=f"{sorted(met)} finished", actual=repr(sorted(ended)), pointer="choices")

@@ -1,0 +1,137 @@
+"""Reasoning on chat completions: an extension that every server has, and none writes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.capabilities import REASONING_KEYS, user
+from plumbline_conformance.checks.chat_laws import pair
+from plumbline_conformance.checks.chat_tools import asking
+from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
+from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.reading import choice, deltas, finished, stream_of, whole_of
+from plumbline_conformance.transcript import Exchange, Transcript
+
+NEEDS = ("reasoning",)
+MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>", "◁think▷")
+
+
+def _thinks(target: Target) -> dict[str, object]:
+    return chat(target, max_tokens=256, temperature=0, seed=1, reasoning_effort="low")
+
+
+pair("chat/reasoning", "An answer with reasoning", _thinks, needs=NEEDS)
+
+
+@check("chat/reasoning/not-in-content", "Keep reasoning and its markers out of the content", "CS-17")
+def reasoning_content(seen: Transcript) -> Iterator[Problem]:
+    yield from _apart(whole_of(seen))
+
+
+@check("chat/reasoning/stream-not-in-content", "Keep reasoning out of the streamed content", "CS-17")
+def reasoning_stream_content(seen: Transcript) -> Iterator[Problem]:
+    yield from _apart(stream_of(seen))
+
+
+def _apart(exchange: Exchange) -> Iterator[Problem]:
+    found = choice(exchange)
+    for mark in MARKS:
+        if mark in found.content or mark in found.reasoning:
+            yield Problem(expected=f"no {mark}", actual=repr(found)[:300], pointer="choices[0]")
+    if len(found.reasoning) > 20 and found.reasoning in found.content:
+        yield Problem(expected="reasoning once", actual="again in the content", pointer="content")
+
+
+@check("chat/reasoning/stream-first", "Stream reasoning before the content that it led to", "CS-17")
+def reasoning_first(seen: Transcript) -> Iterator[Problem]:
+    said = False
+    for number, _, delta in deltas(stream_of(seen)):
+        said = said or bool(delta.get("content"))
+        if said and any(delta.get(key) for key in REASONING_KEYS) and not delta.get("content"):
+            yield Problem(expected="the answer alone", actual="more reasoning", pointer=f"event {number}")
+
+
+@check("chat/reasoning/counted", "Count the tokens of reasoning in the usage", "ST-19")
+def reasoning_counted(seen: Transcript) -> Iterator[Problem]:
+    if not choice(whole_of(seen)).reasoning:
+        raise Inconclusive("the model did not think")
+    usage = whole_of(seen).json.get("usage")
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    count = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    if not isinstance(count, int) or count < 1:
+        where = "usage.completion_tokens_details.reasoning_tokens"
+        yield Problem(expected="at least 1", actual=repr(count), pointer=where)
+
+
+def _thinks_and_calls(target: Target) -> dict[str, object]:
+    question = "Use get_weather with city Paris."
+    return asking(target, question, tools.weather, reasoning_effort="low", max_tokens=256)
+
+
+pair("chat/reasoning-tool", "Reasoning that leads to a call", _thinks_and_calls, needs=("tools", "reasoning"))
+
+
+@check("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "CS-17")
+def reasoning_tool_apart(seen: Transcript) -> Iterator[Problem]:
+    yield from _apart(whole_of(seen))
+
+
+@check("chat/reasoning-tool/finish", "Say `tool_calls` where thinking led to a call", "CHAT-05")
+def reasoning_tool_finish(seen: Transcript) -> Iterator[Problem]:
+    found = finished(choice(whole_of(seen)))
+    if found.calls and found.reason != "tool_calls":
+        yield Problem(expected="tool_calls", actual=repr(found.reason), pointer="choices[0].finish_reason")
+
+
+def _cut(target: Target) -> dict[str, object]:
+    return {**_thinks(target), "max_tokens": 3}
+
+
+pair("chat/reasoning-cut", "Reasoning that the token limit cuts", _cut, needs=NEEDS)
+
+
+@check("chat/reasoning-cut/length", "Say `length` where the limit cut the reasoning", "CHAT-06", "CHAT-05")
+def cut_length(seen: Transcript) -> Iterator[Problem]:
+    found = choice(whole_of(seen))
+    usage = whole_of(seen).json.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    if not isinstance(tokens, int):
+        raise Inconclusive("the answer has no usage; another check says so")
+    if tokens > 3 or ((found.reason == "length") != (tokens == 3) and found.reason != "stop"):
+        yield Problem(expected="3 tokens and `length`", actual=f"{tokens}, {found.reason}", pointer="usage")
+
+
+@check("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the content", "CS-17")
+def cut_content(seen: Transcript) -> Iterator[Problem]:
+    yield from _apart(whole_of(seen))
+    yield from _apart(stream_of(seen))
+
+
+@scenario("chat/reasoning-round", "An answer with reasoning, sent back as it came", needs=NEEDS)
+def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
+    first = yield Request(path="/chat/completions", json=_thinks(target))
+    try:
+        message: Any = first.json["choices"][0]["message"]
+    except (LookupError, TypeError):
+        return
+    if isinstance(message, dict):
+        messages = [*user("Hi"), message, *user("Thanks")]
+        yield Request(path="/chat/completions", json={**_thinks(target), "messages": messages})
+
+
+whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", "CHAT-01", 0, 1)
+
+
+@check("chat/reasoning-round/taken", "Take the server's own message back, reasoning and all", "CHAT-13")
+def round_taken(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, 1)
+
+
+@check("chat/reasoning-round/prompt", "Count the tokens of a longer conversation as more", "CHAT-08")
+def round_prompt(seen: Transcript) -> Iterator[Problem]:
+    counts = [counted(at(seen, place), "prompt_tokens") for place in (0, 1)]
+    if counts[1] <= counts[0]:
+        yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.prompt_tokens")

@@ -1,0 +1,219 @@
+"""Stop strings and several choices: what ends an answer, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.chat_laws import streamed_laws
+from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.reading import choice, choices, chunks, deltas
+from plumbline_conformance.schema import violations
+from plumbline_conformance.transcript import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+
+
+@scenario("chat/stop", "An answer, and the same with a stop string out of its middle")
+def stop(target: Target) -> Steps:
+    """Exchanges: without, with, streamed, an array of stop strings."""
+    body = chat(target, max_tokens=24, temperature=0, seed=1)
+    plain = yield Request(path="/chat/completions", json=body)
+    word = _stop_of(plain)
+    if not word:
+        return
+    yield Request(path="/chat/completions", json={**body, "stop": word})
+    yield Request(path="/chat/completions", json={**body, "stop": word, "stream": True})
+    several = ["\u2603never", word]
+    yield Request(path="/chat/completions", json={**body, "stop": several})
+
+
+def _stop_of(exchange: Exchange) -> str:
+    """A few characters from within the answer, across a border of words if there is one: tokens are cut there."""
+    try:
+        text = exchange.json["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):
+        return ""
+    if not isinstance(text, str) or "\ufffd" in text:
+        return ""
+    text = text.strip()
+    middle = text.find(" ", 2)
+    return text[2:6] if middle < 0 else text[max(1, middle - 2) : middle + 2]
+
+
+def _stopped(seen: Transcript, place: int) -> tuple[str, Exchange]:
+    """The stop string and the answer that it cut."""
+    accepted(at(seen, 0))
+    word = _stop_of(at(seen, 0))
+    if not word:
+        raise Inconclusive("the answer is too short to be stopped within")
+    return word, accepted(at(seen, place))
+
+
+@check("chat/stop/shape", "Answer as the contract says", "CHAT-01")
+def stop_shape(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1, 3):
+        yield from violations("CreateChatCompletionResponse", _stopped(seen, place)[1].json)
+
+
+streamed_laws("chat/stop", lambda seen: _stopped(seen, 2)[1])
+
+
+@check("chat/stop/absent", "Leave the stop string out of the text", "CHAT-10")
+def stop_absent(seen: Transcript) -> Iterator[Problem]:
+    yield from _without(*_stopped(seen, 1))
+
+
+@check("chat/stop/stream-absent", "Leave the stop string out of the streamed text", "CHAT-10")
+def stop_stream_absent(seen: Transcript) -> Iterator[Problem]:
+    yield from _without(*_stopped(seen, 2))
+
+
+@check("chat/stop/any", "Stop at any of several stop strings", "CHAT-10")
+def stop_any(seen: Transcript) -> Iterator[Problem]:
+    yield from _without(*_stopped(seen, 3))
+
+
+def _without(word: str, exchange: Exchange) -> Iterator[Problem]:
+    found = choice(exchange)
+    if word in found.content:
+        yield Problem(expected=f"no {word!r}", actual=repr(found.content)[:200], pointer="content")
+
+
+@check("chat/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
+def stop_prefix(seen: Transcript) -> Iterator[Problem]:
+    yield from _cut_there(seen, 1)
+
+
+@check("chat/stop/stream-prefix", "Stream exactly what stood before the stop string", "CS-15", "CHAT-20")
+def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
+    yield from _cut_there(seen, 2)
+
+
+def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
+    """Only answers that begin alike can be compared: temperature 0 promises little."""
+    word, exchange = _stopped(seen, place)
+    plain = choice(at(seen, 0)).content
+    wanted = plain[: plain.find(word)]
+    found = choice(exchange).content
+    if found == wanted:
+        return
+    if not found.startswith(wanted) and not wanted.startswith(found):
+        raise Inconclusive("the same request was answered differently each time")
+    yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content")
+
+
+@check("chat/stop/reason", "Say `stop` where a stop string ended the answer", "CHAT-05")
+def stop_reason(seen: Transcript) -> Iterator[Problem]:
+    yield from _reason(*_stopped(seen, 1))
+
+
+@check("chat/stop/stream-reason", "Say `stop` where a stop string ended the stream", "CHAT-05")
+def stop_stream_reason(seen: Transcript) -> Iterator[Problem]:
+    yield from _reason(*_stopped(seen, 2))
+
+
+def _reason(word: str, exchange: Exchange) -> Iterator[Problem]:
+    found = choice(exchange)
+    if found.reason == "length":
+        raise Inconclusive("the token limit cut the answer")
+    if found.reason != "stop":
+        yield Problem(expected="stop", actual=repr(found.reason), pointer="choices[0].finish_reason")
+
+
+COUNT = 3
+EACH = 4
+
+
+@scenario("chat/many", "One choice, three, and three streamed with their usage")
+def many(target: Target) -> Steps:
+    body = chat(target, max_tokens=EACH, temperature=1, seed=1)
+    yield Request(path="/chat/completions", json=body)
+    yield Request(path="/chat/completions", json={**body, "n": COUNT})
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    yield Request(path="/chat/completions", json={**body, "n": COUNT, **asked})
+
+
+@check("chat/many/shape", "Answer as the contract says", "CHAT-01", "CHAT-02")
+def many_shape(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1):
+        yield from violations("CreateChatCompletionResponse", accepted(at(seen, place)).json)
+
+
+streamed_laws("chat/many", lambda seen: accepted(at(seen, 2)))
+
+
+@check("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02")
+def many_indexes(seen: Transcript) -> Iterator[Problem]:
+    found = accepted(at(seen, 1)).json.get("choices")
+    indexes = [one.get("index") for one in found] if isinstance(found, list) else []
+    if sorted(map(repr, indexes)) != [str(place) for place in range(COUNT)]:
+        yield Problem(expected=repr(list(range(COUNT))), actual=repr(indexes), pointer="choices[].index")
+
+
+@check("chat/many/stream-indexes", "Stream exactly n choices, which appear in their order", "CS-04")
+def many_stream_indexes(seen: Transcript) -> Iterator[Problem]:
+    order = list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(accepted(at(seen, 2)))))
+    if order != [str(place) for place in range(COUNT)]:
+        yield Problem(expected=repr(list(range(COUNT))), actual=", ".join(order), pointer="choices[].index")
+
+
+@check("chat/many/prompt-once", "Count the prompt once, however many choices there are", "CHAT-09")
+def many_prompt(seen: Transcript) -> Iterator[Problem]:
+    one = _usage(accepted(at(seen, 0)).json)
+    yield from _same_prompt(one, _usage(accepted(at(seen, 1)).json))
+
+
+@check("chat/many/stream-prompt-once", "Count the prompt once in the usage of a stream", "CHAT-09")
+def many_stream_prompt(seen: Transcript) -> Iterator[Problem]:
+    one = _usage(accepted(at(seen, 0)).json)
+    yield from _same_prompt(one, _last_usage(at(seen, 2)))
+
+
+def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Problem]:
+    if one.get("prompt_tokens") != several.get("prompt_tokens"):
+        wanted, found = repr(one.get("prompt_tokens")), repr(several.get("prompt_tokens"))
+        yield Problem(expected=wanted, actual=found, pointer="usage.prompt_tokens")
+
+
+@check("chat/many/sum", "Sum the tokens of all choices", "CHAT-09")
+def many_sum(seen: Transcript) -> Iterator[Problem]:
+    exchange = accepted(at(seen, 1))
+    yield from _summed(exchange, _usage(exchange.json))
+
+
+@check("chat/many/stream-sum", "Sum the tokens of all choices in the usage of a stream", "CHAT-09")
+def many_stream_sum(seen: Transcript) -> Iterator[Problem]:
+    yield from _summed(accepted(at(seen, 2)), _last_usage(at(seen, 2)))
+
+
+def _summed(exchange: Exchange, usage: dict[str, Any]) -> Iterator[Problem]:
+    """A choice that the limit cut has as many tokens as the limit says; the others have at most as many."""
+    full = sum(found.reason == "length" for found in choices(exchange))
+    tokens = usage.get("completion_tokens")
+    if isinstance(tokens, int) and not EACH * full <= tokens <= EACH * COUNT:
+        wanted = f"{EACH * full} to {EACH * COUNT}"
+        yield Problem(expected=wanted, actual=str(tokens), pointer="usage.completion_tokens")
+
+
+@check("chat/many/stream-usage", "Send the usage once, in the last chunk", "CS-06", "CS-08")
+def many_stream_usage(seen: Transcript) -> Iterator[Problem]:
+    found = chunks(accepted(at(seen, 2)))
+    places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
+    if places != [len(found) - 1]:
+        wanted = f"in chunk {len(found) - 1} alone"
+        yield Problem(expected=wanted, actual=repr(places)[:200], pointer="usage")
+
+
+def _usage(answer: Any) -> dict[str, Any]:
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(usage, dict):
+        raise Inconclusive("there is no usage; another check says so")
+    return usage
+
+
+def _last_usage(exchange: Exchange) -> dict[str, Any]:
+    found = [chunk for chunk in chunks(accepted(exchange)) if chunk.get("usage") is not None]
+    return _usage(found[-1] if found else None)

@@ -1,0 +1,168 @@
+"""What every stream of the Responses API keeps, whatever it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
+from typing import Any
+
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.common import accepted, content_type, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.items import Items, sums, terminal, without_nulls
+from plumbline_conformance.checks.reading import is_stream, stream_of, whole_of
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.contract import event_schemas
+from plumbline_conformance.schema import violations
+from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = ["NEEDS", "asking", "events", "items", "outputs", "pair", "response"]
+
+NEEDS = ("responses",)
+Body = Callable[[Target], dict[str, object]]
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+VOLATILE = {"id", "call_id", "status", "encrypted_content"}
+
+
+def asking(target: Target, question: object, **fields: object) -> dict[str, object]:
+    """A request of the Responses API that wants the same answer each time."""
+    given = {"max_output_tokens": 128, "temperature": 0, "store": False, **fields}
+    return {"model": target.model, "input": question, **given}
+
+
+def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> None:
+    """Register a scenario that asks one thing in both forms, with the laws of both."""
+
+    def steps(target: Target) -> Generator[Request, Exchange, None]:
+        yield from whole_and_streamed("/responses", body(target), outputs, outputs)
+
+    scenario(slug, title, needs=(*NEEDS, *needs))(steps)
+
+    @check(f"{slug}/shape", "Answer with the whole response object", "R-01", "R-11")
+    def shape(seen: Transcript) -> Iterator[Problem]:
+        yield from violations("Response", whole_of(seen).json)
+
+    @check(f"{slug}/usage", "Count tokens so that the total is the sum", "R-10")
+    def usage(seen: Transcript) -> Iterator[Problem]:
+        found = whole_of(seen).json.get("usage")
+        yield from usage_adds_up(found, prompt="input_tokens", completion="output_tokens")
+
+    @check(f"{slug}/wire", "Name every event after its type", "SSE-04", "SSE-01", "SSE-07")
+    def wire(seen: Transcript) -> Iterator[Problem]:
+        yield from content_type(stream_of(seen), "text/event-stream")
+        yield from framing(stream_of(seen), named=True)
+        yield from done_last(stream_of(seen), required=False)
+
+    @check(f"{slug}/event-shapes", "Send events as the contract says", "RS-17")
+    def event_shapes(seen: Transcript) -> Iterator[Problem]:
+        yield from shapes(stream_of(seen))
+
+    @check(
+        f"{slug}/lifecycle",
+        "Begin with created, end with one terminal event, count upwards",
+        "RS-01",
+        "RS-02",
+    )
+    def lifecycle(seen: Transcript) -> Iterator[Problem]:
+        yield from life(stream_of(seen))
+
+    @check(
+        f"{slug}/nesting", "Open, fill and close items and parts in order", "RS-07", "RS-05", "RS-06", "RS-08"
+    )
+    def nesting(seen: Transcript) -> Iterator[Problem]:
+        yield from Items().judge(events(stream_of(seen)))
+
+    @check(
+        f"{slug}/sums", "Let deltas sum to done, done to the item, items to the response", "RS-09", "RS-14"
+    )
+    def summed(seen: Transcript) -> Iterator[Problem]:
+        yield from sums(events(stream_of(seen)))
+
+    @check(f"{slug}/snapshots", "Say the same of the response in all its snapshots", "RS-03", "RS-04")
+    def snapshots(seen: Transcript) -> Iterator[Problem]:
+        yield from _snapshots(events(stream_of(seen)))
+
+    @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
+    def same_as_whole(seen: Transcript) -> Iterator[Problem]:
+        yield from same(seen, outputs, outputs)
+
+
+def events(exchange: Exchange) -> list[dict[str, Any]]:
+    """The events of a stream that are objects."""
+    return [event for event in accepted(exchange).chunks if isinstance(event, dict)]
+
+
+def response(exchange: Exchange) -> dict[str, Any]:
+    """The response of an answer in either form."""
+    found = terminal(events(exchange)) if is_stream(exchange) else accepted(exchange).json
+    if not isinstance(found, dict):
+        raise Inconclusive("there is no response; another check says so")
+    return found
+
+
+def items(exchange: Exchange, kind: str | None = None) -> list[dict[str, Any]]:
+    """Its items, or those of one type."""
+    output = response(exchange).get("output")
+    found = [one for one in output if isinstance(one, dict)] if isinstance(output, list) else []
+    return [one for one in found if kind is None or one.get("type") == kind]
+
+
+def outputs(exchange: Exchange) -> object:
+    """What an answer says, without what may differ between two that say the same."""
+    output = response(exchange)["output"]
+    return response(exchange).get("status"), _steady(without_nulls(output))
+
+
+def _steady(value: Any) -> Any:
+    match value:
+        case dict():
+            return {
+                key: _steady(member) for key, member in value.items() if key not in VOLATILE and member != []
+            }
+        case list():
+            return [_steady(member) for member in value]
+    return value
+
+
+def shapes(exchange: Exchange) -> Iterator[Problem]:
+    """RS-17: every event by its own schema; types with a colon are extensions, and marked as such."""
+    for number, event in enumerate(events(exchange)):
+        kind = event.get("type")
+        if isinstance(kind, str) and ":" in kind:
+            continue
+        known = event_schemas().get(kind) if isinstance(kind, str) else None
+        yield from violations(known or "ResponseStreamEvent", event, f"event {number}, ")
+
+
+def life(exchange: Exchange) -> Iterator[Problem]:
+    """RS-01, RS-02."""
+    found = events(exchange)
+    kinds = [event.get("type") for event in found]
+    if kinds[:1] != ["response.created"]:
+        yield Problem(expected="response.created", actual=repr(kinds[:1]), pointer="event 0")
+    ends = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
+    if ends != [len(kinds) - 1]:
+        yield Problem(expected="one terminal event, the last", actual=repr(ends), pointer="events")
+    numbers = [event.get("sequence_number") for event in found]
+    counted = [number for number in numbers if isinstance(number, int)]
+    if len(counted) != len(numbers) or any(b <= a for a, b in pairwise(counted)):
+        shown = repr(numbers[:20])
+        yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
+
+
+def _snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
+    for key in ("id", "created_at", "model"):
+        values = {repr(snapshot.get(key)) for _, snapshot in held}
+        if len(values) > 1:
+            yield Problem(expected=f"one {key}", actual=", ".join(sorted(values))[:200], pointer=key)
+    for number, snapshot in held:
+        kind = found[number].get("type")
+        if kind in ("response.created", "response.in_progress"):
+            early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
+            wrong = [key for key, wanted in early.items() if snapshot.get(key) != wanted]
+            wrong += [] if snapshot.get("status") in ("in_progress", "queued") else ["status"]
+        else:
+            wrong = [] if kind == f"response.{snapshot.get('status')}" else ["status"]
+        for key in wrong:
+            shown = repr(snapshot.get(key))[:100]
+            yield Problem(expected=f"what {kind} is", actual=shown, pointer=f"event {number}, response.{key}")

@@ -1,0 +1,93 @@
+"""Spans of bounded length: after a beginning, at most so many tokens until an end, which is forced when they are spent.
+
+This is how a budget for thinking is kept. The engine knows neither what is thought nor in which words; it counts tokens
+between two token sequences. A span is a matcher like that of a grammar and may have one inside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.engine.api import SpanLimit
+from plumbline.engine.grammar import Matcher
+
+__all__ = ["SpanMatcher"]
+
+
+class SpanMatcher:
+    """Where one answer stands in its span; see `plumbline.engine.grammar.Matcher`.
+
+    Args:
+        limit: the span and its bound.
+        inner: the grammar of the whole answer, the span included; None if it has none.
+    """
+
+    def __init__(self, limit: SpanLimit, inner: Matcher | None = None) -> None:
+        self._limit = limit
+        self._inner = inner
+        self._taken: list[int] = []
+        self._start: int | None = 0 if limit.inside else None
+        """How many tokens had been taken when the span began; None before."""
+        self._ended = False
+
+    def mask_into(self, row: NDArray[np.int32]) -> None:
+        """The next token of the end if the bound is reached; else what the grammar allows."""
+        forced = self._forced()
+        if forced is not None:
+            row.fill(0)
+            row.view(np.uint32)[forced // 32] = np.uint32(1 << forced % 32)
+        elif self._inner is not None:
+            self._inner.mask_into(row)
+        else:
+            row.fill(-1)
+
+    def accept(self, token_id: int) -> bool:
+        """Move on by a token."""
+        self._taken.append(token_id)
+        self._move()
+        return self._inner is None or self._inner.accept(token_id)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take the last tokens back."""
+        taken = self._taken[: len(self._taken) - num_tokens]
+        self._taken, self._ended = [], False
+        self._start = 0 if self._limit.inside else None
+        for token_id in taken:
+            self._taken.append(token_id)
+            self._move()
+        if self._inner is not None:
+            self._inner.rollback(num_tokens)
+
+    @property
+    def is_done(self) -> bool:
+        """Only a grammar says when an answer is complete."""
+        return self._inner is not None and self._inner.is_done
+
+    def _move(self) -> None:
+        if self._ended:
+            return
+        if self._start is None:
+            if any(self._ends_with(begin) for begin in self._limit.begin):
+                self._start = len(self._taken)
+        elif self._ends_with(self._limit.end, since=self._start):
+            self._ended = True
+
+    def _ends_with(self, ids: tuple[int, ...], since: int = 0) -> bool:
+        size = len(ids)
+        return len(self._taken) - since >= size and tuple(self._taken[-size:]) == ids
+
+    def _forced(self) -> int | None:
+        """The token that has to come now, if one has."""
+        if self._start is None or self._ended:
+            return None
+        end = self._limit.end
+        spent = len(self._taken) - self._start
+        # The end itself is not a part of what is bounded: it begins when the last allowed token has been taken, or
+        # goes on where the model has begun it.
+        begun = next(
+            size
+            for size in range(min(len(end) - 1, spent), -1, -1)
+            if not size or tuple(self._taken[-size:]) == end[:size]
+        )
+        return end[begun] if spent - begun >= self._limit.max_tokens else None

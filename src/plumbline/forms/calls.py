@@ -1,0 +1,220 @@
+"""Grammars of calls, in the model's own dialect: its markers, its way to write one call, what stands between two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plumbline.dialects.api import Form, Section, ToolDialect
+from plumbline.dialects.coercion import allowed_types
+from plumbline.dialects.forms import JsonCall, KeyedJson, NamedJson
+from plumbline.dialects.harmony import HarmonyForm
+from plumbline.dialects.tagged import TaggedCall
+from plumbline.forms.errors import FormError
+from plumbline.forms.grammar import GrammarBuilder
+from plumbline.turn import LarkFormat, RegexFormat, Tool
+
+__all__ = ["calls", "markers", "text_with_calls"]
+
+
+def calls(
+    builder: GrammarBuilder,
+    dialect: ToolDialect,
+    tools: Sequence[Tool],
+    *,
+    parallel: bool,
+    loose: bool = False,
+) -> str:
+    """At least one call of these tools and nothing else; exactly one if not `parallel`.
+
+    Args:
+        builder: where the rules go.
+        dialect: how the model writes calls.
+        tools: the tools that may be called; at least one.
+        parallel: several calls may follow each other.
+        loose: arguments of tools that are not strict keep the names and types of their schema, and no more of it.
+
+    Raises:
+        FormError: a schema or the form of a custom tool's input cannot be held.
+    """
+    section = dialect.sections[0]
+    call = _call(builder, section, tools, loose=loose)
+    if dialect.reader == "harmony":
+        return call  # What ends a call is an end of sequence, so there is never a second.
+    whole = builder.sequence(
+        [*_literals(builder, *section.open[:1]), _rest(builder, section, call, parallel)]
+    )
+    if not (parallel and section.single):
+        return whole
+    return builder.sequence(
+        [whole, builder.repeat(builder.sequence([*_literals(builder, section.between), whole]))]
+    )
+
+
+def text_with_calls(
+    builder: GrammarBuilder,
+    dialect: ToolDialect,
+    tools: Sequence[Tool],
+    *,
+    parallel: bool,
+    loose: bool = False,
+) -> str:
+    """Free text in which what begins as a call goes on as a call of these tools.
+
+    Raises:
+        FormError: as for `calls`; or the dialect has calls that begin like text.
+    """
+    section = dialect.sections[0]
+    if dialect.reader == "harmony":
+        final = builder.sequence([builder.literal("<|channel|>final<|message|>"), builder.text()])
+        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
+    if not section.open:
+        return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
+    if any(not other.open for other in dialect.sections):
+        raise FormError(
+            f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
+            "Use 'tool_choice': 'required'."
+        )
+    every = markers(dialect)
+    call = _call(builder, section, tools, loose=loose)
+    begun = builder.until(section.open[0], without=[text for text in every if text != section.open[0]])
+    chunk = builder.sequence([begun, _rest(builder, section, call, parallel)])
+    several = builder.repeat(chunk) if parallel else builder.optional(chunk)
+    return builder.sequence([several, builder.text(without=every)])
+
+
+def markers(dialect: ToolDialect) -> list[str]:
+    """Every text that begins a section of calls."""
+    return list(dict.fromkeys(text for section in dialect.sections for text in section.open))
+
+
+def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
+    """A call or text; text does not begin like a call."""
+    starts = "".join(sorted({char for section in dialect.sections for char in section.starts}))
+    if not starts:
+        raise FormError(
+            f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
+            "Use 'tool_choice': 'required'."
+        )
+    return builder.choice([form, builder.optional(builder.text(without=markers(dialect), not_first=starts))])
+
+
+def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: bool) -> str:
+    found: list[str] = []
+    for tool in tools:
+        try:
+            if tool.strict is True and tool.parameters and not isinstance(section.form, _JSON_FORMS):
+                _check_spelled(section.form, tool.parameters)
+            found.append(section.form.grammar(builder, tool.name, _schema(tool, loose=loose)))
+        except FormError as error:
+            raise FormError(str(error), tool=tool.name) from error
+    return builder.choice(found)
+
+
+def _check_spelled(form: Form, schema: Mapping[str, Any]) -> None:
+    """Forms that spell arguments out in their own markup hold names and types, not what JSON could be held to."""
+    checked: list[Any] = [schema]
+    if isinstance(form, TaggedCall):
+        # Everything but the strings is JSON between the tags.
+        properties = schema.get("properties")
+        members = properties.values() if isinstance(properties, Mapping) else ()
+        checked = [part for part in members if "string" in (allowed_types(part, schema) or ("string",))]
+    while checked:
+        part = checked.pop()
+        if isinstance(part, Mapping):
+            unheld = sorted(_UNHELD & part.keys())
+            if unheld:
+                raise FormError(
+                    f"'{unheld[0]}' cannot be held in the markup that this model writes calls in; leave it out, or "
+                    "do not ask for 'strict'."
+                )
+            checked += part.values()
+        elif isinstance(part, list):
+            checked += part
+
+
+_JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyForm)
+_UNHELD = frozenset(
+    (
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+    )
+) | frozenset(
+    ("multipleOf", "minItems", "maxItems", "prefixItems", "allOf", "oneOf", "minProperties", "maxProperties")
+)
+
+
+def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) -> str:
+    """A section after its opening marker."""
+    item = builder.sequence(
+        [*_literals(builder, section.item_open), call, *_literals(builder, section.item_close)]
+    )
+    body = [item]
+    if parallel and not section.single:
+        between = _literals(builder, ", " if section.array else section.between)
+        body.append(builder.repeat(builder.sequence([*between, item])))
+    # White space stands by itself. Joined with the marker after it, what ends a section would begin with what stands
+    # between calls, and a lexer that has read so far cannot go back.
+    before = [section.after_open, "[" if section.array else ""]
+    after = ["]" if section.array else "", section.before_close, *section.close[:1]]
+    return builder.sequence([*_literals(builder, *before), *body, *_literals(builder, *after)])
+
+
+def _literals(builder: GrammarBuilder, *texts: str) -> list[str]:
+    return [builder.literal(text) for text in texts if text]
+
+
+def _schema(tool: Tool, *, loose: bool) -> Mapping[str, Any]:
+    """What the arguments of a call satisfy. They are an object, whatever the schema says of others."""
+    if tool.custom:
+        return _input_schema(tool)
+    parameters = tool.parameters
+    if not parameters:
+        # A function without parameters takes none.
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if tool.strict is True or not loose:
+        return {**parameters, "type": "object"}
+    properties = parameters.get("properties")
+    named = properties if isinstance(properties, Mapping) else {}
+    required = parameters.get("required")
+    return {
+        "type": "object",
+        "properties": {name: _typed(schema) for name, schema in named.items()},
+        "required": [name for name in required if name in named] if isinstance(required, list) else [],
+    }
+
+
+def _typed(schema: Any) -> Mapping[str, Any]:
+    """The type alone, as far as it is one."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return {"type": kind} if kind in _TYPES else {}
+
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
+def _input_schema(tool: Tool) -> Mapping[str, Any]:
+    """A custom tool's arguments: its input is the one string `input` (TOOL-14)."""
+    text: dict[str, Any] = {"type": "string"}
+    match tool.input_format:
+        case RegexFormat(pattern=pattern):
+            text["pattern"] = f"^(?:{pattern})$"
+        case LarkFormat():
+            raise FormError(
+                f"The input of the custom tool '{tool.name}' has a Lark grammar, which cannot be held inside of the "
+                "JSON string that it is written in. Use a regex."
+            )
+        case None:
+            pass
+    return {
+        "type": "object",
+        "properties": {"input": text},
+        "required": ["input"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,147 @@
+"""The grammar of a turn, composed in this one place: free thinking first, then what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from plumbline.dialects.api import ReasoningDialect, ToolDialect
+from plumbline.dialects.registry import Chosen
+from plumbline.forms.calls import calls, markers, text_with_calls
+from plumbline.forms.errors import FormError
+from plumbline.forms.grammar import GrammarBuilder
+from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
+
+__all__ = ["callable_tools", "compose"]
+
+_NOTHING = Chosen(None, None)
+_NO_CALLS = ToolChoice(mode="none")
+
+
+def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> list[Tool]:
+    """The tools that may be called (TOOL-03, TOOL-06)."""
+    if choice.mode == "none":
+        return []
+    return [tool for tool in tools if choice.names is None or tool.name in choice.names]
+
+
+def compose(
+    builder: GrammarBuilder,
+    *,
+    output_format: OutputFormat | None = None,
+    tools: Sequence[Tool] = (),
+    choice: ToolChoice = _NO_CALLS,
+    dialects: Chosen | None = None,
+    inside: bool = False,
+    thought: bool = False,
+    loose: bool = False,
+) -> str | None:
+    """The grammar of a whole answer; None if nothing is promised.
+
+    Args:
+        builder: a fresh one.
+        output_format: the form of the answer's text.
+        tools: all tools that the model was shown.
+        choice: which of them may or must be called.
+        dialects: how the model writes thinking and calls; None for plain completions, all of which is text.
+        inside: generation starts inside the thinking.
+        thought: the prompt has ended the thinking already, as templates do that turn it off; there is no more of it.
+        loose: tools that are not strict are held to the names and types of their parameters only, for schemas that
+            the engine cannot hold as they are. What is strict or a form of text is never loosened.
+
+    Raises:
+        FormError: what is promised cannot be held.
+    """
+    callable_ = callable_tools(tools, choice)
+    lazy = _must_be_held(tools, callable_, choice)
+    if output_format is None and not lazy and choice.mode != "required":
+        return None
+    dialects = dialects or _NOTHING
+    if thought and dialects.reasoning is not None and dialects.reasoning.reader != "harmony":
+        dialects = msgspec.structs.replace(dialects, reasoning=None)
+    if dialects.template is not None:
+        raise FormError("Answers that are read by a tokenizer's response template cannot be held to a form.")
+    form = None if output_format is None else _of_text(builder, output_format, dialects)
+    if not callable_:
+        if form is None:
+            return None
+        return builder.build(_after_thinking(builder, dialects, form, inside=inside))
+    if dialects.tool is None:
+        if form is not None and choice.mode == "auto":
+            return builder.build(_after_thinking(builder, dialects, form, inside=inside))
+        raise FormError(
+            "This model has no dialect for tool calls (--tool-parser), so calls cannot be promised."
+        )
+    body = _answer(builder, dialects.tool, callable_, choice, form, loose=loose)
+    return builder.build(_after_thinking(builder, dialects, body, inside=inside))
+
+
+def _must_be_held(tools: Sequence[Tool], callable_: Sequence[Tool], choice: ToolChoice) -> bool:
+    """Whether an answer that need not call has to be held all the same.
+
+    That is so for arguments that are strict (TOOL-01) or a custom tool's input (TOOL-14), for tools that are shown but
+    not allowed (TOOL-06), and where a second call is forbidden (TOOL-07).
+    """
+    if not callable_:
+        return False
+    promised = any(tool.strict is True or tool.custom for tool in callable_)
+    return promised or len(callable_) < len(tools) or not choice.parallel
+
+
+def _answer(
+    builder: GrammarBuilder,
+    dialect: ToolDialect,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    form: str | None,
+    *,
+    loose: bool,
+) -> str:
+    if choice.mode == "required":
+        return calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
+    if form is not None:
+        called = calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
+        return builder.choice([called, form])
+    return text_with_calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
+
+
+def _of_text(builder: GrammarBuilder, output_format: OutputFormat, dialects: Chosen) -> str:
+    form = _form(builder, output_format)
+    if dialects.reasoning is not None and dialects.reasoning.reader == "harmony":
+        return builder.sequence([builder.literal("<|channel|>final<|message|>"), form])
+    return form
+
+
+def _form(builder: GrammarBuilder, output_format: OutputFormat) -> str:
+    match output_format:
+        case JsonFormat(schema=schema):
+            # `json_object` promises an object, whatever is in it (SO-02).
+            return builder.json({"type": "object"} if schema is None else schema)
+        case RegexFormat(pattern=pattern):
+            return builder.regex(pattern)
+        case ChoiceFormat(choices=choices):
+            return builder.choice(builder.literal(choice) for choice in choices)
+        case LarkFormat(grammar=grammar):
+            return builder.lark(grammar)
+
+
+def _after_thinking(builder: GrammarBuilder, dialects: Chosen, body: str, *, inside: bool) -> str:
+    """The body, after thinking that is free. Thinking that the prompt has begun has to come to its end first."""
+    reasoning = dialects.reasoning
+    if reasoning is None:
+        return body
+    # Where a call ends the thinking by itself, one that begins in there would be a call that nobody holds.
+    without = markers(dialects.tool) if reasoning.call_ends and dialects.tool is not None else []
+    closed = builder.sequence([builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning)])
+    if inside or reasoning.starts_inside:
+        return builder.sequence([closed, body])
+    opened = builder.sequence([builder.choice(map(builder.literal, reasoning.open)), closed])
+    return builder.sequence([builder.optional(opened), body])
+
+
+def _gap(builder: GrammarBuilder, reasoning: ReasoningDialect) -> list[str]:
+    """What stands between the thinking and the answer and belongs to neither."""
+    if reasoning.reader == "harmony":
+        return [builder.literal("<|start|>assistant")]
+    return [builder.optional(builder.literal(reasoning.after_close))] if reasoning.after_close else []

@@ -1,0 +1,200 @@
+"""Builds grammars, in llguidance's dialect of Lark, out of expressions.
+
+Text and control tokens are not the same thing here, as they are not in a prompt: a control token is never text, so no
+text of a grammar can match it and it is named by its id. Every other added token is text as well, and may come as one
+token or spelled out: whoever reads the answer reads text and cannot tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plumbline.forms.errors import FormError
+from plumbline.forms.pattern import check_repetitions
+from plumbline.forms.schema import checked
+
+__all__ = ["GrammarBuilder"]
+
+_LARK_END = re.compile(r"(?m)^\s*\??start\b")
+
+
+class GrammarBuilder:
+    """Collects the rules of one grammar.
+
+    Every method but `build` returns an expression: a string that may stand in other expressions of the same builder.
+
+    Args:
+        added: Added tokens of the tokenizer by their text, control tokens or not.
+        special_ids: The ids of those that are control tokens.
+    """
+
+    def __init__(self, added: Mapping[str, int], special_ids: frozenset[int]) -> None:
+        special = {text: token_id for text, token_id in added.items() if token_id in special_ids}
+        longest_first = sorted(special, key=len, reverse=True)
+        self._special = special
+        self._splitter = re.compile("|".join(map(re.escape, longest_first))) if special else None
+        self._rules: dict[str, str] = {}
+        self._nested: dict[str, str] = {}
+
+    def literal(self, text: str) -> str:
+        """Exactly this text. Control tokens in it are the tokens themselves."""
+        return self.sequence(map(_written, self._pieces(text)))
+
+    def json(self, schema: Mapping[str, Any] | bool) -> str:
+        """One JSON document that satisfies the schema, in the layout that `plumbline.forms.schema` describes.
+
+        Raises:
+            FormError: the schema cannot be held as it is.
+        """
+        return self._rule("json", f"%json {json.dumps(checked(schema))}")
+
+    def regex(self, pattern: str) -> str:
+        """Text that matches the whole pattern (the syntax of Rust's `regex`: no look-around, no back-references).
+
+        Matching is greedy: what follows in a sequence begins where the pattern cannot go on.
+
+        Raises:
+            FormError: it repeats something too often.
+        """
+        check_repetitions(pattern)
+        if not pattern:
+            return '""'
+        return self._rule("PATTERN", f"/{_slashed(pattern)}/")
+
+    def text(self, without: Iterable[str] = (), not_first: str = "") -> str:
+        """Any text, also none, in which none of these texts occurs; no control tokens.
+
+        Args:
+            without: the texts.
+            not_first: characters that it does not begin with, nor with white space; then there is at least one other.
+        """
+        free = _free(self._spelled(without))
+        if not_first:
+            kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first)
+            free = rf"/[^\s{kept_out}](?s:.*)/ & ({free})"
+        return self._rule("TEXT", free)
+
+    def until(self, marker: str, without: Iterable[str] = ()) -> str:
+        """Any text up to the first occurrence of the marker, and the marker; the text has none of `without` in it.
+
+        Raises:
+            ValueError: the marker is empty.
+        """
+        pieces = self._pieces(marker)
+        if not pieces:
+            raise ValueError("a marker must not be empty")
+        free = _free(self._spelled(without))
+        first, rest = pieces[0], pieces[1:]
+        if isinstance(first, int):
+            return self.sequence([self.text(without), *map(_written, pieces)])
+        ending = self._rule("ENDING", f"({free}) {_written(first)}")
+        if not rest:
+            return self._rule("until", ending, options="[lazy]")
+        # The control token says where the text ends, so the text before it is not cut short by being lazy.
+        return self.sequence([ending, *map(_written, rest)])
+
+    def choice(self, expressions: Iterable[str]) -> str:
+        """One of these.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = list(dict.fromkeys(expressions))
+        if not found:
+            raise ValueError("a choice needs at least one expression")
+        return found[0] if len(found) == 1 else f"({' | '.join(found)})"
+
+    def sequence(self, expressions: Iterable[str]) -> str:
+        """These, one after the other; none of them is the empty text."""
+        found = list(expressions)
+        if not found:
+            return '""'
+        return found[0] if len(found) == 1 else f"({' '.join(found)})"
+
+    def optional(self, expression: str) -> str:
+        """This or nothing."""
+        return f"({expression})?"
+
+    def repeat(self, expression: str, minimum: int = 0, maximum: int | None = None) -> str:
+        """This from `minimum` to `maximum` times; None means any number.
+
+        Raises:
+            ValueError: the bounds contradict each other.
+        """
+        if minimum < 0 or (maximum is not None and maximum < minimum):
+            raise ValueError(f"cannot repeat from {minimum} to {maximum} times")
+        if maximum is None and minimum < 2:
+            return f"({expression}){'+' if minimum else '*'}"
+        return f"({expression}){{{minimum},{'' if maximum is None else maximum}}}"
+
+    def lark(self, grammar: str) -> str:
+        """A whole grammar with its rule `start`; its names and those of this builder do not meet.
+
+        Raises:
+            FormError: there is no rule `start`.
+        """
+        if _LARK_END.search(grammar) is None:
+            raise FormError("The grammar has no rule 'start'.")
+        name = next((name for name, known in self._nested.items() if known == grammar), None)
+        if name is None:
+            name = f"nested_{len(self._nested)}"
+            self._nested[name] = grammar
+        return f"@{name}"
+
+    def build(self, start: str) -> str:
+        """The grammar that begins with this expression: Lark text, or JSON around several where some are nested."""
+        rules = [f"start: {start}", *(f"{name}{body}" for body, name in self._rules.items())]
+        main = "%llguidance {}\n" + "\n".join(rules) + "\n"
+        if not self._nested:
+            return main
+        nested = [{"name": name, "lark_grammar": grammar} for name, grammar in self._nested.items()]
+        return json.dumps({"grammars": [{"name": "main", "lark_grammar": main}, *nested]})
+
+    def _rule(self, kind: str, body: str, *, options: str = "") -> str:
+        """The name of a rule with this body; equal bodies share one. Upper case makes it one lexeme."""
+        return self._rules.setdefault(f"{options}: {body}", f"{kind}_{len(self._rules)}")
+
+    def _spelled(self, markers: Iterable[str]) -> list[str]:
+        """Those that text could contain: a control token is never in it."""
+        return [marker for marker in markers if all(isinstance(piece, str) for piece in self._pieces(marker))]
+
+    def _pieces(self, text: str) -> list[str | int]:
+        """Text and the ids of control tokens, in order."""
+        if self._splitter is None:
+            return [text] if text else []
+        found: list[str | int] = []
+        position = 0
+        for match in self._splitter.finditer(text):
+            if match.start() > position:
+                found.append(text[position : match.start()])
+            found.append(self._special[match.group()])
+            position = match.end()
+        if position < len(text):
+            found.append(text[position:])
+        return found
+
+
+def _written(piece: str | int) -> str:
+    """Text as a string of Lark, which are those of JSON; an id as a token."""
+    return f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece)
+
+
+def _free(without: list[str]) -> str:
+    """Any text without these. A negation alone would match what is not UTF-8, too."""
+    if not without:
+        return "/(?s:.*)/"
+    kept_out = _slashed("|".join(map(re.escape, without)))
+    return f"/(?s:.*)/ & ~/(?s:.*)({kept_out})(?s:.*)/"
+
+
+def _slashed(pattern: str) -> str:
+    """A pattern between slashes: slashes and line ends in it are escaped, escapes stay as they are."""
+    return re.sub(
+        r"\\.|/|\n", lambda match: _SLASHED.get(match.group(), match.group()), pattern, flags=re.DOTALL
+    )
+
+
+_SLASHED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}

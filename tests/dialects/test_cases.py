@@ -1,0 +1,68 @@
+"""Outputs in the style of each family, and what a client gets of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.speeches import Dialect, fold
+
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.events import OutputEvent, TextDelta, ToolCallStart
+
+_FOLDER = Path(__file__).parent / "cases"
+_FILES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(_FOLDER.glob("*.json"))}
+_CASES = [
+    pytest.param(_FILES[name], case, key == "inside", id=f"{name}: {case['title']}")
+    for name in _FILES
+    for key in ("cases", "inside")
+    for case in _FILES[name].get(key, ())
+]
+
+
+@pytest.mark.parametrize(("file", "case", "inside"), _CASES)
+def test_a_case_is_read_as_written_down(file: dict[str, Any], case: dict[str, Any], inside: bool) -> None:
+    tool = TOOL_DIALECTS[file["tool"]] if "tool" in file else None
+    reasoning = REASONING_DIALECTS[file["reasoning"]] if file["reasoning"] else None
+    dialect = Dialect(tool, reasoning)
+    text = case["output"]
+    for pieces in ([text], list(text), [text[i : i + 5] for i in range(0, len(text), 5)]):
+        parser = dialect.kind(
+            dialect.markup,
+            file.get("tools", {}),
+            inside=inside or (reasoning is not None and reasoning.starts_inside),
+            new_id=lambda name, number: f"{name}-{number}",
+        )
+        events: list[OutputEvent] = []
+        for piece in pieces:
+            events += parser.push(TextDelta(piece))
+        events += parser.finish(case.get("reason", "stop"))
+        folded = fold(events)
+        assert folded.reasoning == case.get("reasoning", "")
+        assert folded.content == case["content"]
+        assert [(call.name, call.complete) for call in folded.calls] == [
+            (call["name"], call.get("complete", True)) for call in case["calls"]
+        ]
+        for call, expected in zip(folded.calls, case["calls"], strict=True):
+            if call.complete:
+                assert json.loads(call.arguments) == json.loads(expected["arguments"])
+            else:
+                assert call.arguments == expected["arguments"]
+        assert len(parser.warnings) == case.get("warnings", 0), parser.warnings
+        if "ids" in case:
+            assert [event.id for event in events if isinstance(event, ToolCallStart)] == case["ids"]
+
+
+def test_every_dialect_has_six_cases() -> None:
+    tools = {file["tool"]: len(file["cases"]) for file in _FILES.values() if "tool" in file}
+    reasoning = {
+        file["reasoning"]: len(file["cases"]) + len(file["inside"])
+        for file in _FILES.values()
+        if "tool" not in file
+    }
+    for dialect in (*TOOL_DIALECTS.values(), *REASONING_DIALECTS.values()):
+        counts = tools if dialect in TOOL_DIALECTS.values() else reasoning
+        if dialect.reader == "sections":  # Harmony has tests of its own.
+            assert counts[dialect.name] >= 6, dialect.name

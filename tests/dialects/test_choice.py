@@ -1,0 +1,97 @@
+"""Which dialects a model speaks is read off its chat template, and off its tokens where that says nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from plumbline.dialects.registry import (
+    REASONING_DIALECTS,
+    TOOL_DIALECTS,
+    UnknownDialectError,
+    choose,
+    fitting,
+)
+
+_TEMPLATES = {
+    path.stem: path.read_text("utf-8") for path in (Path(__file__).parent / "templates").glob("*.jinja")
+}
+"""Excerpts in the style of each family. The comment at the top says what they have to be taken for."""
+
+
+_WHOLE = {
+    "command_a": ("cohere_command3", "cohere_command3"),
+    "deepseek_r1": (None, "deepseek_r1"),
+    "deepseek_v3": ("deepseek_v3", None),
+    "functiongemma": ("functiongemma", None),
+    "gemma3": (None, None),
+    "glm45": ("glm45", "glm45"),
+    "gpt_oss": ("harmony", "harmony"),
+    "granite3": ("granite", None),
+    "hermes3": ("hermes", None),
+    "internlm25": ("internlm", None),
+    "jamba": ("jamba", None),
+    "kimi_k2": ("kimi_k2", None),
+    "llama31_tools": ("llama3_json", None),
+    "llama4": ("llama4_pythonic", None),
+    "minimax_m2": ("minimax_m2", "minimax_m2"),
+    "mistral_v3": ("mistral", None),
+    "mistral_v7": ("mistral", None),
+    "olmo3": ("olmo3", None),
+    "phi4_mini": ("phi4_mini", None),
+    "qwen25": ("hermes", None),
+    "qwen2_vl": (None, None),
+    "qwen3": ("hermes", "qwen3"),
+    "qwen3_coder": ("qwen3_coder", None),
+    "seed_oss": ("seed_oss", "seed_oss"),
+}
+"""What the whole templates are to be taken for that the tests of rendering have."""
+
+
+def _expected(template: str) -> tuple[str, str]:
+    match = re.match(r"{# tool: (\S+), reasoning: (\S+) #}\n", template)
+    assert match is not None
+    return match.group(1), match.group(2)
+
+
+@pytest.mark.parametrize("name", sorted(_TEMPLATES))
+def test_a_template_is_its_own_family_and_no_other(name: str) -> None:
+    tool, reasoning = _expected(_TEMPLATES[name])
+    body = _TEMPLATES[name].split("\n", 1)[1]
+    tools = [dialect.name for dialect in fitting(TOOL_DIALECTS, body)]
+    assert tools == ([tool] if tool != "none" else [])
+    thoughts = [dialect.name for dialect in fitting(REASONING_DIALECTS, body)]
+    assert thoughts == ([reasoning] if reasoning != "none" else [])
+
+
+@pytest.mark.parametrize("name", sorted(_WHOLE))
+def test_whole_templates_are_recognised(name: str) -> None:
+    folder = Path(__file__).parent.parent / "text" / "templates"
+    chosen = choose((folder / f"{name}.jinja").read_text("utf-8"))
+    assert (chosen.tool and chosen.tool.name, chosen.reasoning and chosen.reasoning.name) == _WHOLE[name]
+
+
+def test_every_dialect_that_can_be_detected_has_a_template() -> None:
+    named = [_expected(template) for template in _TEMPLATES.values()]
+    assert {d.name for d in TOOL_DIALECTS.values() if d.detect} == {tool for tool, _ in named} - {"none"}
+    assert {d.name for d in REASONING_DIALECTS.values() if d.detect} == {r for _, r in named} - {"none"}
+
+
+def test_tokens_count_only_where_the_template_is_silent() -> None:
+    tokens = {"<|open|>", "<|close|>", "<|sep|>", "<|im_end|>"}
+    chosen = choose("", added_tokens=tokens)
+    assert chosen.tool is TOOL_DIALECTS["kimi_k3"]
+    assert chosen.reasoning is REASONING_DIALECTS["kimi_k3"]
+    chosen = choose(_TEMPLATES["qwen3"], added_tokens=tokens)
+    assert chosen.tool is TOOL_DIALECTS["hermes"]
+    assert choose("", added_tokens={"<tool_call>", "</think>"}).tool is None
+
+
+def test_a_given_name_wins_and_an_unknown_one_is_refused_with_the_list() -> None:
+    chosen = choose(_TEMPLATES["qwen3"], tool="mistral", reasoning="none")
+    assert chosen.tool is TOOL_DIALECTS["mistral"]
+    assert chosen.reasoning is None
+    with pytest.raises(UnknownDialectError, match=r"hermes.*mistral"):
+        choose("", tool="hermeneutics")

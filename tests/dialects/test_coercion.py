@@ -1,0 +1,79 @@
+"""Text becomes JSON by the schema, and no schema that a client may send breaks the reading."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.speeches import DIALECTS
+
+from plumbline.dialects.api import Call, Utterance
+from plumbline.dialects.coercion import admitted, allowed_types, coerce, member_schema, resolved
+from plumbline.events import TextDelta
+
+_WORDS = [
+    "type", "properties", "items", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "additionalProperties",
+    "string", "integer", "object", "array", "null", "#/a", "#", "#/properties/city", "city", "a",
+]  # fmt: skip
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(_WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+_schemas = st.dictionaries(st.sampled_from(_WORDS), _json, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "meant"),
+    [
+        ("02134", ["string"], '"02134"'),
+        ("7", ["string"], '"7"'),
+        ("7", ["integer"], "7"),
+        ("7", ["number"], "7"),
+        ("7.0", ["integer"], "7.0"),
+        ("7.5", ["integer"], '"7.5"'),
+        ("1e999", ["integer"], '"1e999"'),
+        ("seven", ["integer"], '"seven"'),
+        (" True ", ["boolean"], "true"),
+        ("false", ["string", "boolean"], '"false"'),
+        ("null", ["string", "null"], "null"),
+        ('{"a": 1}', ["string", "object"], '{"a": 1}'),
+        ("[1", ["array"], '"[1"'),
+        ("NaN", ["number"], '"NaN"'),
+        ("7", [], "7"),
+        ("seven", [], '"seven"'),
+        ('"seven"', [], '"seven"'),
+    ],
+)
+def test_a_text_means_what_the_schema_allows(text: str, types: list[str], meant: str) -> None:
+    assert coerce(text, frozenset(types)) == meant
+
+
+@given(
+    text=st.text(max_size=12) | st.from_regex(r"-?[0-9]{1,4}(\.[0-9])?(e[0-9]{1,4})?", fullmatch=True),
+    schema=_schemas,
+)
+def test_whatever_the_schema_a_text_becomes_json(text: str, schema: dict[str, Any]) -> None:
+    json.loads(coerce(text, allowed_types(schema, schema)))
+    for name in ("city", None):
+        member = member_schema(schema, schema, name)
+        json.loads(coerce(text, allowed_types(member, schema)))
+        resolved(member, schema)
+        admitted(member, None)
+
+
+@given(schema=_schemas)
+def test_no_schema_breaks_the_reading_of_a_call(schema: dict[str, Any]) -> None:
+    call = Call("f", '{"city": "a", "n": 1, "rows": [[true], {"x": null}]}')
+    for dialect in DIALECTS:
+        if dialect.tool is None:
+            continue
+        text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+        inside = dialect.reasoning is not None and dialect.reasoning.starts_inside
+        parser = dialect.kind(dialect.markup, {"f": schema}, inside=inside, new_id=lambda name, number: "1")
+        parser.push(TextDelta(text))
+        parser.finish("stop")
+        assert parser.num_calls == 1, dialect

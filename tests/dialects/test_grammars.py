@@ -1,0 +1,118 @@
+"""The grammar of a call has the calls that its form writes, and no others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.lark import Language
+
+from plumbline.dialects.api import Call, Form
+from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.forms.grammar import GrammarBuilder
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"type": "string", "enum": ["C", "F"]},
+        "days": {"type": "integer"},
+        "flag": {"type": "boolean"},
+        "maybe": {"type": ["string", "null"]},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3},
+        "opts": {
+            "type": "object",
+            "properties": {"x": {"$ref": "#/$defs/number"}, "s": {"type": "string"}},
+            "required": ["x"],
+            "additionalProperties": False,
+        },
+        "fixed": {"const": 7},
+        "any": {},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"number": {"type": "number"}},
+}
+GOOD: list[dict[str, Any]] = [
+    {"city": "Paris", "days": 3},
+    {"city": "", "days": -7},
+    {"city": 'a "b" é🎉 <c> \\ d', "unit": "F", "days": 0, "flag": True},
+    {"city": "x", "days": 1, "flag": False, "maybe": None, "tags": ["a", "b, c"]},
+    {"city": "x", "days": 1, "maybe": "text", "tags": ["a"], "opts": {"x": 1.5, "s": "y"}},
+    {"city": "x", "days": 1, "opts": {"x": 2}, "fixed": 7},
+    {"city": "x", "days": 1, "any": "text"},
+]
+BAD: list[dict[str, Any]] = [
+    {},
+    {"city": "Paris"},
+    {"days": 3},
+    {"city": "Paris", "days": "three"},
+    {"city": "Paris", "days": 1.5},
+    {"city": "Paris", "days": None},
+    {"city": "Paris", "unit": "K", "days": 3},
+    {"city": "Paris", "days": 3, "flag": "yes"},
+    {"city": "Paris", "days": 3, "tags": []},
+    {"city": "Paris", "days": 3, "tags": "a"},
+    {"city": "Paris", "days": 3, "tags": ["a", "b", "c", "d"]},
+    {"city": "Paris", "days": 3, "opts": {"s": "y"}},
+    {"city": "Paris", "days": 3, "opts": {"x": "y"}},
+    {"city": "Paris", "days": 3, "fixed": 8},
+    {"city": "Paris", "days": 3, "unknown": 1},
+]
+FORMS = {
+    f"{dialect.name} {number}": section.form
+    for dialect in dict.fromkeys(TOOL_DIALECTS.values())
+    if dialect.reader == "sections"
+    for number, section in enumerate(dialect.sections)
+}
+
+
+def _grammar(form: Form, name: str, schema: dict[str, Any]) -> Language:
+    builder = GrammarBuilder({}, frozenset())
+    return Language(builder.build(form.grammar(builder, name, schema)))
+
+
+def _written(form: Form, name: str, arguments: dict[str, Any], number: int = 0) -> str:
+    return form.write(Call(name, json.dumps(arguments, ensure_ascii=False), number))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_grammar_has_what_the_form_writes_and_nothing_else(form: Form) -> None:
+    grammar = _grammar(form, "get_weather", SCHEMA)
+    for number, arguments in enumerate(GOOD):
+        written = _written(form, "get_weather", arguments, number)
+        assert grammar.has(written), written
+        assert not grammar.has(written[:-1]), written
+        assert not grammar.has(_written(form, "get_weathers", arguments)), written
+        assert not grammar.has(_written(form, "get", arguments)), written
+    for arguments in BAD:
+        written = _written(form, "get_weather", arguments)
+        assert not grammar.has(written), written
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_tool_without_parameters_has_one_call(form: Form) -> None:
+    for schema in (
+        {"type": "object", "properties": {}, "additionalProperties": False},
+        {"type": "object", "additionalProperties": False},
+    ):
+        grammar = _grammar(form, "ping", schema)
+        assert grammar.has(_written(form, "ping", {}))
+        assert not grammar.has(_written(form, "ping", {"city": "Paris"}))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_optional_parameters_may_be_left_out_in_every_way(form: Form) -> None:
+    keys = ("a", "b", "c", "d")
+    schema = {
+        "type": "object",
+        "properties": {key: {"type": "integer"} for key in keys},
+        "additionalProperties": False,
+    }
+    for required in ([], ["b"], ["a", "d"], list(keys)):
+        grammar = _grammar(form, "f", {**schema, "required": required})
+        for chosen in range(16):
+            arguments = {key: 1 for number, key in enumerate(keys) if chosen >> number & 1}
+            fits = all(key in arguments for key in required)
+            assert grammar.has(_written(form, "f", arguments)) == fits, (arguments, required)

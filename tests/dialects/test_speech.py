@@ -1,0 +1,142 @@
+"""A model's dialects joined with its vocabulary: which control tokens are shown, where an answer begins."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
+from plumbline.dialects.speech import Speech
+from plumbline.dialects.switch import Switch
+from plumbline.events import TextDelta, ToolCallStart
+
+
+class Vocabulary:
+    """Control tokens, and a token for each byte of everything else."""
+
+    def __init__(self, *control: str) -> None:
+        self.added = {text: 256 + number for number, text in enumerate(control)}
+        self.table = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in control)]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a rendered prompt."""
+        pattern = "|".join(map(re.escape, self.added)) or "(?!)"
+        pieces = re.split(f"({pattern})", text)
+        return [
+            token_id
+            for piece in pieces
+            for token_id in ([self.added[piece]] if piece in self.added else piece.encode())
+        ]
+
+    def speech(self, tool: str, reasoning: str) -> Speech:
+        """The dialects with this vocabulary."""
+        return Speech(
+            Chosen(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning]),
+            added=self.added,
+            special_ids=frozenset(self.added.values()),
+            table=self.table,
+        )
+
+
+def test_control_tokens_that_are_parts_of_a_marker_are_shown() -> None:
+    vocabulary = Vocabulary("<|action_start|>", "<|plugin|>", "<|action_end|>", "<|im_end|>")
+    shown = vocabulary.speech("internlm", "qwen3").shown_ids(calls=True)
+    assert shown == {vocabulary.added[text] for text in ("<|action_start|>", "<|plugin|>", "<|action_end|>")}
+    vocabulary = Vocabulary("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
+    shown = vocabulary.speech("kimi_k3", "kimi_k3").shown_ids(calls=False)
+    assert shown == {vocabulary.added[text] for text in ("<|open|>", "<|close|>", "<|sep|>")}
+
+
+@pytest.mark.parametrize(
+    ("tool", "reasoning", "control", "prompt", "inside"),
+    [
+        ("hermes", "qwen3", ["<think>", "</think>"], "<think>\n", True),
+        ("hermes", "qwen3", ["<think>", "</think>"], "<think>\n\n</think>\n\n", False),
+        ("hermes", "qwen3", [], "assistant\n<think>\n", True),
+        ("deepseek_v3", "deepseek_r1", ["<think>", "</think>", "<｜Assistant｜>"], "hi<｜Assistant｜>", True),
+        (
+            "deepseek_v3",
+            "deepseek_r1",
+            ["<think>", "</think>", "<｜Assistant｜>"],
+            "<｜Assistant｜></think>",
+            False,
+        ),
+        ("deepseek_v3", "deepseek_r1", [], "hi\nassistant\n", True),
+        ("deepseek_v3", "deepseek_r1", [], "assistant\n<think>\n\n</think>\n", False),
+        ("hermes", "qwen3", [], "say <think> please\nassistant\n", False),
+        ("gemma4", "gemma4", ["<|channel>", "<channel|>"], "<|channel>thought\n", True),
+        ("gemma4", "gemma4", ["<|channel>", "<channel|>"], "<|channel>thought\n<channel|>", False),
+        ("kimi_k3", "kimi_k3", ["<|open|>", "<|close|>", "<|sep|>"], "<|open|>think<|sep|>", True),
+        (
+            "kimi_k3",
+            "kimi_k3",
+            ["<|open|>", "<|close|>", "<|sep|>"],
+            "<|open|>think<|sep|><|close|>think<|sep|>",
+            False,
+        ),
+        ("mistral", "mistral", ["[THINK]", "[/THINK]", "[/INST]"], "[THINK]x[/THINK] hi[/INST]", False),
+    ],
+)
+def test_where_an_answer_begins_is_read_off_the_prompt(
+    tool: str, reasoning: str, control: list[str], prompt: str, inside: bool
+) -> None:
+    vocabulary = Vocabulary(*control)
+    speech = vocabulary.speech(tool, reasoning)
+    assert speech.starts_inside(vocabulary.encode(prompt)) is inside
+
+
+@pytest.mark.parametrize(
+    ("tool", "ids"),
+    [
+        ("hermes", [r"call_[0-9a-f]{24}"] * 2),
+        ("mistral", [r"[0-9A-Za-z]{9}"] * 2),
+        ("kimi_k2", [r"functions\.f:3", r"functions\.f:4"]),
+    ],
+)
+def test_ids_are_those_of_the_family(tool: str, ids: list[str]) -> None:
+    markup = {
+        "hermes": '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2,
+        "mistral": "[TOOL_CALLS]f[ARGS]{}" * 2,
+        "kimi_k2": "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{}<|tool_call_end|>" * 2,
+    }
+    parser = Vocabulary().speech(tool, "qwen3").parser({"f": {}}, inside=False, earlier_calls=3)
+    assert parser is not None
+    events = [*parser.push(TextDelta(markup[tool])), *parser.finish("stop")]
+    found = [event.id for event in events if isinstance(event, ToolCallStart)]
+    assert len(found) == 2
+    assert found[0] != found[1]
+    for call_id, pattern in zip(found, ids, strict=True):
+        assert re.fullmatch(pattern, call_id)
+
+
+def test_an_id_that_the_model_repeats_or_that_is_too_long_is_replaced() -> None:
+    parser = Vocabulary().speech("mistral", "mistral").parser({"f": {}}, inside=False)
+    assert parser is not None
+    text = "".join(f"[TOOL_CALLS]f[CALL_ID]{call_id}[ARGS]{{}}" for call_id in ("a1", "a1", "b" * 70))
+    events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
+    first, second, third = [event.id for event in events if isinstance(event, ToolCallStart)]
+    assert first == "a1"
+    assert second != "a1"
+    assert len(third) <= 64
+
+
+@pytest.mark.parametrize(
+    ("effort", "budget", "variables"),
+    [
+        (None, None, {}),
+        (None, 100, {"b": 100}),
+        ("none", 100, {"t": False}),
+        ("minimal", None, {"t": True, "e": "low"}),
+        ("medium", 7, {"t": True, "e": "low", "b": 7}),
+        ("xhigh", None, {"t": True, "e": "high"}),
+        ("max", None, {"t": True, "e": "max"}),
+    ],
+)
+def test_a_switch_names_the_variables_of_its_template(
+    effort: str | None, budget: int | None, variables: dict[str, object]
+) -> None:
+    switch = Switch(
+        on=(("t", True),), off=(("t", False),), effort="e", efforts=("low", "high", "max"), budget="b"
+    )
+    assert switch.variables(effort, budget) == variables

@@ -1,0 +1,66 @@
+"""The table of dialects in the documentation says what the dialects are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.write import write_utterance
+
+_DOCS = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text("utf-8").splitlines()
+
+
+def _code(text: str) -> str:
+    """Text as it stands in a cell: line ends are shown, and the column separator is escaped."""
+    if not text:
+        return ""
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    space = " " if text[0] == "`" or text[-1] == "`" else ""
+    return f"{fence}{space}{text.replace(chr(10), '⏎').replace('|', chr(92) + '|')}{space}{fence}"
+
+
+def tool_row(dialect: ToolDialect) -> str:
+    """The row of a tool dialect."""
+    call = Call("f", '{"a": "x", "n": 1}')
+    written = write_utterance(Utterance((call,)), dialect, None)
+    aliases = ", ".join(dialect.aliases)
+    forbidden = ", ".join(map(_code, getattr(dialect.sections[0].form, "forbidden", ())))
+    return f"| {dialect.name} | {aliases} | {_code(written)} | {forbidden} |"
+
+
+def reasoning_row(dialect: ReasoningDialect) -> str:
+    """The row of a reasoning dialect."""
+    switch = dialect.switch
+    off = ", ".join(f"{name}={value}" for name, value in switch.off)
+    more = ", ".join(name for name in (switch.effort, switch.budget) if name)
+    begins = "inside" if dialect.starts_inside else ""
+    cells = (
+        dialect.name,
+        ", ".join(dialect.aliases),
+        " … ".join((_code(dialect.open[0]), _code(dialect.close[0]))),
+        begins,
+        off,
+        more,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+ROWS = {
+    **{f"tools: {d.name}": tool_row(d) for d in TOOL_DIALECTS.values()},
+    **{f"reasoning: {d.name}": reasoning_row(d) for d in REASONING_DIALECTS.values()},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_table_has_the_row(name: str) -> None:
+    assert ROWS[name] in _DOCS
+
+
+def test_the_table_has_no_other_rows() -> None:
+    start = _DOCS.index("## Tool dialects")
+    rows = [line for line in _DOCS[start:] if line.startswith("| ") and not line.startswith("| dialect")]
+    assert sorted(rows) == sorted(ROWS.values())

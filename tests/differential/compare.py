@@ -1,0 +1,229 @@
+"""Asks the parsers of other servers about our cases, and lists where they say something else.
+
+    python tests/differential/compare.py           every difference has a verdict, or this fails
+    python tests/differential/compare.py --write   and docs/dialect-differences.md is written
+
+A verdict is a person's: `verdicts.json` has them, for one case or for several alike. `ours` means that our reading is
+right, `theirs` that ours should change, `ambiguous` that the output can be read either way.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "src")]
+
+from peers import Message, Peer, message, peers  # noqa: E402
+
+from plumbline.dialects.api import Call, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.markup import Markup  # noqa: E402
+from plumbline.dialects.parser import DialectParser  # noqa: E402
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
+from plumbline.dialects.write import write_utterance  # noqa: E402
+from plumbline.events import TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
+
+GENERATED = 6
+MODES = ("whole", "streamed")
+
+
+class Output(NamedTuple):
+    """Something that a model said."""
+
+    title: str
+    text: str
+    reason: str = "stop"
+
+
+class Difference(NamedTuple):
+    """Where a peer says something else than we."""
+
+    peer: str
+    dialect: str
+    title: str
+    mode: str
+    text: str
+    ours: Message
+    theirs: str
+
+
+def outputs(dialect: ToolDialect) -> Iterator[Output]:
+    """The written cases without thinking, and some utterances made by chance."""
+    path = ROOT / "tests/dialects/cases" / f"{dialect.name}.json"
+    if not path.is_file():
+        return
+    file = json.loads(path.read_text("utf-8"))
+    reasoning = REASONING_DIALECTS.get(file["reasoning"] or "")
+    for case in file["cases"]:
+        text = case["output"]
+        if (
+            case.get("reasoning") == "hm" and reasoning is not None
+        ):  # Thinking that the dialect cannot do without.
+            text = text.split(reasoning.close[0], 1)[1].lstrip("\n")
+        elif "reasoning" in case:
+            continue
+        yield Output(case["title"], text, case.get("reason", "stop"))
+    draw = random.Random(dialect.name)
+    forbidden = getattr(dialect.sections[0].form, "forbidden", ())
+    for number in range(GENERATED):
+        calls = []
+        for _ in range(draw.randint(1, 3)):
+            words = draw.sample(
+                ["Zürich", 'a "b"', "c\\d", "🎉", "{e}", "[f]", "g, h", "<i>", "'j'", "k: l", "\nm"], 3
+            )
+            city = " ".join(words)
+            assert not any(text in city for text in forbidden)
+            arguments = {"city": city, "days": draw.randint(-9, 10**9)}
+            calls.append(Call("get_weather", json.dumps(arguments, ensure_ascii=False)))
+        yield Output(f"made by chance, {number + 1}", write_utterance(Utterance(tuple(calls)), dialect, None))
+
+
+def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message:
+    """Our reading. It is the same however the output is cut; other tests see to that."""
+    parser = DialectParser(
+        Markup(dialect, None), tools, inside=False, new_id=lambda name, number: str(number)
+    )
+    events = [
+        *parser.push(TextDelta(output.text)),
+        *parser.finish("length" if output.reason == "length" else "stop"),
+    ]
+    content = "".join(event.text for event in events if isinstance(event, TextDelta))
+    calls: list[list[str]] = []
+    for event in events:
+        if isinstance(event, ToolCallStart):
+            calls.append([event.name, ""])
+        elif isinstance(event, ToolCallDelta):
+            calls[-1][1] += event.arguments
+    return message(content, [(name, arguments) for name, arguments in calls])
+
+
+def differences(peer: Peer) -> tuple[int, list[Difference]]:
+    """How many readings were compared, and those that differ."""
+    known = set(peer.names())
+    compared = 0
+    found = []
+    tools = json.loads((ROOT / "tests/dialects/cases/hermes.json").read_text("utf-8"))["tools"]
+    wire = [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in tools.items()
+    ]
+    for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
+        name = next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
+        if name is None or dialect.reader != "sections":
+            continue
+        markers = sorted(Markup(dialect, None).markers)
+        for output in outputs(dialect):
+            expected = ours(dialect, output, tools)
+            for mode in MODES:
+                compared += 1
+                try:
+                    read = peer.read(name, output.text, wire, markers, streamed=mode == "streamed")
+                except NotImplementedError:  # A stub: the peer reads this family elsewhere.
+                    compared -= 1
+                    continue
+                except Exception as error:
+                    theirs = f"{type(error).__name__}: {str(error)[:80]}"
+                else:
+                    if read == expected:
+                        continue
+                    theirs = _said(read)
+                found.append(
+                    Difference(peer.name, dialect.name, output.title, mode, output.text, expected, theirs)
+                )
+    return compared, found
+
+
+def verdict(difference: Difference, rules: list[dict[str, str]]) -> dict[str, str] | None:
+    """The first rule that speaks of it."""
+    for rule in rules:
+        named = (("peer", difference.peer), ("dialect", difference.dialect), ("mode", difference.mode))
+        if all(rule.get(key, value) == value for key, value in named) and difference.title.startswith(
+            rule.get("case", "")
+        ):
+            return rule
+    return None
+
+
+def _said(said: Message) -> str:
+    parts = [f"content {said.content!r}"] if said.content else []
+    parts += [f"{name} {arguments}" for name, arguments in said.calls]
+    return "; ".join(parts) or "nothing"
+
+
+def main() -> int:
+    """Compare; returns 1 if a difference has no verdict."""
+    rules = json.loads((HERE / "verdicts.json").read_text("utf-8"))
+    sections = []
+    missing = []
+    for peer in peers():
+        compared, found = differences(peer)
+        print(f"{peer.name}: {len(found)} of {compared} readings differ")
+        counts = {"ours": 0, "theirs": 0, "ambiguous": 0}
+        rows = []
+        for difference in found:
+            rule = verdict(difference, rules)
+            if rule is None:
+                missing.append(difference)
+                continue
+            counts[rule["verdict"]] += 1
+            rows.append(_row(difference, rule))
+        sections.append(_section(f"{peer.name} {peer.version}", compared, counts, rows))
+    for difference in missing:
+        print(f"no verdict: {difference.peer} {difference.dialect}: {difference.title} ({difference.mode})")
+        print(
+            f"  output {difference.text!r}\n  ours   {_said(difference.ours)}\n  theirs {difference.theirs}"
+        )
+    if "--write" in sys.argv:
+        (ROOT / "docs/dialect-differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
+    return 1 if missing else 0
+
+
+_HEAD = """# Where other servers read an output differently
+
+Written by `nox -s differential`: the tool parsers of other servers, called in-process with the cases of
+`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token. White
+space in content is not compared. The verdicts are a person's (`tests/differential/verdicts.json`): *ours* means that
+our reading is right, *theirs* that it should change, *ambiguous* that the output can be read either way.
+"""
+
+
+def _section(peer: str, compared: int, counts: dict[str, int], rows: list[str]) -> str:
+    total = sum(counts.values())
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+    head = f"\n## {peer}\n\n{compared} readings compared, {total} differ: {summary}.\n\n"
+    return (
+        head
+        + "| dialect | case | mode | ours | theirs | verdict |\n|---|---|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+def _row(difference: Difference, rule: dict[str, str]) -> str:
+    cells = [difference.dialect, difference.title, difference.mode, _said(difference.ours), difference.theirs]
+    cells.append(f"**{rule['verdict']}**: {rule['note']}")
+    return "| " + " | ".join(_cell(text) for text in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    text = text if len(text) <= 160 else text[:159] + "…"
+    for raw, escaped in (
+        ("\\", "\\\\"),
+        ("|", "\\|"),
+        ("<", "&lt;"),
+        ("\n", "⏎"),
+        ("`", "\\`"),
+        ("[", "\\["),
+    ):
+        text = text.replace(raw, escaped)
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The parsers of other servers behind one interface, where they can be imported.
+
+They are asked about the same outputs as ours, whole and token by token. Nothing of them is used otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["Message", "Peer", "peers"]
+
+
+class Message(NamedTuple):
+    """What a client would get, without ids. Arguments are JSON values, or text that is no JSON."""
+
+    content: str
+    calls: tuple[tuple[str, str], ...]
+
+
+class Peer(Protocol):
+    """One other server."""
+
+    name: str
+    version: str
+
+    def names(self) -> Sequence[str]:
+        """Its names of parsers."""
+        ...
+
+    def read(
+        self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
+    ) -> Message:
+        """The message of an output."""
+        ...
+
+
+def peers() -> list[Peer]:
+    """Those that import."""
+    logging.disable(logging.CRITICAL)
+    found: list[Peer] = []
+    for kind in (_Vllm, _Sglang):
+        with contextlib.suppress(ImportError):
+            found.append(kind())
+    return found
+
+
+def message(content: str, calls: Sequence[tuple[str, str]]) -> Message:
+    """A message in one way of writing: argument values instead of their text, and all white space alike."""
+    return Message(" ".join(content.split()), tuple((name, _value(arguments)) for name, arguments in calls))
+
+
+def _value(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False, sort_keys=True)
+    except ValueError:
+        return f"no JSON: {arguments}"
+
+
+class _Tokenizer:
+    """A tokenizer whose tokens are the markers of a dialect and the characters of everything else."""
+
+    all_special_tokens: tuple[str, ...] = ()
+    all_special_ids: tuple[int, ...] = ()
+    chat_template = ""
+    eos_token_id = 1
+    bos_token_id = 0
+    is_fast = True
+    _FIRST = 0x110000
+
+    def __init__(self, markers: list[str]) -> None:
+        self._markers = sorted((marker for marker in markers if len(marker) > 2), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._markers)) or "(?!)")
+        self._vocab = {marker: self._FIRST + number for number, marker in enumerate(self._markers)}
+        self._texts = {token_id: text for text, token_id in self._vocab.items()}
+        self._vocab |= {chr(code): code for code in range(32, 127) if chr(code) not in self._vocab}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._vocab
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {marker: self._vocab[marker] for marker in self._markers}
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        found: list[int] = []
+        position = 0
+        for match in self._pattern.finditer(text):
+            found += map(ord, text[position : match.start()])
+            found.append(self._vocab[match.group()])
+            position = match.end()
+        return found + list(map(ord, text[position:]))
+
+    def decode(self, ids: int | Sequence[int], **_: Any) -> str:
+        each = [ids] if isinstance(ids, int) else ids
+        return "".join(self._texts.get(token_id) or chr(token_id) for token_id in each)
+
+    def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:
+        return (
+            self._vocab.get(tokens)
+            if isinstance(tokens, str)
+            else [self._vocab.get(token) for token in tokens]
+        )
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.decode([token_id]) for token_id in ids]
+
+
+class _Vllm:
+    name = "vLLM"
+
+    def __init__(self) -> None:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.tool_parsers import ToolParserManager
+
+        self.version = version("vllm")
+        self._manager = ToolParserManager
+        self._request = ChatCompletionRequest
+
+    def names(self) -> Sequence[str]:
+        return list(self._manager.list_registered())
+
+    def read(
+        self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
+    ) -> Message:
+        request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
+        tokenizer = _Tokenizer(markers)
+        reader = self._manager.get_tool_parser(parser)(tokenizer, request.tools)
+        if not streamed:
+            whole = reader.extract_tool_calls(text, request)
+            calls = [(call.function.name, call.function.arguments) for call in whole.tool_calls]
+            return message(whole.content or "", calls)
+        content = ""
+        found: dict[int, list[str]] = {}
+        before, ids_before = "", []
+        for token_id in tokenizer.encode(text):
+            piece = tokenizer.decode([token_id])
+            now, ids_now = before + piece, [*ids_before, token_id]
+            delta = reader.extract_tool_calls_streaming(
+                before, now, piece, ids_before, ids_now, [token_id], request
+            )
+            before, ids_before = now, ids_now
+            if delta is None:
+                continue
+            content += delta.content or ""
+            for call in delta.tool_calls or ():
+                one = found.setdefault(call.index, ["", ""])
+                if call.function is not None:
+                    one[0] += call.function.name or ""
+                    one[1] += call.function.arguments or ""
+        return message(content, [(name, arguments) for name, arguments in found.values()])
+
+
+class _Sglang:
+    name = "SGLang"
+
+    def __init__(self) -> None:
+        from sglang.srt.entrypoints.openai.protocol import Tool
+        from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+        self.version = version("sglang")
+        self._parser = FunctionCallParser
+        self._tool = Tool
+
+    def names(self) -> Sequence[str]:
+        return list(self._parser.ToolCallParserEnum)
+
+    def read(
+        self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
+    ) -> Message:
+        reader = self._parser([self._tool(**tool) for tool in tools], parser)
+        if not streamed:
+            content, calls = reader.parse_non_stream(text)
+            return message(content or "", [(call.name or "", call.parameters) for call in calls])
+        content = ""
+        found: dict[int, list[str]] = {}
+        for piece in self._pieces(text, markers):
+            said, calls = reader.parse_stream_chunk(piece)
+            content += said or ""
+            for call in calls:
+                one = found.setdefault(call.tool_index, ["", ""])
+                one[0] += call.name or ""
+                one[1] += call.parameters or ""
+        return message(content, [(name, arguments) for name, arguments in found.values()])
+
+    def _pieces(self, text: str, markers: list[str]) -> Iterator[str]:
+        tokenizer = _Tokenizer(markers)
+        return (tokenizer.decode([token_id]) for token_id in tokenizer.encode(text))

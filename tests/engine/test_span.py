@@ -1,0 +1,88 @@
+"""Laws of spans of bounded length."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.engine.api import SpanLimit
+from plumbline.engine.grammar import num_words
+from plumbline.engine.span import SpanMatcher
+
+VOCAB = 40
+tokens = st.lists(st.integers(0, 5), max_size=40)
+limits = st.builds(
+    lambda bound, begin, end, inside: SpanLimit(
+        max_tokens=bound, begin=(tuple(begin),), end=tuple(end), inside=inside
+    ),
+    st.integers(0, 6),
+    st.lists(st.integers(0, 3), min_size=1, max_size=2),
+    st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    st.booleans(),
+)
+
+
+def allowed(matcher: SpanMatcher) -> set[int]:
+    row = np.zeros(num_words(VOCAB), dtype=np.int32)
+    matcher.mask_into(row)
+    return {token for token in range(VOCAB) if row[token // 32] >> (token % 32) & 1}
+
+
+def drawn(limit: SpanLimit, wanted: list[int]) -> tuple[list[int], SpanMatcher]:
+    """What comes of a model that wants these tokens and may not have all of them."""
+    matcher = SpanMatcher(limit)
+    taken: list[int] = []
+    for token in wanted:
+        choices = allowed(matcher)
+        taken.append(token if token in choices else min(choices))
+        assert matcher.accept(taken[-1])
+    return taken, matcher
+
+
+def spent(limit: SpanLimit, taken: list[int]) -> int | None:
+    """Tokens inside the span by a reading of our own; None if it did not begin."""
+    start = 0 if limit.inside else None
+    for at in range(len(taken) + 1):
+        if start is None and any(
+            tuple(taken[max(0, at - len(begin)) : at]) == begin for begin in limit.begin
+        ):
+            start = at
+    if start is None:
+        return None
+    for at in range(start, len(taken)):
+        if tuple(taken[at : at + len(limit.end)]) == limit.end:
+            return at - start
+    return len(taken) - start
+
+
+@given(limits, tokens)
+def test_no_more_tokens_than_the_bound_and_the_end(limit: SpanLimit, wanted: list[int]) -> None:
+    taken, _ = drawn(limit, wanted)
+    inside = spent(limit, taken)
+    # While the end is being written its own tokens stand there, too.
+    assert inside is None or inside < limit.max_tokens + len(limit.end)
+
+
+@given(limits, tokens)
+def test_a_span_that_ends_by_itself_in_time_is_left_alone(limit: SpanLimit, wanted: list[int]) -> None:
+    inside = spent(limit, wanted)
+    if inside is None or (inside <= limit.max_tokens and inside < len(wanted) and len(limit.end) == 1):
+        assert drawn(limit, wanted)[0] == wanted
+
+
+@given(limits, tokens, st.integers(0, 40))
+def test_tokens_can_be_taken_back(limit: SpanLimit, wanted: list[int], back: int) -> None:
+    taken, matcher = drawn(limit, wanted)
+    back = min(back, len(taken))
+    matcher.rollback(back)
+    assert allowed(matcher) == allowed(drawn(limit, taken[: len(taken) - back])[1])
+
+
+def test_the_end_is_forced_when_the_bound_is_reached() -> None:
+    taken, _ = drawn(SpanLimit(max_tokens=2, end=(7, 8), inside=True), [1, 1, 1, 1, 1])
+    assert taken == [1, 1, 7, 8, 1]
+    taken, _ = drawn(SpanLimit(max_tokens=1, begin=((3,),), end=(7,)), [1, 3, 1, 1, 1])
+    assert taken == [1, 3, 1, 7, 1]
+    taken, _ = drawn(SpanLimit(max_tokens=0, begin=((3,),), end=(7,)), [3, 1, 1])
+    assert taken == [3, 7, 1]

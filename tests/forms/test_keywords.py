@@ -1,0 +1,114 @@
+"""JSON Schema by keyword: what is held lets no invalid document through; what is not held is refused, and listed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from .corpus import CASES
+from .walk import accepts, grammar_of, sampled, written
+
+DOC = Path(__file__).parents[2] / "docs" / "structured-output.md"
+
+cases = pytest.mark.parametrize(
+    "number", range(len(CASES)), ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)]
+)
+
+
+def oracle(schema: Any) -> Any:
+    """An independent implementation; None where it does not take the schema either."""
+    try:
+        return jsonschema_rs.validator_for(schema, validate_formats=True)
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return None
+
+
+@cases
+def test_the_oracle_agrees_with_the_corpus(number: int) -> None:
+    keyword, schema, valid, invalid = CASES[number]
+    validator = oracle(schema)
+    if validator is None or keyword == "$ref, only itself":
+        assert not valid
+        return
+    assert all(validator.is_valid(value) for value in valid)
+    assert not any(validator.is_valid(value) for value in invalid)
+
+
+@cases
+def test_valid_documents_go_through_and_invalid_ones_do_not(number: int) -> None:
+    _, schema, valid, invalid = CASES[number]
+    grammar = grammar_of(schema)
+    if grammar is None:
+        return
+    for value in valid:
+        for spaces in (False, True):
+            text = written(value, spaces=spaces)
+            assert accepts(grammar, text), text
+            assert accepts(grammar, text, cut=len(text) // 2), text
+    for value in invalid:
+        for text in {written(value), written(value, spaces=True), json.dumps(value, indent=1)}:
+            assert not accepts(grammar, text), text
+
+
+@cases
+def test_whatever_is_drawn_under_the_mask_is_valid(number: int) -> None:
+    """The model may be as mad as it likes: SO-01 holds for every text that ends."""
+    _, schema, _, _ = CASES[number]
+    grammar, validator = grammar_of(schema), oracle(schema)
+    if grammar is None or validator is None:
+        return
+    for seed in range(6):
+        text = sampled(grammar, seed, limit=20 if seed % 2 else 50, most=200)
+        if text is not None:
+            assert validator.is_valid(finite(json.loads(text))), text
+
+
+def finite(value: Any) -> Any:
+    """JSON's numbers have no largest one, Python's have: what reads as infinite stands for something very large."""
+    if isinstance(value, float) and abs(value) == float("inf"):
+        return 1e308 if value > 0 else -1e308
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list) else value
+
+
+def test_a_member_cannot_be_written_twice_in_disguise() -> None:
+    """Readers take the last of two equal names, so `\\u0061` beside `a` would be a way around its schema."""
+    grammar = grammar_of({"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert grammar is not None
+    assert accepts(grammar, '{"a":1,"b":"x"}')
+    for text in ('{"a":1,"\\u0061":"x"}', '{"\\u0061":"x"}', '{"a":1,"a":"x"}', '{"b":1,"a":"x"}'):
+        assert not accepts(grammar, text)
+
+
+def test_the_layout_is_bounded() -> None:
+    grammar = grammar_of({"type": "array", "items": {"type": "object"}})
+    assert grammar is not None
+    assert accepts(grammar, '[{"a":1,"b": 2}, {}]')
+    for text in ("[ ]", "[{}\n]", "[{},  {}]", '[{"a"  :1}]', " []", "[] "):
+        assert not accepts(grammar, text)
+
+
+def table() -> str:
+    """The list of what is held and what is refused, by keyword."""
+    rows: dict[str, list[bool]] = {}
+    for keyword, schema, _, _ in CASES:
+        rows.setdefault(keyword, []).append(grammar_of(schema) is not None)
+    words = {True: "held", False: "refused"}
+    lines = [
+        f"| `{keyword}` | {words[held[0]] if len(set(held)) == 1 else 'held in part'} |"
+        for keyword, held in rows.items()
+    ]
+    return "\n".join(["| keyword | |", "|---|---|", *lines])
+
+
+def test_the_docs_list_what_is_held() -> None:
+    """On a mismatch the right table is the one in the message."""
+    found = re.search(r"\| keyword .*?(?=\n\n|\Z)", DOC.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    assert found.group().strip() == table()

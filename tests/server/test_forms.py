@@ -1,0 +1,182 @@
+# ruff: noqa: E501 - a table reads best with one case a line
+"""Promised forms over HTTP: under every name, in both modes, an answer has the form or the request is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from support.asgi import Server, serving
+from support.models import scripted, served, tiny_engine
+
+USER = [{"role": "user", "content": "hello"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"]}, "sizes": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
+    "required": ["colour", "sizes"],
+    "additionalProperties": False,
+}  # fmt: skip
+LARK = 'start: word (" " word){0,3}\nword: /[a-c]{1,4}/'
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
+BODIES: dict[str, dict[str, Any]] = {
+    "chat": {"messages": USER, "max_tokens": 200},
+    "completions": {"prompt": "hello", "max_tokens": 200},
+    "responses": {"input": "hello", "max_output_tokens": 200},
+}
+
+
+def is_valid(text: str) -> bool:
+    return jsonschema_rs.is_valid(SCHEMA, json.loads(text))
+
+
+def is_word(text: str) -> bool:
+    return re.fullmatch(r"[a-c]{1,4}( [a-c]{1,4}){0,3}", text) is not None
+
+
+FORMS: list[tuple[str, dict[str, Any], Any]] = [
+    ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
+    ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}, is_valid),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
+    *((api, {"structured_outputs": {"json": SCHEMA}}, is_valid) for api in PATHS),
+    *((api, {"structured_outputs": {"regex": "[ab]{3}/\n?x"}}, lambda text: re.fullmatch("[ab]{3}/\n?x", text)) for api in PATHS),
+    *((api, {"structured_outputs": {"choice": ["yes", "no <|im_end|> no", "</think>"]}}, lambda text: text in ("yes", "no <|im_end|> no", "</think>")) for api in PATHS),
+    *((api, {"structured_outputs": {"grammar": LARK}}, is_word) for api in PATHS),
+    *((api, {"guided_json": json.dumps(SCHEMA)}, is_valid) for api in ("chat", "completions")),
+    *((api, {"guided_regex": "[ab]{3}"}, lambda text: re.fullmatch("[ab]{3}", text)) for api in ("chat", "completions")),
+    *((api, {"guided_choice": ["yes", "no"]}, lambda text: text in ("yes", "no")) for api in ("chat", "completions")),
+    *((api, {"guided_grammar": LARK}, is_word) for api in ("chat", "completions")),
+]  # fmt: skip
+
+
+def text_of(api: str, body: Any) -> tuple[str, str]:
+    """The text of a whole answer, and why it ended."""
+    match api:
+        case "chat":
+            return body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]
+        case "completions":
+            return body["choices"][0]["text"], body["choices"][0]["finish_reason"]
+        case _:
+            return body["output"][0]["content"][0]["text"], body["status"]
+
+
+def streamed_text(api: str, chunks: list[Any]) -> str:
+    match api:
+        case "chat":
+            return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+        case "completions":
+            return "".join(c["choices"][0]["text"] for c in chunks if c["choices"])
+        case _:
+            return "".join(c["delta"] for c in chunks if c["type"] == "response.output_text.delta")
+
+
+def run(scenario: Any, engine: Any = None) -> None:
+    async def main() -> None:
+        async with serving(served(tiny_engine() if engine is None else engine)) as server:
+            await scenario(server)
+
+    asyncio.run(main())
+
+
+def test_every_name_of_a_form_is_honoured_in_both_modes() -> None:
+    """SO-01, SO-02, SO-09: at temperature 1 a model of random weights writes the form, and the stream joins to it."""
+
+    async def scenario(server: Server) -> None:
+        for seed in range(3):
+            for api, changes, holds in FORMS:
+                body = {"model": "test-model", "temperature": 1, "seed": seed, **BODIES[api], **changes}
+                answer = await server.post(PATHS[api], body)
+                assert answer.status == 200, answer.body
+                text, reason = text_of(api, answer.json)
+                assert reason in ("stop", "completed"), (api, changes, text)
+                assert holds(text), (api, changes, text)
+                stream = await server.post(PATHS[api], {**body, "stream": True})
+                chunks = [event.json for event in stream.events if event.data != "[DONE]"]
+                assert streamed_text(api, chunks) == text
+
+    run(scenario)
+
+
+def test_a_cut_form_is_a_length() -> None:
+    """SO-05."""
+
+    async def scenario(server: Server) -> None:
+        body = {
+            "model": "test-model",
+            **BODIES["chat"],
+            "response_format": {"type": "json_object"},
+            "max_tokens": 1,
+        }
+        answer = (await server.post(PATHS["chat"], body)).json
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+    run(scenario)
+
+
+BAD: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": True}}}, "response_format", "invalid_json_schema"),
+    ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"not": {}}}}}, "response_format", "invalid_json_schema"),
+    ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s"}}}, "response_format.json_schema.schema", "missing_required_parameter"),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "s", "schema": {"uniqueItems": True}}}}, "text.format.schema", "invalid_json_schema"),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "s", "schema": {"$ref": "http://a/b"}}}}, "text.format.schema", "invalid_json_schema"),
+    ("completions", {"structured_outputs": {"json": {"type": "integer", "minimum": 3, "maximum": 2}}}, "structured_outputs.json", "invalid_json_schema"),
+    ("completions", {"guided_json": "{"}, "guided_json", "invalid_value"),
+    ("completions", {"guided_json": "[]"}, "guided_json", "invalid_type"),
+    ("chat", {"guided_regex": "(a"}, "guided_regex", "invalid_value"),
+    ("chat", {"guided_regex": "(?=a)b"}, "guided_regex", "invalid_value"),
+    ("chat", {"guided_grammar": "start: other"}, "guided_grammar", "invalid_value"),
+    ("chat", {"guided_grammar": "begin: /a/"}, "guided_grammar", "invalid_value"),
+    ("chat", {"guided_grammar": "start: a\na: a"}, "guided_grammar", "invalid_value"),
+    ("responses", {"structured_outputs": {}}, "structured_outputs", "invalid_value"),
+    ("responses", {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "invalid_value"),
+    ("responses", {"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}}, "structured_outputs.regex", "invalid_value"),
+    ("chat", {"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "invalid_value"),
+    ("chat", {"guided_regex": "a", "allowed_token_ids": [5]}, "allowed_token_ids", "invalid_value"),
+]  # fmt: skip
+
+
+def test_what_cannot_be_held_is_refused_and_the_next_request_is_served() -> None:
+    """SO-03: a 400 that names the field and says why, before a stream begins; the server lives on."""
+
+    async def scenario(server: Server) -> None:
+        for api, changes, param, code in BAD:
+            for stream in (False, True):
+                body = {"model": "test-model", **BODIES[api], **changes, "stream": stream}
+                answer = await server.post(PATHS[api], body)
+                assert answer.status == 400, (changes, answer.body)
+                error = answer.json["error"]
+                assert (error["param"], error["code"]) == (param, code), (changes, error)
+                assert len(error["message"]) < 700
+                assert "%json" not in error["message"]
+        api, changes, holds = FORMS[0]
+        answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **changes})
+        assert answer.status == 200
+        assert holds(text_of(api, answer.json)[0])
+
+    run(scenario)
+
+
+def test_an_engine_without_grammars_refuses() -> None:
+    """Never quiet: free text would be served as a form."""
+
+    async def scenario(server: Server) -> None:
+        for api, changes, _ in FORMS:
+            answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **changes})
+            assert answer.status == 400
+            assert "scripted" in answer.json["error"]["message"]
+
+    run(scenario, scripted())
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_choices_of_a_request_all_have_the_form(count: int) -> None:
+    async def scenario(server: Server) -> None:
+        body = {"model": "test-model", **BODIES["chat"], "n": count, "temperature": 1, "guided_json": SCHEMA}
+        answer = (await server.post(PATHS["chat"], body)).json
+        assert len(answer["choices"]) == count
+        assert all(is_valid(choice["message"]["content"]) for choice in answer["choices"])
+
+    run(scenario)
