@@ -69,6 +69,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     actual: str
     pointer: str = ""
     """Where: `event 7, choices[0].delta.role`."""
+    exchange: int | None = None
+    """Which exchange of the scenario, where it has several and the pointer does not say."""
 
 
 class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error

@@ -1,66 +1,91 @@
-"""`plumbline check` and `plumbline list`.
+"""The judge's commands: `check`, `list`, `explain`, `judge`, `matrix`, `diff`, `fuzz` and `watch`.
 
-Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse), 2 could not run, or no
-check could come to a verdict, 3 the suite itself failed.
+Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse, or a baseline is stale),
+2 could not run, or no check could come to a verdict, 3 the suite itself failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-from rich.console import Console
-from rich.markup import escape
-
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+<<<<<<< HEAD
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import Finding, Verdict, judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
+=======
+from plumbline_conformance import commands
+from plumbline_conformance.case import Target
+from plumbline_conformance.commands import check
+from plumbline_conformance.differential import run_diff
+from plumbline_conformance.outcome import Outputs
+from plumbline_conformance.selection import PROFILES, Selection
+from plumbline_conformance.watch import run_watch
+>>>>>>> main
 
 __all__ = ["add_commands", "check", "main", "run_command"]
 
-_MARKS: dict[Verdict, str] = {
-    "pass": "green",
-    "fail": "bold red",
-    "warn": "yellow",
-    "rejected": "blue",
-    "untestable": "red",
-    "inconclusive": "cyan",
-    "skipped": "bright_black",
-    "error": "magenta",
-}
+Parser = argparse.ArgumentParser
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     """Add the judge's commands to a parser."""
-    checker = commands.add_parser("check", help="judge a server")
-    checker.add_argument(
-        "ids", nargs="*", metavar="ID", help="scenarios or checks, or their beginnings; default: all"
-    )
-    checker.add_argument("--base-url", required=True, metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    checker.add_argument("--model", required=True)
-    checker.add_argument(
-        "--api-key", default=os.environ.get("OPENAI_API_KEY"), help="default: OPENAI_API_KEY"
-    )
+    checker = parsers.add_parser("check", help="judge a server")
+    _add_selection(checker)
+    _add_target(checker)
     checker.add_argument("--concurrency", type=_positive(int), default=4)
     checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+<<<<<<< HEAD
     checker.add_argument("--strict", action="store_true", help="SHOULD counts as well")
     checker.add_argument("--json", type=Path, metavar="FILE", help="write the findings")
     lister = commands.add_parser("list", help="list the checks and the rules that they observe")
     lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
     lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
+=======
+    checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
+    _add_outputs(checker)
+    lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
+    _add_selection(lister)
+    explainer = parsers.add_parser("explain", help="say what a check, a scenario or a rule is about")
+    explainer.add_argument("names", nargs="+", metavar="CHECK_OR_RULE")
+    rejudger = parsers.add_parser("judge", help="judge a recording again, without a server")
+    rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL")
+    _add_selection(rejudger)
+    _add_outputs(rejudger)
+    matrix = parsers.add_parser("matrix", help="put several JSON reports side by side")
+    matrix.add_argument("reports", nargs="+", metavar="[NAME=]REPORT.JSON")
+    matrix.add_argument("--markdown", type=Path, metavar="FILE")
+    matrix.add_argument("--html", type=Path, metavar="FILE")
+    differ = parsers.add_parser("diff", help="ask two servers with the same weights the same")
+    differ.add_argument("urls", nargs=2, metavar="URL")
+    differ.add_argument("--model-a", required=True, metavar="NAME")
+    differ.add_argument("--model-b", metavar="NAME", help="default: the same name")
+    differ.add_argument("--api-key-a", default=os.environ.get("OPENAI_API_KEY"), metavar="KEY")
+    differ.add_argument("--api-key-b", metavar="KEY", help="default: none")
+    differ.add_argument("--examples", type=_positive(int), default=40, metavar="N")
+    differ.add_argument("--seed", type=int, default=0)
+    differ.add_argument("--tolerance", type=_positive(float), default=0.05, help="of logprobs")
+    differ.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
+    watcher = parsers.add_parser("watch", help="judge live traffic, as a proxy that changes nothing")
+    watcher.add_argument("--upstream", required=True, metavar="URL", help="such as http://127.0.0.1:8000")
+    watcher.add_argument(
+        "--listen", default=":9000", metavar="[HOST]:PORT", help="loopback, unless a host is named"
+    )
+    watcher.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
+    watcher.add_argument("--connections", type=_positive(int), default=512, metavar="N")
+    _add_outputs(watcher)
+>>>>>>> main
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run what was parsed."""
+<<<<<<< HEAD
     if arguments.command == "list" and arguments.rules:
         if arguments.markdown:
             print(as_markdown(), end="")
@@ -80,61 +105,117 @@ def run_command(arguments: argparse.Namespace) -> int:
         concurrency=arguments.concurrency,
         timeout=arguments.timeout,
         strict=arguments.strict,
+=======
+    match arguments.command:
+        case "check":
+            return commands.run_check(
+                _target(arguments),
+                _selection(arguments),
+                _outputs(arguments),
+                concurrency=int(arguments.concurrency),
+                timeout=arguments.timeout,
+                recording=arguments.record,
+            )
+        case "list":
+            return commands.run_list(_selection(arguments))
+        case "explain":
+            return commands.run_explain(arguments.names)
+        case "judge":
+            return commands.run_judge(arguments.recording, _selection(arguments), _outputs(arguments))
+        case "matrix":
+            return commands.run_matrix(arguments.reports, arguments.markdown, arguments.html)
+        case "diff":
+            return _diff(arguments)
+        case "watch":
+            return run_watch(
+                arguments.upstream,
+                arguments.listen,
+                _outputs(arguments),
+                out=commands.console(),
+                recording=arguments.record,
+                connections=int(arguments.connections),
+            )
+    raise AssertionError(arguments.command)
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    first, second = arguments.urls
+    model_b = arguments.model_b or arguments.model_a
+    return run_diff(
+        Target(base_url=first, model=arguments.model_a, api_key=arguments.api_key_a),
+        Target(base_url=second, model=model_b, api_key=arguments.api_key_b),
+        count=int(arguments.examples),
+        seed=arguments.seed,
+        out=commands.console(),
+        patience=arguments.timeout,
+        tolerance=arguments.tolerance,
+>>>>>>> main
         json_file=arguments.json,
     )
 
 
-def check(
-    target: Target,
-    ids: Sequence[str] = (),
-    *,
-    concurrency: int = 4,
-    timeout: float = 60.0,
-    strict: bool = False,
-    json_file: Path | None = None,
-) -> int:
-    """Judge a target, print what is not green, return the exit status."""
-    console = Console(highlight=False, soft_wrap=True)
-    for unknown in [i for i in ids if not any(check.startswith(i) for check in CHECKS)]:
-        console.print(f"No check begins with {_shown(unknown)}. `plumbline list` shows them all.")
-        return 2
-    wanted = {name for name in CHECKS if not ids or any(name.startswith(i) for i in ids)}
-    scenarios = [
-        found for found in SCENARIOS.values() if any(name.startswith(f"{found.id}/") for name in wanted)
-    ]
-    try:
-        transcripts = asyncio.run(record(scenarios, target, concurrency=concurrency, patience=timeout))
-    except UnicodeEncodeError:
-        console.print("The API key cannot be sent: it is not ASCII.")
-        return 2
-    exchanges = [exchange for transcript in transcripts for exchange in transcript.exchanges]
-    if all(exchange.status == 0 for exchange in exchanges):
-        console.print(f"{_shown(target.base_url)} cannot be reached: {_shown(exchanges[0].error or '')}")
-        return 2
-    findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
-    for finding in findings:
-        _show(console, finding)
-    counts = Counter(finding.verdict for finding in findings)
-    summary = ", ".join(f"{counts[name]} {name}" for name in _MARKS if counts[name])
-    console.print(f"{len(findings)} checks: {summary}")
-    if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(msgspec.to_builtins(findings), indent=1), "utf-8")
-        except OSError as error:
-            console.print(f"The findings cannot be written: {_shown(str(error))}")
-            return 2
-    return _status(findings, strict=strict)
+def _add_target(parser: Parser) -> None:
+    parser.add_argument("--base-url", required=True, metavar="URL", help="such as http://127.0.0.1:8000/v1")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY"), help="default: OPENAI_API_KEY")
 
 
-def _status(findings: Sequence[Finding], *, strict: bool) -> int:
-    verdicts = {finding.verdict for finding in findings}
-    core = {finding.verdict for finding in findings if SCENARIOS[finding.check.rsplit("/", 1)[0]].core}
-    if "error" in verdicts:
-        return 3
-    untestable = {CHECKS[finding.check].level for finding in findings if finding.verdict == "untestable"}
-    if "fail" in verdicts or "MUST" in untestable or "rejected" in core or (strict and "warn" in verdicts):
-        return 1
-    return 2 if verdicts <= {"inconclusive", "skipped"} else 0
+def _target(arguments: argparse.Namespace) -> Target:
+    return Target(base_url=arguments.base_url, model=arguments.model, api_key=arguments.api_key)
+
+
+def _add_selection(parser: Parser) -> None:
+    parser.add_argument(
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="checks, their beginnings, patterns such as '*/usage', or rules; default: all",
+    )
+    parser.add_argument("--profile", choices=tuple(PROFILES), default="full")
+    parser.add_argument(
+        "--level", choices=("must", "should", "may"), default="may", help="the mildest wanted"
+    )
+    parser.add_argument(
+        "--surface", action="append", default=[], metavar="NAME", help="such as chat; repeatable"
+    )
+
+
+def _selection(arguments: argparse.Namespace) -> Selection:
+    return Selection(
+        ids=arguments.ids,
+        profile=arguments.profile,
+        level=arguments.level.upper(),
+        surfaces=arguments.surface,
+    )
+
+
+def _add_outputs(parser: Parser) -> None:
+    parser.add_argument("--strict", action="store_true", help="SHOULD counts as well")
+    for name, said in (
+        ("json", "the report"),
+        ("junit", "JUnit XML"),
+        ("markdown", "Markdown"),
+        ("html", "one self-contained page"),
+        ("badge", "a badge: an SVG by its name, else JSON for shields.io"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {said}")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="violations that are known")
+    parser.add_argument(
+        "--update-baseline", action="store_true", help="write what is broken now into the baseline"
+    )
+
+
+def _outputs(arguments: argparse.Namespace) -> Outputs:
+    return Outputs(
+        json=arguments.json,
+        junit=arguments.junit,
+        markdown=arguments.markdown,
+        html=arguments.html,
+        badge=arguments.badge,
+        baseline=arguments.baseline,
+        update_baseline=arguments.update_baseline,
+        strict=arguments.strict,
+    )
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
@@ -146,30 +227,6 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
     read.__name__ = f"positive {kind.__name__}"
     return read
-
-
-def _shown(text: str) -> str:
-    """What a server wrote, fit for a terminal: no markup, no control characters, no halves of characters."""
-    return escape("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
-
-
-def _show(console: Console, finding: Finding) -> None:
-    """h2spec's shape: the rule's sentence, what was expected, what was there, how to see it again."""
-    if finding.verdict == "pass":
-        return
-    found = CHECKS[finding.check]
-    style = _MARKS[finding.verdict]
-    console.print(f"[{style}]{finding.verdict}[/] {finding.check}  {escape(found.title)}")
-    if finding.reason:
-        console.print(f"    {_shown(finding.reason)}")
-    for rule in found.rules if finding.problems else ():
-        console.print(f"    {rule}: {escape(rules()[rule]['sentence'])}")
-    for problem in finding.problems[:3]:
-        where = f"  ({_shown(problem.pointer)})" if problem.pointer else ""
-        console.print(f"    expected {_shown(problem.expected)}")
-        console.print(f"    actual   {_shown(problem.actual)}{where}")
-    if len(finding.problems) > 3:
-        console.print(f"    and {len(finding.problems) - 3} more of this kind")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

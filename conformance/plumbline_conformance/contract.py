@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["document", "event_schemas", "rules"]
+__all__ = ["document", "event_schemas", "rules", "suite"]
 
 
 @cache
@@ -29,6 +30,13 @@ def event_schemas() -> dict[str, str]:
     schemas = document()["components"]["schemas"]
     names = [member["$ref"].rsplit("/", 1)[1] for member in schemas["ResponseStreamEvent"]["anyOf"]]
     return {schemas[name]["properties"]["type"]["const"]: name for name in names}
+
+
+@cache
+def suite() -> dict[str, str]:
+    """Which contract and rules these are: the version, and digests that change with every word of them."""
+    digests = {name: hashlib.sha256(_read(f"{name}.json")).hexdigest()[:12] for name in ("openapi", "rules")}
+    return {"version": str(document()["info"]["version"]), **digests}
 
 
 def _read(name: str) -> bytes:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+<<<<<<< HEAD
 from collections.abc import Generator, Sequence
 from itertools import islice
+=======
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager
+>>>>>>> main
 from typing import Literal
 
 import httpx
@@ -27,7 +32,7 @@ from plumbline_conformance.case import (
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "judge", "record"]
+__all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_one", "record", "sender"]
 
 Verdict = Literal["pass", "fail", "warn", "rejected", "untestable", "inconclusive", "skipped", "error"]
 """`rejected`: the server refused the request, so there is nothing to hold the rule against. `untestable`: it accepted
@@ -56,17 +61,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record(
-    scenarios: Sequence[Scenario], target: Target, *, concurrency: int = 4, patience: float = 60.0
+    scenarios: Sequence[Scenario],
+    target: Target,
+    *,
+    concurrency: int = 4,
+    patience: float = 60.0,
+    ended: Callable[[Transcript], None] | None = None,
 ) -> list[Transcript]:
-    """Send the requests of all scenarios; transcripts come in the order of the scenarios."""
+    """Send the requests of all scenarios; transcripts come in the order of the scenarios.
+
+    Args:
+        scenarios: what to send.
+        target: to whom.
+        concurrency: how many scenarios run side by side.
+        patience: seconds for one exchange.
+        ended: called with each transcript as soon as its scenario has ended, in any order.
+    """
     gate = asyncio.Semaphore(concurrency)
-    headers = {"user-agent": "plumbline-conformance"}
-    if target.api_key is not None:
-        headers["authorization"] = f"Bearer {target.api_key}"
-    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
-        wire = _Wire(client, target, patience)
+    async with sender(target, patience) as send:
 
         async def converse(
             steps: Generator[Request, Exchange, str | None],
@@ -76,16 +88,22 @@ async def record(
                 try:
                     request = next(steps)
                     while True:
-                        exchanges.append(await wire.send(request))
+                        exchanges.append(await send(request))
                         request = steps.send(exchanges[-1])
-                except StopIteration as ended:
-                    return exchanges, ended.value
+                except StopIteration as stop:
+                    return exchanges, stop.value
 
         names = sorted({name for wanted in scenarios for name in wanted.needs})
         probed = await asyncio.gather(*(converse(CAPABILITIES[name].probe(target)) for name in names))
         found = dict(zip(names, probed, strict=True))
 
         async def run(wanted: Scenario) -> Transcript:
+            seen = await transcript(wanted)
+            if ended is not None:
+                ended(seen)
+            return seen
+
+        async def transcript(wanted: Scenario) -> Transcript:
             for name in wanted.needs:
                 shown, lack = found[name]
                 if lack is not None:
@@ -94,6 +112,20 @@ async def record(
             return Transcript(scenario=wanted.id, exchanges=exchanges)
 
         return list(await asyncio.gather(*(run(wanted) for wanted in scenarios)))
+
+
+@asynccontextmanager
+async def sender(
+    target: Target, patience: float
+) -> AsyncGenerator[Callable[[Request], Awaitable[Exchange]], None]:
+    """A function that sends a request to this target, and gives up after so many seconds. It never raises."""
+    headers = {"user-agent": "plumbline-conformance"}
+    if target.api_key is not None:
+        headers["authorization"] = f"Bearer {target.api_key}"
+    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
+        yield _Wire(client, target, patience).send
 
 
 def judge(transcript: Transcript) -> list[Finding]:
@@ -117,6 +149,11 @@ def judge(transcript: Transcript) -> list[Finding]:
         # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
         findings = [_forgiven(finding) if finding in stumbled else finding for finding in findings]
     return findings
+
+
+def judge_one(found: Check, transcript: Transcript) -> Finding:
+    """Apply one check to a transcript, of whatever scenario. Never raises."""
+    return _apply(found, transcript)
 
 
 def _forgiven(finding: Finding) -> Finding:
@@ -143,6 +180,22 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
 
 
+def exchange_of(target: Target, request: Request) -> Exchange:
+    """The exchange that a request begins: what is sent, and no answer yet."""
+    body = request.content if request.content is not None else json.dumps(request.json).encode()
+    headers = dict(request.headers)
+    if request.method == "GET":
+        body = b""
+    elif request.content is None:
+        headers["content-type"] = "application/json"
+    return Exchange(
+        method=request.method,
+        url=target.base_url.rstrip("/") + request.path,
+        request_headers=headers,
+        request_body=body,
+    )
+
+
 class _Wire:
     """Sends requests and keeps everything that comes back."""
 
@@ -157,18 +210,7 @@ class _Wire:
 
     async def send(self, request: Request) -> Exchange:
         """One exchange; what goes wrong is noted in it, not raised."""
-        body = request.content if request.content is not None else json.dumps(request.json).encode()
-        headers = dict(request.headers)
-        if request.method == "GET":
-            body = b""
-        elif request.content is None:
-            headers["content-type"] = "application/json"
-        exchange = Exchange(
-            method=request.method,
-            url=self._target.base_url.rstrip("/") + request.path,
-            request_headers=headers,
-            request_body=body,
-        )
+        exchange = exchange_of(self._target, request)
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
             exchange.error = "not sent: the server has answered nothing so far"
             return exchange

@@ -13,6 +13,8 @@ from reference import application
 
 from plumbline_conformance.case import CHECKS, Check, Target
 from plumbline_conformance.cli import check, main
+from plumbline_conformance.contract import rules
+from plumbline_conformance.selection import Selection, UnknownChoice
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +122,9 @@ def test_ids_and_their_beginnings_choose_checks(
         == 0
     )
 
-    findings = json.loads(file.read_text("utf-8"))
-    assert {finding["check"] for finding in findings} == expected
-    assert findings[0] == {"check": findings[0]["check"], "verdict": "pass", "problems": [], "reason": None}
+    results = json.loads(file.read_text("utf-8"))["results"]
+    assert {result["check"] for result in results} == expected
+    assert {result["verdict"] for result in results} == {"pass"}
 
 
 def test_unknown_ids_are_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,3 +156,107 @@ def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(CHECKS)
     assert "MUST" in lines[0]
+
+
+def test_a_recording_is_judged_as_the_server_was(
+    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same lines, the same findings, the same status, and no server."""
+    run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
+    said = ["chat", "*/list/*", "ERR-01"]
+
+    status = main(
+        ["check", "--base-url", good, "--model", MODEL, "--record", str(run), "--json", str(first), *said]
+    )
+    online = capsys.readouterr().out
+    assert main(["judge", str(run), "--json", str(second)]) == status
+    assert capsys.readouterr().out == online
+
+    reports = [json.loads(path.read_text("utf-8")) for path in (first, second)]
+    assert reports[0].pop("seconds") > 0
+    assert reports[1].pop("seconds") is None
+    assert reports[0] == reports[1]
+
+
+def test_a_cut_recording_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run.jsonl"
+    run.write_text('{"kind": "header", "format": 1}\n', "utf-8")
+
+    assert main(["judge", str(run)]) == 2
+    assert "no footer" in capsys.readouterr().out
+    assert main(["judge", str(tmp_path / "none.jsonl")]) == 2
+
+
+def test_a_baseline_accepts_until_it_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "baseline.json"
+    only = ["errors/empty-messages", "--baseline", str(file)]
+    with serving(fixed(200, {})) as base_url:
+        target = ["--base-url", base_url, "--model", "m"]
+        assert main(["check", *target, *only]) == 2  # There is none yet.
+        assert main(["check", *target, *only, "--update-baseline"]) == 0
+        assert main(["check", *target, *only]) == 0
+    assert "accepted by the baseline: not explained yet" in capsys.readouterr().out
+    with serving(fixed(400, ERROR)) as base_url:
+        target = ["--base-url", base_url, "--model", "m"]
+        assert main(["check", *target, *only]) == 1
+        assert "stale errors/empty-messages/refused" in capsys.readouterr().out
+        assert main(["check", *target, *only, "--update-baseline"]) == 0
+        assert main(["check", *target, *only]) == 0
+
+
+def test_every_report_is_written(good: str, tmp_path: Path) -> None:
+    names = {"json": "r.json", "junit": "r.xml", "markdown": "r.md", "html": "r.html", "badge": "b.svg"}
+    options = [word for kind, name in names.items() for word in (f"--{kind}", str(tmp_path / name))]
+
+    assert main(["check", "--base-url", good, "--model", MODEL, "models", *options]) == 0
+
+    heads = {
+        "json": "{",
+        "junit": "<?xml",
+        "markdown": "# Plumbline",
+        "html": "<!doctype html>",
+        "badge": "<svg",
+    }
+    for kind, name in names.items():
+        assert (tmp_path / name).read_text("utf-8").startswith(heads[kind])
+
+
+def test_a_matrix_of_reports(good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report, page = tmp_path / "a.json", tmp_path / "m.html"
+    assert main(["check", "--base-url", good, "--model", MODEL, "models", "--json", str(report)]) == 0
+    capsys.readouterr()
+
+    assert main(["matrix", f"ours={report}", f"same={report}"]) == 0
+    assert "| ours | same |" in capsys.readouterr().out
+    assert main(["matrix", str(report), "--html", str(page)]) == 0
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert main(["matrix", f"a={report}", f"a={report}"]) == 2
+    assert main(["matrix", str(tmp_path / "none.json")]) == 2
+
+
+def test_profiles_levels_and_surfaces_choose() -> None:
+    everything = Selection().checks()
+    assert everything == list(CHECKS)
+    assert {name.split("/")[0] for name in Selection(profile="core").checks()} == {"chat", "models"}
+    assert "responses" not in {name.split("/")[0] for name in Selection(profile="chat").checks()}
+    assert "chat" not in {name.split("/")[0] for name in Selection(profile="responses").checks()}
+    assert {CHECKS[name].level for name in Selection(level="MUST").checks()} == {"MUST"}
+    assert Selection(surfaces=["models"]).checks() == Selection(ids=["models/*"]).checks()
+    with pytest.raises(UnknownChoice, match="surface"):
+        Selection(surfaces=["nope"]).checks()
+
+
+@pytest.mark.parametrize("name", [*CHECKS, "CHAT-01", "WS-01", "chat/text"])
+def test_everything_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+
+    out = capsys.readouterr().out
+    for rule in CHECKS[name].rules if name in CHECKS else ():
+        assert rules()[rule]["sentence"] in out
+        assert rules()[rule]["source"] in out
+    if name in CHECKS:
+        assert "curl -sS" in out
+
+
+def test_nothing_is_explained_that_does_not_exist() -> None:
+    assert main(["explain", "no/such/check"]) == 2

@@ -1,0 +1,97 @@
+"""What is known to be broken: listed violations do not fail a run, and listed ones that have gone do.
+
+A baseline is a JSON file that people edit: every entry says which check, what it said, and why it is accepted. An entry
+that no longer holds is stale and ends the run with status 1, so that the list can only tell the truth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.case import CHECKS
+from plumbline_conformance.judge import Finding
+
+__all__ = ["VIOLATIONS", "Baseline", "Entry", "UnreadableBaseline"]
+
+VIOLATIONS = frozenset({"fail", "warn", "flaky", "untestable"})
+"""Verdicts that say a rule was not kept."""
+_FORMAT = 1
+_UNEXPLAINED = "not explained yet"
+
+
+class UnreadableBaseline(Exception):  # noqa: N818 - it says what the file is
+    """The file is no baseline."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One violation that is accepted for now."""
+
+    verdict: str
+    why: str = _UNEXPLAINED
+    """For people: the issue, the reason, the date by which it should be gone."""
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """The violations that are accepted, by check."""
+
+    expected: dict[str, Entry] = msgspec.field(default_factory=dict)
+    format: int = _FORMAT
+
+    @staticmethod
+    def read(path: Path) -> Baseline:
+        """Read a file.
+
+        Raises:
+            UnreadableBaseline: it is none, or of a later format.
+            OSError: it cannot be read.
+        """
+        try:
+            found = msgspec.convert(json.loads(path.read_bytes()), Baseline)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableBaseline(f"{path.name} is no baseline: {error}") from error
+        if found.format != _FORMAT:
+            raise UnreadableBaseline(f"{path.name} has format {found.format}; this version reads {_FORMAT}")
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write a file that is pleasant to edit and to compare."""
+        value: dict[str, Any] = msgspec.to_builtins(self)
+        ordered = {"format": value["format"], "expected": dict(sorted(value["expected"].items()))}
+        path.write_text(json.dumps(ordered, indent=2) + "\n", "utf-8")
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether this very violation is listed. A warning that became a failure is another one."""
+        entry = self.expected.get(finding.check)
+        return entry is not None and finding.verdict in VIOLATIONS and entry.verdict == finding.verdict
+
+    def stale(self, findings: Iterable[Finding]) -> list[str]:
+        """Listed checks that pass now, that say something else, or that the suite does not have.
+
+        What came to no verdict this time is not stale: nobody knows.
+        """
+        settled = {finding.check: finding.verdict for finding in findings}
+        return sorted(
+            name
+            for name, entry in self.expected.items()
+            if name not in CHECKS
+            or (settled.get(name) in {"pass", *VIOLATIONS} and settled[name] != entry.verdict)
+        )
+
+    def updated(self, findings: Sequence[Finding]) -> Baseline:
+        """The list with what was seen now: reasons are kept, and so is what was not looked at."""
+        settled = {f.check: f.verdict for f in findings if f.verdict in {"pass", *VIOLATIONS}}
+        kept = {k: v for k, v in self.expected.items() if k in CHECKS and k not in settled}
+        seen = {
+            name: Entry(
+                verdict=verdict,
+                why=self.expected[name].why if name in self.expected else _UNEXPLAINED,
+            )
+            for name, verdict in settled.items()
+            if verdict in VIOLATIONS
+        }
+        return Baseline(expected=kept | seen)

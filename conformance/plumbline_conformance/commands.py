@@ -1,0 +1,223 @@
+"""What the commands do, once their arguments are read. Each gives the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from plumbline_conformance.baseline import Baseline, UnreadableBaseline
+from plumbline_conformance.case import CHECKS, SCENARIOS, Target
+from plumbline_conformance.explain import explain
+from plumbline_conformance.judge import judge, record
+from plumbline_conformance.outcome import STYLES, Outputs, conclude
+from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
+from plumbline_conformance.reports.matrix import NotComparable, matrix_html, matrix_markdown, matrix_of
+from plumbline_conformance.reports.model import Report, UnreadableReport, read_report
+from plumbline_conformance.reports.text import printable
+from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
+from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.watch.live import Tally, judge_live
+
+__all__ = ["check", "console", "run_check", "run_explain", "run_judge", "run_list", "run_matrix"]
+
+
+def console() -> Console:
+    """Plain lines in a pipe, colours on a terminal; lines are never broken, so that commands can be copied."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def check(
+    target: Target,
+    ids: Sequence[str] = (),
+    *,
+    concurrency: int = 4,
+    timeout: float = 60.0,
+    strict: bool = False,
+    json_file: Path | None = None,
+) -> int:
+    """Judge a target by these checks, print what is not green, return the exit status."""
+    outputs = Outputs(strict=strict, json=json_file)
+    return run_check(target, Selection(ids=ids), outputs, concurrency=concurrency, timeout=timeout)
+
+
+def run_check(
+    target: Target,
+    selection: Selection,
+    outputs: Outputs,
+    *,
+    concurrency: int = 4,
+    timeout: float = 60.0,
+    recording: Path | None = None,
+) -> int:
+    """Judge a server."""
+    out = console()
+    wanted: set[str] = set()
+    secrets = [target.api_key] if target.api_key else []
+    began = time.monotonic()
+    header = Header.of(target.base_url, target.model, target.api_key, selection.ids)
+    try:
+        wanted = set(selection.checks())
+        baseline = outputs.read_baseline()
+        if outputs.unwritable():
+            return _cannot(out, str(outputs.unwritable()))
+        if not wanted:
+            return _cannot(out, "No check is left by these choices.")
+        scenarios = scenarios_of([name for name in CHECKS if name in wanted])
+        recorder = Recorder(recording, header, secrets=secrets) if recording else nullcontext(None)
+        with recorder as file, _progress(out, len(scenarios)) as shown:
+
+            def ended(seen: Transcript) -> None:
+                shown(seen)
+                if file is not None:
+                    file.add(seen)
+
+            transcripts = asyncio.run(
+                record(scenarios, target, concurrency=concurrency, patience=timeout, ended=ended)
+            )
+    except UnicodeEncodeError:
+        return _cannot(out, "The API key cannot be sent: it is not ASCII.")
+    except (UnknownChoice, UnreadableBaseline, OSError) as error:
+        return _cannot(out, str(error))
+    exchanges = [exchange for transcript in transcripts for exchange in transcript.exchanges]
+    if all(exchange.status == 0 for exchange in exchanges):
+        return _cannot(out, f"{header.base_url} cannot be reached: {exchanges[0].error or ''}")
+    findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
+    seconds = time.monotonic() - began
+    return conclude(
+        out, outputs, header, transcripts, findings, seconds=seconds, secrets=secrets, baseline=baseline
+    )
+
+
+def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
+    """Judge a recording again: the same bytes, the checks of today."""
+    out = console()
+    try:
+        found = read_recording(path)
+        if not selection.ids:
+            selection = Selection(
+                ids=[name for name in found.header.chosen if _known(name)],
+                profile=selection.profile,
+                level=selection.level,
+                surfaces=selection.surfaces,
+            )
+        wanted = set(selection.checks())
+        baseline = outputs.read_baseline()
+    except (UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
+        return _cannot(out, str(error))
+    if found.header.by == "watch":
+        return _judge_watched(out, found, wanted, outputs, baseline)
+    if outputs.unwritable():
+        return _cannot(out, str(outputs.unwritable()))
+    strange = [seen.scenario for seen in found.transcripts if seen.scenario not in SCENARIOS]
+    for name in strange:
+        out.print(f"skipped {escape(printable(name))}: this suite does not have the scenario")
+    # Scenarios are written as they end; what is printed comes in the order of the suite.
+    order = {name: place for place, name in enumerate(SCENARIOS)}
+    transcripts = sorted(found.transcripts, key=lambda seen: order.get(seen.scenario, len(order)))
+    findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
+    if not findings:
+        return _cannot(out, "Nothing in the recording is what these checks look at.")
+    return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline)
+
+
+def _judge_watched(
+    out: Console, found: Recording, wanted: Collection[str], outputs: Outputs, baseline: Baseline
+) -> int:
+    tally = Tally()
+    for seen in found.transcripts:
+        tally.add(seen, judge_live(seen))
+    findings = [finding for finding in tally.findings() if finding.check in wanted]
+    return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
+
+
+def _known(name: str) -> bool:
+    try:
+        Selection(ids=[name]).checks()
+    except UnknownChoice:
+        return False
+    return True
+
+
+def run_list(selection: Selection) -> int:
+    """List the checks."""
+    try:
+        for name in selection.checks():
+            found = CHECKS[name]
+            print(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
+    except UnknownChoice as error:
+        return _cannot(console(), str(error))
+    return 0
+
+
+def run_explain(names: Sequence[str]) -> int:
+    """Explain checks, scenarios and rules."""
+    out = console()
+    for name in names:
+        lines = explain(name)
+        if lines is None:
+            return _cannot(
+                out, f"There is no check, scenario or rule {name}. `plumbline list` shows them all."
+            )
+        for line in lines:
+            out.print(escape(line))
+        if name != names[-1]:
+            out.print()
+    return 0
+
+
+def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None) -> int:
+    """Put reports side by side; Markdown goes to the terminal where no file is named."""
+    out = console()
+    reports: dict[str, Report] = {}
+    try:
+        for text in named:
+            name, separator, place = text.rpartition("=")
+            report = read_report(Path(place if separator else text))
+            name = name or f"{Path(text).stem} ({report.run.model})"
+            if name in reports:
+                return _cannot(
+                    out, f"Two reports are called {name}; NAME=FILE gives them names of their own."
+                )
+            reports[name] = report
+        matrix = matrix_of(reports)
+        if markdown is not None:
+            markdown.write_text(matrix_markdown(matrix), "utf-8")
+        if html is not None:
+            html.write_text(matrix_html(matrix), "utf-8")
+    except (UnreadableReport, NotComparable, OSError) as error:
+        return _cannot(out, str(error))
+    if markdown is None and html is None:
+        out.print(escape(matrix_markdown(matrix)), end="")
+    return 0
+
+
+def _cannot(out: Console, why: str) -> int:
+    out.print(escape(printable(why)))
+    return 2
+
+
+@contextmanager
+def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
+    """A bar and the counts so far, on a terminal; nothing in a pipe."""
+    if not out.is_terminal:
+        yield lambda seen: None
+        return
+    counts: Counter[str] = Counter()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=count)
+
+        def shown(seen: Transcript) -> None:
+            counts.update(finding.verdict for finding in judge(seen))
+            said = " ".join(f"[{STYLES[name]}]{counts[name]} {name}[/]" for name in STYLES if counts[name])
+            bar.update(task, advance=1, description=said)
+
+        yield shown

@@ -1,0 +1,7 @@
+"""Two servers with the same weights, asked the same: what one says and the other does not."""
+
+from plumbline_conformance.differential.compare import Difference, compare
+from plumbline_conformance.differential.probes import Probe, probes
+from plumbline_conformance.differential.run import run_diff
+
+__all__ = ["Difference", "Probe", "compare", "probes", "run_diff"]

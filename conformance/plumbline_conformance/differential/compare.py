@@ -1,0 +1,126 @@
+"""Two answers to the same request: where they differ, and which rule that touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.differential.answer import Answer
+from plumbline_conformance.differential.probes import Probe
+
+__all__ = ["Difference", "compare"]
+
+_RULES = {
+    "chat": {
+        "text": "CHAT-11",
+        "finish": "CHAT-05",
+        "usage": "CHAT-08",
+        "logprobs": "LP-01",
+        "grammar": "CS-01",
+    },
+    "completions": {
+        "text": "CMP-10",
+        "finish": "CMP-01",
+        "usage": "CMP-09",
+        "logprobs": "CMP-05",
+        "grammar": "CMP-08",
+    },
+    "responses": {
+        "text": "R-09",
+        "finish": "R-05",
+        "usage": "R-10",
+        "logprobs": "LP-06",
+        "grammar": "RS-01",
+    },
+}
+_LONGEST = 300
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One facet in which two servers differ."""
+
+    rule: str
+    facet: str
+    probe: str
+    a: str
+    b: str
+    request: dict[str, Any]
+
+
+def compare(probe: Probe, a: Answer, b: Answer, *, tolerance: float = 0.05) -> Iterator[Difference]:
+    """All differences, the outermost first: of answers that differ in status nothing else is compared.
+
+    Args:
+        probe: what was asked.
+        a: what the first server said.
+        b: what the second one said.
+        tolerance: by how much logprobs of the same token may differ.
+    """
+    rules = _RULES[probe.surface]
+
+    def differ(rule: str, facet: str, one: object, other: object) -> Difference:
+        return Difference(
+            rule=rule, facet=facet, probe=probe.name, a=_shown(one), b=_shown(other), request=probe.body
+        )
+
+    if a.status != b.status:
+        yield differ(probe.rule or "ERR-02", "status", a.status, b.status)
+        return
+    if a.status != 200:
+        if a.error != b.error:
+            yield differ("ERR-01", "error", *_only_different(a.error, b.error))
+        return
+    if a.text != b.text:
+        where = sum(
+            1
+            for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.text or "", b.text or "", strict=False))
+        )
+        yield differ(rules["text"], "text", _from(a.text, where), _from(b.text, where))
+    if a.finish != b.finish:
+        yield differ(rules["finish"], "finish", a.finish, b.finish)
+    if a.usage != b.usage:
+        yield differ(rules["usage"], "usage", a.usage, b.usage)
+    if a.grammar != b.grammar:
+        yield differ(rules["grammar"], "grammar", a.grammar, b.grammar)
+    if a.text == b.text:
+        # After the texts part, their tokens have nothing to do with each other.
+        yield from (
+            differ(rules["logprobs"], "logprobs", one, other)
+            for one, other in _logprobs(a.logprobs, b.logprobs, tolerance)
+        )
+
+
+def _logprobs(
+    a: list[tuple[str, float]] | None, b: list[tuple[str, float]] | None, tolerance: float
+) -> Iterator[tuple[object, object]]:
+    if a is None or b is None:
+        if a is not b:
+            yield "none" if a is None else f"{len(a)} entries", "none" if b is None else f"{len(b)} entries"
+        return
+    if len(a) != len(b):
+        yield f"{len(a)} entries", f"{len(b)} entries"
+        return
+    for place, (one, other) in enumerate(zip(a, b, strict=True)):
+        if one[0] != other[0] or not abs(one[1] - other[1]) <= tolerance:
+            yield f"entry {place}: {one[0]!r} {one[1]:.4f}", f"entry {place}: {other[0]!r} {other[1]:.4f}"
+            return
+
+
+def _from(text: str | None, where: int) -> str:
+    return f"{(text or '')[max(0, where - 20) :]!r} (they part at character {where})"
+
+
+def _only_different(a: dict[str, str] | None, b: dict[str, str] | None) -> tuple[object, object]:
+    if a is None or b is None:
+        return a or "no error object", b or "no error object"
+    keys = [key for key in sorted({*a, *b}) if a.get(key) != b.get(key)]
+    return {key: a.get(key) for key in keys}, {key: b.get(key) for key in keys}
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,121 @@
+"""The requests of a differential run, drawn from a seed: the same seed gives the same requests on every machine.
+
+All of them are greedy, so that what differs is the servers' and not the dice's. Some are wrong on purpose: refusing in
+the same words is part of being alike.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["Probe", "probes"]
+
+Surface = Literal["chat", "completions", "responses"]
+_PATHS: dict[Surface, str] = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "responses": "/responses",
+}
+_PROMPTS = (
+    "Hi",
+    "What is the capital of France?",
+    "Count from one to ten.",
+    "Write one line of Python that prints the number 7.",
+    "Grüße aus Köln! Wie spät ist es?",
+    "日本語で答えてください。",
+    "🌊🌊🌊 what is this?",
+    "  leading and trailing spaces  ",
+    "two\n\nparagraphs\n",
+    "a" * 400,
+    "Explain <b>bold</b> and {{ braces }} and <|im_start|> as text.",
+)
+_SYSTEMS = (None, None, "Answer in one word.", "You are terse.")
+_STOPS: tuple[Any, ...] = (None, None, ".", [" ", "\n"], ["zzzz"])
+_WRONG: tuple[tuple[Surface, str, dict[str, Any]], ...] = (
+    ("chat", "ERR-07", {"temperature": 3}),
+    ("chat", "ERR-07", {"top_p": 2}),
+    ("chat", "ERR-07", {"max_tokens": -1}),
+    ("chat", "ERR-07", {"n": 0}),
+    ("chat", "ERR-07", {"top_logprobs": 99, "logprobs": True}),
+    ("chat", "ERR-08", {"max_tokens": "many"}),
+    ("chat", "ERR-08", {"messages": "Hi"}),
+    ("chat", "ERR-07", {"messages": []}),
+    ("chat", "ERR-08", {"stream": "true"}),
+    ("chat", "CS-09", {"stream_options": {"include_usage": True}}),
+    ("chat", "ERR-06", {"model": "no-such-model-0f3a"}),
+    ("completions", "ERR-08", {"prompt": {"a": 1}}),
+    ("completions", "ERR-07", {"logprobs": 99}),
+    ("completions", "CMP-06", {"n": 2, "best_of": 1}),
+    ("responses", "ERR-08", {"input": 7}),
+    ("responses", "R-17", {"max_output_tokens": 1}),
+    ("responses", "ERR-07", {"temperature": -1}),
+)
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that both servers get, each with its own name for the model."""
+
+    name: str
+    surface: Surface
+    path: str
+    body: dict[str, Any]
+    """Without `model`, unless an unknown one is the point."""
+    rule: str | None = None
+    """The rule that a refusal is about, if the request is wrong."""
+
+    @property
+    def stream(self) -> bool:
+        """Whether the answer is to be streamed."""
+        return self.body.get("stream") is True
+
+
+def probes(count: int, seed: int = 0) -> list[Probe]:
+    """So many right requests, then every wrong one."""
+    drawn = random.Random(seed)
+    right = [_right(drawn, number) for number in range(count)]
+    return [*right, *_wrong()]
+
+
+def _right(drawn: random.Random, number: int) -> Probe:
+    surface: Surface = drawn.choice(("chat", "chat", "chat", "completions", "responses"))
+    prompt = drawn.choice(_PROMPTS)
+    limit = drawn.choice((1, 4, 16, 32))
+    body: dict[str, Any] = {"temperature": 0}
+    match surface:
+        case "chat":
+            system = drawn.choice(_SYSTEMS)
+            turns = [] if system is None else [{"role": "system", "content": system}]
+            body |= {"messages": [*turns, {"role": "user", "content": prompt}], "max_tokens": limit}
+            if drawn.random() < 0.4:
+                body |= {"logprobs": True, "top_logprobs": 2}
+        case "completions":
+            body |= {"prompt": prompt, "max_tokens": limit}
+            if drawn.random() < 0.4:
+                body |= {"logprobs": 2}
+            if drawn.random() < 0.2:
+                body |= {"echo": True}
+        case "responses":
+            body |= {"input": prompt, "max_output_tokens": max(16, limit)}
+    stop = drawn.choice(_STOPS)
+    if stop is not None and surface != "responses":
+        body["stop"] = stop
+    body["stream"] = drawn.random() < 0.5
+    if body["stream"] and surface != "responses":
+        body["stream_options"] = {"include_usage": True}
+    kind = "stream" if body["stream"] else "whole"
+    return Probe(name=f"{number:03} {surface} {kind}", surface=surface, path=_PATHS[surface], body=body)
+
+
+def _wrong() -> Iterator[Probe]:
+    for surface, rule, fields in _WRONG:
+        base: dict[str, Any] = {
+            "chat": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+            "completions": {"prompt": "Hi", "max_tokens": 4},
+            "responses": {"input": "Hi", "max_output_tokens": 16},
+        }[surface]
+        name = f"{surface} with {', '.join(f'{key} {value!r}' for key, value in fields.items())}"
+        yield Probe(name=name, surface=surface, path=_PATHS[surface], body={**base, **fields}, rule=rule)

@@ -1,0 +1,134 @@
+"""`plumbline diff`: ask both, compare, group by rule.
+
+Where two texts differ, both servers are asked once more: one that does not repeat itself cannot be compared, and
+that is said instead of a difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.case import Request, Target
+from plumbline_conformance.contract import rules
+from plumbline_conformance.differential.answer import answer_of
+from plumbline_conformance.differential.compare import Difference, compare
+from plumbline_conformance.differential.probes import Probe, probes
+from plumbline_conformance.judge import sender
+from plumbline_conformance.reports.text import printable
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["Outcome", "differences", "run_diff"]
+
+_SHOWN = 4
+"""Examples of one kind that are printed."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a differential run found."""
+
+    compared: int
+    differences: list[Difference]
+    unclear: dict[str, str]
+    """Requests that could not be compared, and why."""
+    silent: list[str]
+    """Servers that answered nothing at all."""
+
+
+async def differences(
+    a: Target, b: Target, wanted: Sequence[Probe], *, patience: float = 60.0, tolerance: float = 0.05
+) -> Outcome:
+    """Ask both servers everything, one request at a time each, so that no batch changes an answer."""
+    found: list[Difference] = []
+    unclear: dict[str, str] = {}
+    answered = {"A": 0, "B": 0}
+    compared = 0
+    async with sender(a, patience) as send_a, sender(b, patience) as send_b:
+        for probe in wanted:
+            seen = await asyncio.gather(send_a(_request(probe, a)), send_b(_request(probe, b)))
+            for name, exchange in zip(answered, seen, strict=True):
+                answered[name] += exchange.status != 0
+            one, other = answer_of(probe, seen[0]), answer_of(probe, seen[1])
+            if one is None or other is None:
+                pairs = (("A", one, seen[0]), ("B", other, seen[1]))
+                unclear[probe.name] = "; ".join(_why(n, e) for n, answer, e in pairs if answer is None)
+                continue
+            here = list(compare(probe, one, other, tolerance=tolerance))
+            if any(difference.facet == "text" for difference in here):
+                again = await asyncio.gather(send_a(_request(probe, a)), send_b(_request(probe, b)))
+                repeated = [answer_of(probe, exchange) for exchange in again]
+                texts = [None if answer is None else answer.text for answer in repeated]
+                if texts != [one.text, other.text]:
+                    unclear[probe.name] = "a server did not repeat itself"
+                    continue
+            compared += 1
+            found += here
+    silent = [name for name, count in answered.items() if not count]
+    return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent)
+
+
+def _request(probe: Probe, target: Target) -> Request:
+    return Request(path=probe.path, json={"model": target.model, **probe.body})
+
+
+def _why(name: str, exchange: Exchange) -> str:
+    return f"{name}: {exchange.error or 'an answer of another shape'}"
+
+
+def run_diff(
+    a: Target,
+    b: Target,
+    *,
+    count: int,
+    seed: int,
+    out: Console,
+    patience: float = 60.0,
+    tolerance: float = 0.05,
+    json_file: Path | None = None,
+) -> int:
+    """Compare two servers, print, write. 0 alike, 1 different, 2 nothing could be compared."""
+    outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
+    for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
+        _print_rule(out, rule, list(group))
+    for name, why in outcome.unclear.items():
+        out.print(f"[cyan]unclear[/] {escape(printable(name))}: {escape(printable(why))}")
+    for name in outcome.silent:
+        out.print(f"{name} cannot be reached.")
+    facets = Counter(found.facet for found in outcome.differences)
+    said = ", ".join(f"{number} in {facet}" for facet, number in facets.most_common()) or "no difference"
+    out.print(f"{outcome.compared} requests compared, {len(outcome.unclear)} unclear: {said}")
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps(msgspec.to_builtins(outcome), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            out.print(f"The differences cannot be written: {escape(printable(str(error)))}")
+            return 2
+    if outcome.differences:
+        return 1
+    return 0 if outcome.compared else 2
+
+
+def _key(found: Difference) -> tuple[str, str]:
+    return found.rule, found.facet
+
+
+def _print_rule(out: Console, rule: str, found: Sequence[Difference]) -> None:
+    sentence = rules()[rule]["sentence"]
+    out.print(f"[bold]{rule}[/] {escape(sentence)}")
+    for facet, group in groupby(found, lambda difference: difference.facet):
+        kind = list(group)
+        out.print(f"    {facet}: {len(kind)} requests")
+        for difference in kind[:_SHOWN]:
+            out.print(f"        {escape(printable(difference.probe))}")
+            out.print(f"            A {escape(printable(difference.a))}")
+            out.print(f"            B {escape(printable(difference.b))}")
+        if len(kind) > _SHOWN:
+            out.print(f"        and {len(kind) - _SHOWN} more")

@@ -1,0 +1,78 @@
+"""`plumbline explain`: what a check looks at and why, or what a rule says and who observes it."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Iterator
+
+from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario, Target
+from plumbline_conformance.contract import rules
+from plumbline_conformance.judge import exchange_of
+from plumbline_conformance.reproduce import curl
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["explain"]
+
+_MOST_REQUESTS = 6
+_EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
+
+
+def explain(name: str) -> list[str] | None:
+    """The lines about a check, a scenario or a rule; None if there is nothing of this name."""
+    if name in CHECKS:
+        return list(_check(CHECKS[name]))
+    if name in SCENARIOS:
+        return list(_scenario(SCENARIOS[name]))
+    if name in rules():
+        return list(_rule(name, full=True))
+    return None
+
+
+def _check(found: Check) -> Iterator[str]:
+    yield f"{found.id}  ({found.level})"
+    yield f"{found.title}."
+    yield ""
+    for rule in found.rules:
+        yield from _rule(rule, full=False)
+    if rules()[found.rules[0]]["level"].removesuffix(" NOT") != found.level:
+        yield "The check asks for less than its rule, because servers of good repute disagree on it."
+    said = inspect.getdoc(found.judge)
+    if said:
+        yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
+    yield ""
+    yield from _scenario(SCENARIOS[found.id.rsplit("/", 1)[0]])
+    yield f"Run it: plumbline check --base-url URL --model NAME {shlex.quote(found.id)}"
+
+
+def _rule(name: str, *, full: bool) -> Iterator[str]:
+    rule = rules()[name]
+    yield f"{name} {rule['level']}: {rule['sentence']}"
+    yield f"    source: {rule['source']}"
+    if rule.get("why"):
+        yield f"    why: {rule['why']}"
+    if not full:
+        return
+    yield f"    operations: {', '.join(rule['operations']) or 'all'}"
+    observers = [found for found in CHECKS.values() if name in found.rules]
+    yield "Observed by:" if observers else "No check observes it."
+    for found in observers:
+        yield f"    {found.id}  {found.title}"
+
+
+def _scenario(found: Scenario) -> Iterator[str]:
+    core = ", which no server may refuse" if found.core else ""
+    yield f"Scenario {found.id}: {found.title}{core}."
+    steps = found.steps(_EXAMPLE)
+    # Nobody answers here, so what a scenario sends after an answer may be missing.
+    silence = Exchange(method="", url="", request_headers={}, request_body=b"", error="explained, not sent")
+    request = next(steps, None)
+    for number in range(_MOST_REQUESTS):
+        if request is None:
+            return
+        yield f"    request {number}: {curl(exchange_of(_EXAMPLE, request))}"
+        try:
+            request = steps.send(silence)
+        except StopIteration:
+            return
+    yield "    and so on"

@@ -1,0 +1,149 @@
+"""How a run ends: what is printed, which files are written, and the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.baseline import Baseline
+from plumbline_conformance.case import SCENARIOS
+from plumbline_conformance.judge import Finding
+from plumbline_conformance.recording import Header
+from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.html import html
+from plumbline_conformance.reports.junit import junit
+from plumbline_conformance.reports.markdown import markdown
+from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
+from plumbline_conformance.reports.text import failure_lines, printable
+from plumbline_conformance.transcript import Transcript
+
+__all__ = ["STYLES", "Outputs", "conclude", "show", "status_of"]
+
+STYLES = {
+    "pass": "green",
+    "fail": "bold red",
+    "warn": "yellow",
+    "flaky": "red",
+    "untestable": "red",
+    "rejected": "blue",
+    "inconclusive": "cyan",
+    "skipped": "dim",
+    "error": "magenta",
+}
+
+
+class Outputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Files to write, and the baseline to hold the run against."""
+
+    json: Path | None = None
+    junit: Path | None = None
+    markdown: Path | None = None
+    html: Path | None = None
+    badge: Path | None = None
+    """An SVG if its name ends so, otherwise JSON for shields.io."""
+    baseline: Path | None = None
+    update_baseline: bool = False
+    strict: bool = False
+    """SHOULD counts as well."""
+
+    def unwritable(self) -> str | None:
+        """What is said before the run if a file could not be written after it."""
+        for path in (self.json, self.junit, self.markdown, self.html, self.badge):
+            if path is not None and (not path.parent.is_dir() or path.is_dir()):
+                return f"{path} cannot be written."
+        return None
+
+    def read_baseline(self) -> Baseline:
+        """The baseline; an empty one where there is none yet and one is to be made.
+
+        Raises:
+            UnreadableBaseline: it is none.
+            OSError: it cannot be read.
+        """
+        if self.baseline is None or (self.update_baseline and not self.baseline.exists()):
+            return Baseline()
+        return Baseline.read(self.baseline)
+
+    def texts(self, report: Report) -> Iterator[tuple[Path, str]]:
+        """What is written where."""
+        if self.json is not None:
+            yield self.json, report.to_json()
+        if self.junit is not None:
+            yield self.junit, junit(report, strict=self.strict)
+        if self.markdown is not None:
+            yield self.markdown, markdown(report)
+        if self.html is not None:
+            yield self.html, html(report)
+        if self.badge is not None:
+            yield self.badge, badge_svg(report) if self.badge.suffix == ".svg" else badge_json(report)
+
+
+def conclude(
+    console: Console,
+    outputs: Outputs,
+    run: Header,
+    transcripts: Sequence[Transcript],
+    findings: Sequence[Finding],
+    *,
+    seconds: float | None = None,
+    secrets: Sequence[str] = (),
+    baseline: Baseline | None = None,
+) -> int:
+    """Print what is not green, write the files, give the exit status."""
+    known = baseline or Baseline()
+    if outputs.update_baseline:
+        known = known.updated(findings)
+    report = report_of(run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets)
+    show(console, report)
+    try:
+        for path, text in outputs.texts(report):
+            path.write_text(text, "utf-8")
+        if outputs.update_baseline and outputs.baseline is not None:
+            known.write(outputs.baseline)
+    except OSError as error:
+        console.print(f"A report cannot be written: {escape(printable(str(error)))}")
+        return 2
+    return status_of(report, strict=outputs.strict)
+
+
+def show(console: Console, report: Report) -> None:
+    """Print what is not green, and the counts."""
+    for result in report.results:
+        if result.verdict != "pass":
+            console.print(
+                f"[{STYLES.get(result.verdict, 'bold')}]{result.verdict}[/] {escape(_headline(result))}"
+            )
+            for line in failure_lines(report, result):
+                console.print(f"    {escape(line)}")
+    for name in report.stale:
+        console.print(
+            f"[red]stale[/] {escape(printable(name))}  The baseline lists it, and it is no longer so."
+        )
+    summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
+    accepted = sum(result.expected is not None for result in report.results)
+    of_these = f" ({accepted} in the baseline)" if accepted else ""
+    console.print(f"{len(report.results)} checks: {summary}{of_these}")
+
+
+def _headline(result: Result) -> str:
+    return f"{result.check}  {result.title}"
+
+
+def status_of(report: Report, *, strict: bool) -> int:
+    """0 conforming, 1 violations or a stale baseline, 2 no verdict at all, 3 the suite itself failed."""
+    verdicts = {result.verdict for result in report.results}
+    broken = {(result.verdict, result.level) for result in report.results if result.expected is None}
+    core = {result.verdict for result in report.results if SCENARIOS[result.scenario].core}
+    if "error" in verdicts:
+        return 3
+    if report.stale or "rejected" in core or ("fail", "MUST") in broken:
+        return 1
+    if any(level == "MUST" for verdict, level in broken if verdict in ("flaky", "untestable")):
+        return 1
+    if strict and any(verdict in ("fail", "warn", "flaky", "untestable") for verdict, _ in broken):
+        return 1
+    return 2 if verdicts <= {"inconclusive", "skipped"} else 0

@@ -1,0 +1,143 @@
+"""A run in a file: every byte of every exchange with the time it came, so that it can be judged again offline.
+
+One JSON value a line. The first is the header, the last the footer with a digest of everything before it; between them
+is one line for each transcript, written as soon as its scenario has ended. A recording without a footer is cut and is
+refused: half a run must never pass for a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.contract import suite
+from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
+from plumbline_conformance.transcript import Transcript
+
+__all__ = ["FORMAT", "Header", "Recorder", "Recording", "UnreadableRecording", "read_recording"]
+
+FORMAT = 1
+"""Grows when an older reader would misunderstand a newer file. Fields may be added without that."""
+
+
+class UnreadableRecording(Exception):  # noqa: N818 - it says what the file is
+    """The file is no recording, is cut, was changed, or is of a later format."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of whom, and when."""
+
+    base_url: str
+    model: str
+    key: str | None = None
+    """The fingerprint of the API key."""
+    started: str
+    """ISO 8601, UTC."""
+    chosen: list[str] = msgspec.field(default_factory=list)
+    """Which checks were wanted, as they were written; empty for all."""
+    by: str = "check"
+    """The command that recorded: `check` asked, `watch` only listened, and the two are judged differently."""
+    suite: dict[str, str] = msgspec.field(default_factory=suite)
+    """Versions and digests of the contract and the suite that asked."""
+    format: int = FORMAT
+
+    @staticmethod
+    def of(
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        chosen: Sequence[str] = (),
+        *,
+        by: str = "check",
+    ) -> Header:
+        """The header of a run that starts now."""
+        return Header(
+            base_url=redacted_url(base_url),
+            model=model,
+            key=None if api_key is None else fingerprint(api_key),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            chosen=list(chosen),
+            by=by,
+        )
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A recording that was read."""
+
+    header: Header
+    transcripts: list[Transcript]
+
+
+class Recorder:
+    """Writes a recording; a context manager, whose end without an error writes the footer."""
+
+    def __init__(self, path: Path, header: Header, *, secrets: Sequence[str] = ()) -> None:
+        self._secrets = tuple(secrets)
+        self._digest = hashlib.sha256()
+        self._count = 0
+        # Prompts and answers are nobody else's business.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._file = os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii", newline="\n")
+        self._write({"kind": "header", **msgspec.to_builtins(header)})
+
+    def add(self, transcript: Transcript) -> None:
+        """Write one transcript, without its credentials."""
+        self._count += 1
+        self._write(
+            {"kind": "transcript", **msgspec.to_builtins(redacted(transcript, self._secrets))},
+        )
+
+    def _write(self, value: dict[str, Any]) -> None:
+        # Everything beyond ASCII is escaped, so that halves of characters are written as well.
+        line = json.dumps(value, separators=(",", ":")) + "\n"
+        self._digest.update(line.encode("ascii"))
+        self._file.write(line)
+        self._file.flush()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._write({"kind": "footer", "transcripts": self._count, "digest": self._digest.hexdigest()})
+        self._file.close()
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a recording.
+
+    Raises:
+        UnreadableRecording: it is none, is cut, was changed, or is of a later format.
+        OSError: the file cannot be read.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
+    try:
+        values = [json.loads(line) for line in lines]
+        kinds = [value["kind"] for value in values]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UnreadableRecording(f"line by line, {path.name} is not JSON with a kind: {error}") from error
+    if kinds[:1] != ["header"]:
+        raise UnreadableRecording(f"{path.name} does not begin with a header")
+    if values[0].get("format") != FORMAT:
+        raise UnreadableRecording(
+            f"{path.name} has format {values[0].get('format')!r}; this version reads {FORMAT}"
+        )
+    if kinds[-1] != "footer" or "footer" in kinds[:-1]:
+        raise UnreadableRecording(f"{path.name} has no footer: the run was cut")
+    digest = hashlib.sha256(b"".join(lines[:-1])).hexdigest()
+    if values[-1].get("digest") != digest or values[-1].get("transcripts") != len(values) - 2:
+        raise UnreadableRecording(f"{path.name} is not what was written: its digest differs")
+    try:
+        return Recording(
+            header=msgspec.convert(values[0], Header),
+            transcripts=[msgspec.convert(value, Transcript) for value in values[1:-1]],
+        )
+    except msgspec.ValidationError as error:
+        raise UnreadableRecording(f"{path.name}: {error}") from error

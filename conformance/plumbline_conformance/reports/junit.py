@@ -1,0 +1,62 @@
+"""JUnit XML, which every CI shows: a scenario is a test suite, a check is a test case."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from xml.etree import ElementTree
+
+from plumbline_conformance.baseline import VIOLATIONS
+from plumbline_conformance.reports.model import Report, Result
+from plumbline_conformance.reports.text import failure_lines
+
+__all__ = ["junit"]
+
+
+def junit(report: Report, *, strict: bool = False) -> str:
+    """The document. Warnings are failures only where one is strict; what came to no verdict is skipped."""
+    root = ElementTree.Element("testsuites", name="plumbline")
+    for scenario, results in groupby(report.results, lambda result: result.scenario):
+        suite = ElementTree.SubElement(root, "testsuite", name=scenario)
+        tally = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+        for result in results:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=scenario.replace("/", "."), name=result.check.rsplit("/", 1)[1]
+            )
+            kind = _kind(result, strict)
+            tally["tests"] += 1
+            if kind is None:
+                continue
+            tally[{"failure": "failures", "error": "errors"}.get(kind, kind)] += 1
+            message = result.expected or result.reason or result.title
+            node = ElementTree.SubElement(case, kind, message=_legal(f"{result.verdict}: {message}"))
+            if kind != "skipped":
+                node.set("type", result.verdict)
+                node.text = _legal("\n".join(failure_lines(report, result)))
+        for name, count in tally.items():
+            suite.set(name, str(count))
+    for name in report.stale:
+        suite = ElementTree.SubElement(root, "testsuite", name="baseline", tests="1", failures="1")
+        case = ElementTree.SubElement(suite, "testcase", classname="baseline", name=name)
+        node = ElementTree.SubElement(case, "failure", type="stale", message=f"{name} is no longer broken")
+        node.text = "Remove the entry from the baseline."
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _kind(result: Result, strict: bool) -> str | None:
+    if result.verdict == "error":
+        return "error"
+    if result.verdict in VIOLATIONS and result.expected is None and (result.level == "MUST" or strict):
+        return "failure"
+    return None if result.verdict == "pass" else "skipped"
+
+
+def _legal(text: str) -> str:
+    """XML has no way to write most control characters, not even as references."""
+    return "".join(char if _is_legal(ord(char)) else ascii(char)[1:-1] for char in text)
+
+
+def _is_legal(code: int) -> bool:
+    if code < 0x20:
+        return code in (0x09, 0x0A, 0x0D)
+    return not (0x7F <= code < 0xA0 or 0xD800 <= code <= 0xDFFF or code in (0xFFFE, 0xFFFF))

@@ -1,0 +1,93 @@
+"""Markdown, for pull requests and job summaries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
+from plumbline_conformance.reports.text import command_of, printable, requests_of
+
+__all__ = ["MARKS", "cell", "code", "markdown"]
+
+MARKS = {
+    "pass": "✅",
+    "fail": "❌",
+    "warn": "⚠️",
+    "flaky": "🎲",
+    "untestable": "🚧",
+    "rejected": "🚫",
+    "inconclusive": "❔",
+    "skipped": "➖",
+    "error": "💥",
+}
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
+
+
+def markdown(report: Report) -> str:
+    """The report: a table by surface, then everything that is not green."""
+    run = report.run
+    lines = [
+        f"# Plumbline: {cell(run.model)}",
+        "",
+        f"{code(run.base_url)} on {cell(run.started)}, suite {cell(run.suite.get('version', 'unknown'))}.",
+        "",
+        "| surface | " + " | ".join(VERDICTS) + " |",
+        "|---|" + "---|" * len(VERDICTS),
+    ]
+    surfaces = dict.fromkeys(result.surface for result in report.results)
+    for surface in surfaces:
+        verdicts = [result.verdict for result in report.results if result.surface == surface]
+        lines.append(f"| {surface} | " + " | ".join(str(verdicts.count(v) or "") for v in VERDICTS) + " |")
+    scored = sum(result.verdict in SCORED for result in report.results)
+    lines += ["", f"{report.counts['pass']} of {scored} checks that came to a verdict pass.", ""]
+    lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
+    for result in report.results:
+        if result.verdict != "pass":
+            lines += _failure(report, result)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _failure(report: Report, result: Result) -> Sequence[str]:
+    lines = [
+        f"## {MARKS.get(result.verdict, '')} {result.check}",
+        "",
+        f"{result.verdict}: {result.title}",
+        "",
+    ]
+    if result.reason:
+        lines += [cell(result.reason), ""]
+    if result.expected is not None:
+        lines += [f"Accepted by the baseline: {cell(result.expected)}", ""]
+    if not result.problems:
+        return lines
+    lines += [f"> {name}: {report.rules[name].sentence}\n" for name in result.rules]
+    lines += ["| expected | actual | where |", "|---|---|---|"]
+    lines += [
+        f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(problem.pointer)} |"
+        for problem in result.problems[:5]
+    ]
+    if len(result.problems) > 5:
+        lines += ["", f"and {len(result.problems) - 5} more of this kind"]
+    commands = [printable(evidence.command) for evidence in requests_of(report, result)]
+    return [*lines, "", *_fenced([*commands, printable(command_of(report, result))]), ""]
+
+
+def _fenced(lines: Sequence[str]) -> list[str]:
+    """A block of code whose fence is longer than any in it."""
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}sh", *lines, fence]
+
+
+def cell(text: str) -> str:
+    """Text in which nothing is markup."""
+    return _SPECIAL.sub(r"\\\1", printable(text))
+
+
+def code(text: str) -> str:
+    """A span of code, whatever backticks are in it; in a table, a bar must be escaped even there."""
+    text = printable(text).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}"

@@ -1,0 +1,236 @@
+"""The report: what a run found, as one value that is written as JSON. Every other report is made from it alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.baseline import VIOLATIONS, Baseline
+from plumbline_conformance.case import CHECKS, SCENARIOS, Problem
+from plumbline_conformance.contract import rules
+from plumbline_conformance.credentials import redacted
+from plumbline_conformance.judge import Finding
+from plumbline_conformance.recording import Header
+from plumbline_conformance.reports.timeline import Moment, moments
+from plumbline_conformance.reproduce import curl
+from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = [
+    "FORMAT",
+    "SCORED",
+    "VERDICTS",
+    "Evidence",
+    "Report",
+    "Result",
+    "Rule",
+    "UnreadableReport",
+    "event_of",
+    "read_report",
+    "report_of",
+]
+
+FORMAT = 1
+"""Grows when an older reader would misunderstand a newer report. Fields may be added without that."""
+VERDICTS = ("pass", "fail", "warn", "flaky", "untestable", "rejected", "inconclusive", "skipped", "error")
+"""All of them, in the order in which people want to read their counts."""
+SCORED = frozenset({"pass", *VIOLATIONS})
+"""The verdicts that say something about the rule."""
+_EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")
+_LONGEST_REQUEST = 4000
+
+
+class UnreadableReport(Exception):  # noqa: N818 - it says what the file is
+    """The file is no report, or of a later format."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule as the suite knew it then."""
+
+    id: str
+    level: str
+    sentence: str
+    source: str = ""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check found."""
+
+    check: str
+    title: str
+    level: str
+    rules: list[str]
+    verdict: str
+    problems: list[Problem] = msgspec.field(default_factory=list)
+    reason: str | None = None
+    expected: str | None = None
+    """Why this violation is accepted, if a baseline lists it."""
+
+    @property
+    def scenario(self) -> str:
+        """The id of its scenario."""
+        return self.check.rsplit("/", 1)[0]
+
+    @property
+    def surface(self) -> str:
+        """The first segment of its id."""
+        return self.check.partition("/")[0]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange, shortened for reading. The whole of it is in the recording."""
+
+    method: str
+    url: str
+    request_headers: dict[str, str]
+    request: str
+    command: str
+    status: int
+    headers: list[tuple[str, str]]
+    error: str | None
+    moments: list[Moment]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A run."""
+
+    run: Header
+    results: list[Result]
+    rules: dict[str, Rule]
+    """The rules of what is not green."""
+    scenarios: dict[str, str]
+    """Titles of the scenarios of the results."""
+    evidence: dict[str, list[Evidence]]
+    """By scenario, for what is not green."""
+    stale: list[str] = msgspec.field(default_factory=list)
+    """Checks that a baseline lists and that no longer do what it says."""
+    seconds: float | None = None
+    format: int = FORMAT
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many checks came to each verdict."""
+        return Counter(result.verdict for result in self.results)
+
+    def to_json(self) -> str:
+        """The report as it is written."""
+        return json.dumps({**msgspec.to_builtins(self), "counts": dict(self.counts)}, indent=1) + "\n"
+
+
+def report_of(
+    run: Header,
+    transcripts: Sequence[Transcript],
+    findings: Sequence[Finding],
+    *,
+    baseline: Baseline | None = None,
+    seconds: float | None = None,
+    secrets: Sequence[str] = (),
+) -> Report:
+    """Make the report of a run. Credentials are covered here, whatever the caller did."""
+    known = baseline or Baseline()
+    results = [_result(finding, known) for finding in findings]
+    shown = {result.scenario for result in results if result.verdict != "pass"}
+    marks: dict[str, set[int]] = {}
+    for result in results:
+        found = [place for problem in result.problems if (place := event_of(problem)) is not None]
+        marks.setdefault(result.scenario, set()).update(found)
+    evidence = {
+        seen.scenario: [
+            _evidence(exchange, frozenset(marks[seen.scenario]), key=run.key is not None)
+            for exchange in redacted(seen, secrets).exchanges
+        ]
+        for seen in transcripts
+        if seen.scenario in shown
+    }
+    observed = {rule for result in results if result.verdict != "pass" for rule in result.rules}
+    report = Report(
+        run=run,
+        results=results,
+        rules={name: _rule(name) for name in sorted(observed)},
+        scenarios={name: SCENARIOS[name].title for name in dict.fromkeys(r.scenario for r in results)},
+        evidence=evidence,
+        stale=known.stale(findings),
+        seconds=None if seconds is None else round(seconds, 2),
+    )
+    return _without_halves(report)
+
+
+def read_report(path: Path) -> Report:
+    """Read a report that was written as JSON.
+
+    Raises:
+        UnreadableReport: it is none, or of a later format.
+        OSError: it cannot be read.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+        if isinstance(value, dict) and value.get("format") != FORMAT:
+            raise UnreadableReport(
+                f"{path.name} has format {value.get('format')!r}; this version reads {FORMAT}"
+            )
+        return msgspec.convert(value, Report)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableReport(f"{path.name} is no report: {error}") from error
+
+
+def event_of(problem: Problem) -> int | None:
+    """The number of the event that a problem points at."""
+    found = _EVENT.search(problem.pointer)
+    return int(found[1]) if found and len(found[1]) < 9 else None
+
+
+def _result(finding: Finding, known: Baseline) -> Result:
+    found = CHECKS[finding.check]
+    return Result(
+        check=finding.check,
+        title=found.title,
+        level=found.level,
+        rules=list(found.rules),
+        verdict=finding.verdict,
+        problems=finding.problems,
+        reason=finding.reason,
+        expected=known.expected[finding.check].why if known.covers(finding) else None,
+    )
+
+
+def _rule(name: str) -> Rule:
+    found: dict[str, Any] = rules()[name]
+    return Rule(id=name, level=found["level"], sentence=found["sentence"], source=found["source"])
+
+
+def _evidence(exchange: Exchange, marked: frozenset[int], *, key: bool) -> Evidence:
+    request = exchange.request_body[:_LONGEST_REQUEST].decode("utf-8", "replace")
+    if len(exchange.request_body) > _LONGEST_REQUEST:
+        request += f" … ({len(exchange.request_body)} bytes)"
+    return Evidence(
+        method=exchange.method,
+        url=exchange.url,
+        request_headers=exchange.request_headers,
+        request=request,
+        command=curl(exchange, key=key),
+        status=exchange.status,
+        headers=exchange.headers,
+        error=exchange.error,
+        moments=moments(exchange, marked),
+    )
+
+
+def _without_halves(report: Report) -> Report:
+    """Halves of surrogate pairs, which servers do send, cannot be written as UTF-8: they are shown as escapes."""
+    return msgspec.convert(_whole(msgspec.to_builtins(report)), Report)
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_whole(key): _whole(member) for key, member in value.items()}
+        case list() | tuple():
+            return [_whole(member) for member in value]
+    return value

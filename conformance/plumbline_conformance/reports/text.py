@@ -1,0 +1,55 @@
+"""The text of a failure, in h2spec's shape: the rule's sentence, expected, actual, how to see it again."""
+
+from __future__ import annotations
+
+import shlex
+
+from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
+
+__all__ = ["command_of", "failure_lines", "printable", "requests_of"]
+
+_MOST = 3
+
+
+def failure_lines(report: Report, result: Result) -> list[str]:
+    """The lines below a result's headline; nothing in them can change a terminal."""
+    lines = [printable(result.reason)] if result.reason else []
+    if result.expected is not None:
+        lines.append(f"accepted by the baseline: {printable(result.expected)}")
+    for name in result.rules if result.problems else ():
+        rule = report.rules[name]
+        lines.append(f"{rule.id}: {rule.sentence}")
+    for problem in result.problems[:_MOST]:
+        where = f"  ({printable(problem.pointer)})" if problem.pointer else ""
+        lines.append(f"expected {printable(problem.expected)}")
+        lines.append(f"actual   {printable(problem.actual)}{where}")
+    if len(result.problems) > _MOST:
+        lines.append(f"and {len(result.problems) - _MOST} more of this kind")
+    if result.problems:
+        lines += [f"see it   {printable(evidence.command)}" for evidence in requests_of(report, result)]
+        lines.append(f"again    {printable(command_of(report, result))}")
+    return lines
+
+
+def requests_of(report: Report, result: Result) -> list[Evidence]:
+    """The exchanges that a result is about: those that its problems name, or all of its scenario."""
+    seen = report.evidence.get(result.scenario, [])
+    named = {p.exchange for p in result.problems if p.exchange is not None and p.exchange < len(seen)}
+    if named:
+        return [seen[place] for place in sorted(named)]
+    if any(event_of(problem) is not None for problem in result.problems):
+        streams = [evidence for evidence in seen if any(m.kind == "event" for m in evidence.moments)]
+        return streams[-1:] or seen[-1:]
+    return seen[:6]
+
+
+def command_of(report: Report, result: Result) -> str:
+    """The command that runs this check alone."""
+    run = report.run
+    address = f"--base-url {shlex.quote(run.base_url)} --model {shlex.quote(run.model)}"
+    return f"plumbline check {address} {result.check}"
+
+
+def printable(text: str) -> str:
+    """What a server wrote, fit for a terminal: no control characters, no halves of characters."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

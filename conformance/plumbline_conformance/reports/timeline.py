@@ -1,0 +1,92 @@
+"""A body as moments in time: which event was whole when, so that a report can point at the one that is wrong."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from itertools import accumulate
+
+import msgspec
+
+from plumbline_conformance.sse import BYTE_ORDER_MARK, parse_events
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["Moment", "moments"]
+
+_END = re.compile(rb"(?:\r\n|\r|\n)(?:\r\n|\r|\n)+")
+_LONGEST = 1200
+_HEAD = 40
+_TAIL = 8
+_AROUND = 3
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, one comment, one body, or the place of what was left out."""
+
+    kind: str
+    """`event`, `comment`, `body` or `gap`."""
+    at: float
+    """Seconds since the request, when its last byte had come."""
+    text: str
+    number: int | None = None
+    """The number by which a problem points at an event; comments have none."""
+    size: int = 0
+    """Bytes on the wire."""
+
+
+def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Moment]:
+    """The moments of an answer. Of a long stream the beginning, the end and what stands around the marked events."""
+    body = exchange.body
+    ends = list(accumulate(len(frame) for _, frame in exchange.frames))
+
+    def moment(kind: str, start: int, stop: int, number: int | None) -> Moment:
+        text = body[start : min(stop, start + _LONGEST)].decode("utf-8", "replace").rstrip("\r\n")
+        if stop - start > _LONGEST:
+            text += f" … ({stop - start} bytes)"
+        at = exchange.frames[bisect_left(ends, stop)][0]
+        return Moment(kind=kind, at=round(at, 6), text=text, number=number, size=stop - start)
+
+    if not _is_stream(exchange):
+        return [moment("body", 0, len(body), None)] if body else []
+    found: list[Moment] = []
+    number = 0
+    start = 0
+    while start < len(body):
+        end = _END.search(body, start)
+        stop = end.end() if end else len(body)
+        # A block of comments alone is no event and has no number.
+        if parse_events(body[start:stop]):
+            found.append(moment("event", start, stop, number))
+            number += 1
+        elif body[start:stop].strip():
+            found.append(moment("comment", start, stop, None))
+        start = stop
+    return _shortened(found, marked)
+
+
+def _is_stream(exchange: Exchange) -> bool:
+    kind = exchange.header("content-type") or ""
+    head = exchange.body[:200].removeprefix(BYTE_ORDER_MARK).lstrip()
+    return "event-stream" in kind.lower() or head.startswith((b"data:", b"event:"))
+
+
+def _shortened(found: list[Moment], marked: frozenset[int]) -> list[Moment]:
+    near = {m.number for m in found if m.number is not None and _near(m.number, marked)}
+    keep = [
+        index < _HEAD or index >= len(found) - _TAIL or moment.number in near
+        for index, moment in enumerate(found)
+    ]
+    short: list[Moment] = []
+    for moment, kept in zip(found, keep, strict=True):
+        if kept:
+            short.append(moment)
+        elif short[-1].kind == "gap":
+            gap = short[-1]
+            short[-1] = msgspec.structs.replace(gap, size=gap.size + moment.size, at=moment.at)
+        else:
+            short.append(Moment(kind="gap", at=moment.at, text="", size=moment.size))
+    return short
+
+
+def _near(number: int, marked: frozenset[int]) -> bool:
+    return any(number in range(place - _AROUND, place + _AROUND + 1) for place in list(marked)[:20])

@@ -1,0 +1,56 @@
+"""The request of an exchange as a command line that anybody can paste."""
+
+from __future__ import annotations
+
+import shlex
+
+from plumbline_conformance.credentials import redacted_url
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["curl"]
+
+_LONGEST = 20_000
+"""A longer body is said to be longer: no terminal takes a line of megabytes."""
+_LEFT_OUT = {
+    "authorization",
+    "content-length",
+    "host",
+    "connection",
+    "accept-encoding",
+    "user-agent",
+    "accept",
+}
+"""What curl writes by itself, and the key, which is taken from the environment instead."""
+
+
+def curl(exchange: Exchange, *, key: bool = False) -> str:
+    """A command that sends the same bytes; with `key`, it sends the OPENAI_API_KEY of the environment as well."""
+    parts = ["curl -sS -N -i"]
+    if exchange.method != ("POST" if exchange.request_body else "GET"):
+        parts.append(f"-X {shlex.quote(exchange.method)}")
+    parts.append(_quoted(redacted_url(exchange.url)))
+    for name, value in exchange.request_headers.items():
+        if name.lower() not in _LEFT_OUT:
+            parts.append(f"-H {_quoted(f'{name}: {value}')}")
+    if key or any(name.lower() == "authorization" for name in exchange.request_headers):
+        parts.append('-H "authorization: Bearer $OPENAI_API_KEY"')
+    body = exchange.request_body
+    if not body:
+        return " ".join(parts)
+    if len(body) > _LONGEST:
+        return " ".join([*parts, f"--data-binary @-  # and a body of {len(body)} bytes"])
+    if all(0x20 <= byte < 0x7F for byte in body) and not body.startswith(b"@"):
+        return " ".join([*parts, f"--data-binary {_quoted(body.decode('ascii'))}"])
+    # What is no plain text travels as octal escapes, which every shell's printf knows.
+    escaped = "".join(_octal(byte) for byte in body)
+    return f"printf '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
+
+
+def _octal(byte: int) -> str:
+    if 0x20 <= byte < 0x7F and byte not in b"%\\'":
+        return chr(byte)
+    return f"\\{byte:03o}"
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote("".join(char for char in text if char.isprintable()))

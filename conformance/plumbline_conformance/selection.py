@@ -1,0 +1,83 @@
+"""Which checks are wanted: by id, beginning, pattern or rule, and by profile, level and surface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario
+
+__all__ = ["PROFILES", "Selection", "UnknownChoice", "scenarios_of"]
+
+_LEVELS = ("MUST", "SHOULD", "MAY")
+_OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket")
+
+PROFILES: dict[str, Callable[[Check], bool]] = {
+    "core": lambda found: SCENARIOS[_scenario(found)].core,
+    "chat": lambda found: _surface(found) not in _OTHER_THAN_CHAT,
+    "responses": lambda found: _surface(found) not in ("chat", "completions"),
+    "agent": lambda found: _surface(found) != "completions",
+    "full": lambda found: True,
+}
+"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both of them."""
+
+
+class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
+    """Something was asked for that the suite does not have."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; everything has to hold."""
+
+    ids: Sequence[str] = ()
+    """Ids, beginnings, patterns with `*` and `?`, or ids of rules; one of them is enough."""
+    profile: str = "full"
+    level: str = "MAY"
+    """The mildest level that is wanted."""
+    surfaces: Sequence[str] = ()
+    """First segments of ids, such as `chat`."""
+
+    def checks(self) -> list[str]:
+        """The ids of the wanted checks, in the order of the suite.
+
+        Raises:
+            UnknownChoice: an id, a beginning, a pattern, a rule or a surface has no check.
+        """
+        for wanted in self.ids:
+            if not any(_named(found, wanted) for found in CHECKS.values()):
+                raise UnknownChoice(f"No check begins with {wanted}. `plumbline list` shows them all.")
+        surfaces = {_surface(found) for found in CHECKS.values()}
+        for wanted in self.surfaces:
+            if wanted not in surfaces:
+                raise UnknownChoice(
+                    f"No surface is called {wanted}. There are {', '.join(sorted(surfaces))}."
+                )
+        return [name for name, found in CHECKS.items() if self._has(found)]
+
+    def _has(self, found: Check) -> bool:
+        return (
+            (not self.ids or any(_named(found, wanted) for wanted in self.ids))
+            and PROFILES[self.profile](found)
+            and _LEVELS.index(found.level) <= _LEVELS.index(self.level)
+            and (not self.surfaces or _surface(found) in self.surfaces)
+        )
+
+
+def scenarios_of(checks: Sequence[str]) -> list[Scenario]:
+    """The scenarios that these checks look at, in the order of the suite."""
+    wanted = {_scenario(CHECKS[name]) for name in checks}
+    return [found for found in SCENARIOS.values() if found.id in wanted]
+
+
+def _named(found: Check, wanted: str) -> bool:
+    return found.id.startswith(wanted) or fnmatchcase(found.id, wanted) or wanted in found.rules
+
+
+def _scenario(found: Check) -> str:
+    return found.id.rsplit("/", 1)[0]
+
+
+def _surface(found: Check) -> str:
+    return found.id.partition("/")[0]

@@ -1,0 +1,182 @@
+"""As much of HTTP/1.1 as it takes to know where a message ends. Without I/O: bytes in, payload out.
+
+The proxy hands on the very bytes that it read; what is found here is only for the recording, and for knowing when the
+next message begins.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+__all__ = ["Body", "Head", "Malformed", "Unpacked", "body_of_request", "body_of_response"]
+
+_LONGEST_LINE = 8192
+
+
+class Malformed(Exception):  # noqa: N818 - it says what the message is
+    """These bytes are no HTTP/1.1."""
+
+
+class Head:
+    """The first line and the headers of a message."""
+
+    def __init__(self, raw: bytes) -> None:
+        lines = raw.removesuffix(b"\r\n\r\n").decode("latin-1").split("\r\n")
+        parts = lines[0].split(" ", 2)
+        if len(parts) < 2:
+            raise Malformed(f"no first line: {lines[0][:80]!r}")
+        self.first = parts
+        self.headers: list[tuple[str, str]] = []
+        for line in lines[1:]:
+            name, colon, value = line.partition(":")
+            if not colon or not name or name != name.strip():
+                raise Malformed(f"no header: {line[:80]!r}")
+            self.headers.append((name, value.strip()))
+
+    def get(self, name: str) -> str | None:
+        """The first header of this name."""
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+    def has(self, name: str, word: str) -> bool:
+        """Whether a comma-separated header has this word."""
+        values = [value for key, value in self.headers if key.lower() == name]
+        return word in {part.strip().lower() for value in values for part in value.split(",")}
+
+    @property
+    def status(self) -> int:
+        """Of a response."""
+        try:
+            return int(self.first[1])
+        except ValueError:
+            raise Malformed(f"no status: {self.first[1][:20]!r}") from None
+
+    def raw(self, replaced: Sequence[tuple[str, str]] = (), target: str | None = None) -> bytes:
+        """The head again, with the values of some headers and the target of a request replaced."""
+        values = {name.lower(): value for name, value in replaced}
+        first = [self.first[0], target if target is not None else self.first[1], *self.first[2:]]
+        lines = [" ".join(first)]
+        lines += [f"{name}: {values.get(name.lower(), value)}" for name, value in self.headers]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+class Body:
+    """Where a body ends: after so many bytes, after its last chunk, or where the connection does."""
+
+    def __init__(self, *, length: int | None = None, chunked: bool = False) -> None:
+        self._left = length
+        self._chunked = chunked
+        self._line = b""
+        self._state = "size"
+        self.done = length == 0 and not chunked
+        self.until_close = length is None and not chunked
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        """Take what was read; gives the payload in it, and what belongs to the next message.
+
+        Raises:
+            Malformed: the chunks are none.
+        """
+        if self.until_close:
+            return data, b""
+        if not self._chunked:
+            assert self._left is not None
+            taken, rest = data[: self._left], data[self._left :]
+            self._left -= len(taken)
+            self.done = not self._left
+            return taken, rest
+        payload: list[bytes] = []
+        while data and not self.done:
+            data = self._step(data, payload)
+        return b"".join(payload), data
+
+    def _step(self, data: bytes, payload: list[bytes]) -> bytes:
+        if self._state == "data":
+            assert self._left is not None
+            taken, rest = data[: self._left], data[self._left :]
+            payload.append(taken)
+            self._left -= len(taken)
+            if not self._left:
+                self._state = "end"
+            return rest
+        end = data.find(b"\n")
+        self._line += data if end < 0 else data[:end]
+        if len(self._line) > _LONGEST_LINE:
+            raise Malformed("a chunk without an end of its line")
+        if end < 0:
+            return b""
+        line, self._line = self._line.removesuffix(b"\r"), b""
+        self._after(line)
+        return data[end + 1 :]
+
+    def _after(self, line: bytes) -> None:
+        match self._state:
+            case "size":
+                digits = line.partition(b";")[0].strip()
+                try:
+                    self._left = int(digits, 16)
+                except ValueError:
+                    raise Malformed(f"no size of a chunk: {digits[:20]!r}") from None
+                if self._left < 0:
+                    raise Malformed("a chunk of a negative size")
+                self._state = "data" if self._left else "trailers"
+            case "end":
+                if line:
+                    raise Malformed("a chunk that is longer than it says")
+                self._state = "size"
+            case _:
+                self.done = not line
+
+
+def body_of_request(head: Head) -> Body:
+    """A request without a length has no body."""
+    if head.has("transfer-encoding", "chunked"):
+        return Body(chunked=True)
+    return Body(length=_length(head) or 0)
+
+
+def body_of_response(head: Head, method: str) -> Body:
+    """A response without a length ends with its connection."""
+    if method == "HEAD" or head.status in (204, 304) or 100 <= head.status < 200:
+        return Body(length=0)
+    if head.has("transfer-encoding", "chunked"):
+        return Body(chunked=True)
+    return Body(length=_length(head))
+
+
+def _length(head: Head) -> int | None:
+    value = head.get("content-length")
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit()):
+        raise Malformed(f"no length: {value[:20]!r}")
+    return int(value)
+
+
+class Unpacked:
+    """The content of a compressed body, as far as it is wanted."""
+
+    def __init__(self, coding: str | None, limit: int) -> None:
+        coding = (coding or "identity").strip().lower()
+        self.readable = coding in ("identity", "", "gzip", "x-gzip", "deflate")
+        self._inflate = (
+            zlib.decompressobj(zlib.MAX_WBITS | 32) if "gzip" in coding or coding == "deflate" else None
+        )
+        self._left = limit
+        self.cut = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The content of these bytes; a few kilobytes can be gigabytes, so what is over the limit is not unpacked."""
+        if self.cut or not self.readable:
+            return b""
+        if self._inflate is not None:
+            try:
+                data = self._inflate.decompress(data, self._left + 1)
+            except zlib.error:
+                self.readable = False
+                return b""
+        if len(data) > self._left:
+            self.cut = True
+            data = data[: self._left]
+        self._left -= len(data)
+        return data

@@ -1,0 +1,406 @@
+"""The proxy changes nothing, whatever passes; what it saw is judged as if it had asked."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from good_server import MODEL, app, serving, transcripts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutants import MUTANTS
+
+from plumbline_conformance.case import CHECKS
+from plumbline_conformance.cli import main
+from plumbline_conformance.commands import console
+from plumbline_conformance.outcome import Outputs
+from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.watch.http1 import Body, Head, Malformed, Unpacked
+from plumbline_conformance.watch.live import LIVE, Tally, judge_live, kind_of
+from plumbline_conformance.watch.proxy import Proxy
+from plumbline_conformance.watch.run import Watcher, run_watch
+
+Behave = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=30), max_size=5),
+    st.sets(st.integers(0, 300)),
+    st.binary(max_size=9),
+)
+def test_chunks_end_where_they_end_however_they_are_read(
+    parts: list[bytes], cuts: set[int], rest: bytes
+) -> None:
+    wire = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\nx: y\r\n\r\n" + rest
+    edges = [0, *sorted(cut for cut in cuts if cut < len(wire)), len(wire)]
+    body = Body(chunked=True)
+    payload = after = b""
+    for start, stop in pairwise(edges):
+        found, left = body.feed(wire[start:stop]) if not body.done else (b"", wire[start:stop])
+        payload += found
+        after += left
+
+    assert (payload, after, body.done) == (b"".join(parts), rest, True)
+
+
+@given(st.binary(max_size=50), st.integers(0, 60), st.integers(0, 60))
+def test_a_length_ends_where_it_says(data: bytes, length: int, cut: int) -> None:
+    body = Body(length=length)
+
+    first = body.feed(data[:cut])
+    second = body.feed(data[cut:])
+
+    assert first[0] + second[0] == data[:length]
+    assert first[1] + second[1] == data[length:]
+    assert body.done == (len(data) >= length)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
+    for act in (lambda: Body(chunked=True).feed(data), lambda: Head(data)):
+        try:
+            act()
+        except Malformed:
+            continue
+
+
+def test_little_that_unpacks_to_much_is_cut() -> None:
+    unpacked = Unpacked("gzip", 1000)
+
+    assert len(unpacked.feed(gzip.compress(b"x" * 10_000_000))) == 1000
+    assert unpacked.cut
+    assert unpacked.feed(b"more") == b""
+
+
+def test_the_head_is_handed_on_but_for_the_host() -> None:
+    raw = b"POST /v1/x HTTP/1.1\r\nHoSt: here\r\nX-A:  b \r\nx-a: c\r\n\r\n"
+
+    assert (
+        Head(raw).raw([("host", "there")])
+        == b"POST /v1/x HTTP/1.1\r\nHoSt: there\r\nX-A: b\r\nx-a: c\r\n\r\n"
+    )
+
+
+@contextmanager
+def loops() -> Iterator[Callable[[Any], Any]]:
+    """A loop on a thread of its own, for servers that live while a test talks to them."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def between(behave: Behave, **options: Any) -> Iterator[tuple[int, int, list[Exchange]]]:
+    """A raw server behind a proxy: the ports of both, and what the proxy saw."""
+    seen: list[Exchange] = []
+    with loops() as run:
+        server = run(asyncio.start_server(behave, "127.0.0.1", 0))
+        port = server.sockets[0].getsockname()[1]
+        proxy = Proxy(f"http://127.0.0.1:{port}", seen.append, **options)
+        front = run(proxy.start("127.0.0.1", 0))
+        try:
+            yield front.sockets[0].getsockname()[1], port, seen
+        finally:
+            run(proxy.stop())
+            front.close()
+            server.close()
+
+
+def talk(port: int, request: bytes) -> bytes:
+    """Everything that comes back until the connection closes."""
+
+    async def go() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        answer = await asyncio.wait_for(reader.read(-1), 20)
+        writer.close()
+        return answer
+
+    return asyncio.run(go())
+
+
+def replays(answer: bytes, pieces: list[int] | None = None) -> Behave:
+    """Say these bytes to any request, in pieces of these lengths."""
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        place = 0
+        for length in pieces or []:
+            writer.write(answer[place : place + length])
+            await writer.drain()
+            await asyncio.sleep(0)
+            place += length
+        writer.write(answer[place:])
+        await writer.drain()
+        writer.close()
+
+    return behave
+
+
+EVENTS = b"".join(b'data: {"n": %d, "text": "\xf0\x9f\x8c\x8a"}\n\n' % number for number in range(500))
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-odd:  two  \r\ntransfer-encoding: chunked\r\n\r\n"
+GET = b"GET /v1/models?x=1 HTTP/1.1\r\nhost: me\r\nconnection: close\r\n\r\n"
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 4000), max_size=10))
+def test_hundreds_of_events_pass_byte_for_byte(pieces: list[int]) -> None:
+    events = [EVENTS[start : start + 40] for start in range(0, len(EVENTS), 40)]
+    wire = CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(e), e) for e in events) + b"0\r\n\r\n"
+
+    with between(replays(wire, pieces)) as (port, _, seen):
+        assert talk(port, GET) == wire
+
+    [exchange] = seen
+    assert exchange.error is None
+    assert exchange.body == EVENTS
+    assert len(exchange.events) == 500
+    assert exchange.url.endswith("/v1/models?x=1")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
+        b"HTTP/1.0 404 Not Found\r\ncontent-type: text/html\r\n\r\n<p>",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\ncut",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\ncut",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n\x81\x02hi",
+    ],
+)
+def test_answers_of_every_kind_pass_byte_for_byte(answer: bytes) -> None:
+    with between(replays(answer)) as (port, _, seen):
+        assert talk(port, GET) == answer
+
+    [exchange] = seen
+    assert (exchange.error is None) == (b"cut" not in answer and b" 101 " not in answer)
+
+
+def test_a_packed_answer_passes_packed_and_is_seen_unpacked() -> None:
+    packed = gzip.compress(b'{"object": "list"}')
+    answer = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed) + packed
+
+    with between(replays(answer)) as (port, _, seen):
+        assert talk(port, GET) == answer
+    assert seen[0].json == {"object": "list"}
+
+    with between(replays(answer.replace(b"gzip", b"br"))) as (port, _, seen):
+        assert talk(port, GET) == answer.replace(b"gzip", b"br")
+    assert "packed as br" in str(seen[0].error)
+
+
+def test_what_is_kept_is_bounded_and_what_passes_is_not() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + b"x" * 100_000
+
+    with between(replays(answer), keep=1000) as (port, _, seen):
+        assert talk(port, GET) == answer
+
+    assert len(seen[0].body) == 1000
+    assert "longer than 1000" in str(seen[0].error)
+
+
+def test_bodies_and_later_requests_of_a_connection_arrive_as_they_were_sent() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = (
+                await reader.readexactly(3)
+                if b"chunked" not in head
+                else await reader.readuntil(b"0\r\n\r\n")
+            )
+            said = head + body
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(said) + said)
+        writer.close()
+
+    one = b"POST /a HTTP/1.1\r\nhost: me\r\ncontent-length: 3\r\n\r\n\x00\xff\n"
+    two = b"POST /b HTTP/1.1\r\nhost: me\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
+    with between(echo) as (port, behind, seen):
+        answer = talk(port, one + two + one)
+
+    host = b"127.0.0.1:%d" % behind
+    assert [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 200 OK\r\n")[1:]] == [
+        request.replace(b"host: me", b"host: " + host) for request in (one, two, one)
+    ]
+    assert [exchange.request_body for exchange in seen] == [b"\x00\xff\n", b"hi", b"\x00\xff\n"]
+
+
+def test_a_client_that_leaves_ends_the_stream_behind() -> None:
+    left = threading.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED)
+        assert await reader.read(1) == b""
+        left.set()
+        writer.close()
+
+    async def leave(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    with between(endless) as (port, _, seen):
+        asyncio.run(leave(port))
+        assert left.wait(10)
+    assert seen[0].error
+
+
+def test_a_server_that_is_not_there_is_said() -> None:
+    with loops() as run:
+        proxy = Proxy("http://127.0.0.1:1", lambda exchange: None)
+        front = run(proxy.start("127.0.0.1", 0))
+        answer = talk(front.sockets[0].getsockname()[1], GET)
+        run(proxy.stop())
+        front.close()
+
+    assert answer.startswith(b"HTTP/1.1 502")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "upstream_unreachable"
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_live_checks_exist(kind: str) -> None:
+    assert set(LIVE[kind]) <= set(CHECKS)
+
+
+def test_our_traffic_is_clean_whoever_asked_and_each_kind_is_met() -> None:
+    met = set()
+    for transcript in transcripts().values():
+        for exchange in transcript.exchanges:
+            kind = kind_of(exchange)
+            found = judge_live(Transcript(scenario=kind or "watch/other", exchanges=[exchange]))
+            met |= {kind} if found else set()
+            assert [finding for finding in found if finding.verdict != "pass"] == [], kind
+    assert met == set(LIVE)
+
+
+def test_live_judging_sees_what_the_mutants_break() -> None:
+    """Wherever a check is of the live ones, it trips over the same answer."""
+    tried = 0
+    for scenario, _, mutation, slugs in MUTANTS:
+        exchange = mutation(transcripts()[scenario]).exchanges[-1]
+        kind = kind_of(exchange) or ""
+        wanted = {f"{scenario}/{slug}" for slug in slugs} & set(LIVE.get(kind, ()))
+        if scenario in ("chat/text", "chat/stream-text") and wanted:
+            found = judge_live(Transcript(scenario=kind, exchanges=[exchange]))
+            assert wanted <= {finding.check for finding in found if finding.verdict in ("fail", "warn")}
+            tried += 1
+    assert tried > 15
+
+
+def test_a_tally_does_not_grow_with_the_traffic() -> None:
+    tally = Tally()
+    for number in range(300):
+        exchange = Exchange(
+            method="GET", url=f"/v1/models?{number}", request_headers={}, request_body=b"", status=200
+        )
+        seen = Transcript(scenario="watch/models", exchanges=[exchange])
+        tally.add(seen, judge_live(seen))
+
+    [finding] = tally.findings()
+    assert finding.verdict == "fail"
+    assert "300 fail" in str(finding.reason)
+    assert sum(len(seen.exchanges) for seen in tally.transcripts()) <= 5
+    assert len(tally.recent) < 20
+
+
+def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline_conformance.watch.run._WAITING", 2)
+    watcher = Watcher()
+    for _ in range(5):
+        watcher.take(Exchange(method="GET", url="/", request_headers={}, request_body=b""))
+
+    assert watcher.tally.unjudged == 3
+
+
+@contextmanager
+def watched(
+    upstream: str, outputs: Outputs, recording: Path | None = None
+) -> Iterator[tuple[str, list[int]]]:
+    """`plumbline watch` on a thread: its address, and its exit status once it has ended."""
+    stop, up, ports, status = threading.Event(), threading.Event(), [], []
+
+    def ready(port: int) -> None:
+        ports.append(port)
+        up.set()
+
+    def run() -> None:
+        status.append(
+            run_watch(upstream, ":0", outputs, out=console(), recording=recording, stop=stop, ready=ready)
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert up.wait(20)
+    try:
+        yield f"http://127.0.0.1:{ports[0]}/v1", status
+    finally:
+        stop.set()
+        thread.join()
+
+
+KEY = "sk-of-a-client-0123"
+
+
+def test_watching_reports_as_checking_does_and_replays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
+    ask = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+    with serving(app()) as upstream, watched(upstream, Outputs(json=first), run) as (base_url, status):
+        client = httpx.Client(base_url=base_url, headers={"authorization": f"Bearer {KEY}"})
+        with client:
+            for body in (ask, {**ask, "stream": True}, {**ask, "n": 0}, {**ask, "n": 2, "stream": True}):
+                through = client.post("/chat/completions", json=body)
+                assert through.headers["x-request-id"]
+            client.get("/models")
+    assert status == [0], capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "5 exchanges\n" in out
+
+    assert main(["judge", str(run), "--json", str(second)]) == 0
+
+    reports = [json.loads(path.read_text("utf-8")) for path in (first, second)]
+    assert [report.pop("seconds") is None for report in reports] == [False, True]
+    assert reports[0] == reports[1]
+    assert len(reports[0]["results"]) >= 12
+    assert KEY not in run.read_text("utf-8")
+
+
+def test_watching_a_broken_server_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = replays(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    with (
+        between(broken) as (_, behind, _seen),
+        watched(f"http://127.0.0.1:{behind}", Outputs()) as (base_url, status),
+    ):
+        httpx.post(f"{base_url}/chat/completions", json={})
+
+    assert status == [1]
+    out = capsys.readouterr().out
+    assert "fail chat/text/shape" in out
+    assert "see it   curl" in out
+
+
+@pytest.mark.parametrize(
+    "option", [["--upstream", "nonsense"], ["--upstream", "http://h", "--listen", "x:y"]]
+)
+def test_wrong_addresses_are_said(option: list[str]) -> None:
+    assert main(["watch", *option]) == 2
