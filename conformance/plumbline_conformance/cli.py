@@ -13,12 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-<<<<<<< HEAD
-from plumbline_conformance.case import CHECKS, SCENARIOS, Target
-from plumbline_conformance.contract import rules
-from plumbline_conformance.judge import Finding, Verdict, judge, record
-from plumbline_conformance.manifest import as_markdown, manifest
-=======
 from plumbline_conformance import commands
 from plumbline_conformance.case import Target
 from plumbline_conformance.commands import check
@@ -26,7 +20,6 @@ from plumbline_conformance.differential import run_diff
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.watch import run_watch
->>>>>>> main
 
 __all__ = ["add_commands", "check", "main", "run_command"]
 
@@ -40,17 +33,12 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_target(checker)
     checker.add_argument("--concurrency", type=_positive(int), default=4)
     checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
-<<<<<<< HEAD
-    checker.add_argument("--strict", action="store_true", help="SHOULD counts as well")
-    checker.add_argument("--json", type=Path, metavar="FILE", help="write the findings")
-    lister = commands.add_parser("list", help="list the checks and the rules that they observe")
-    lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
-    lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
-=======
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     _add_outputs(checker)
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
     _add_selection(lister)
+    lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
+    lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
     explainer = parsers.add_parser("explain", help="say what a check, a scenario or a rule is about")
     explainer.add_argument("names", nargs="+", metavar="CHECK_OR_RULE")
     rejudger = parsers.add_parser("judge", help="judge a recording again, without a server")
@@ -80,32 +68,10 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     watcher.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     watcher.add_argument("--connections", type=_positive(int), default=512, metavar="N")
     _add_outputs(watcher)
->>>>>>> main
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run what was parsed."""
-<<<<<<< HEAD
-    if arguments.command == "list" and arguments.rules:
-        if arguments.markdown:
-            print(as_markdown(), end="")
-            return 0
-        for rule, observed in manifest().items():
-            said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
-            print(f"{rule:9} {rules()[rule]['level']:9} {said}")
-        return 0
-    if arguments.command == "list":
-        for found in CHECKS.values():
-            print(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
-        return 0
-    target = Target(base_url=arguments.base_url, model=arguments.model, api_key=arguments.api_key)
-    return check(
-        target,
-        arguments.ids,
-        concurrency=arguments.concurrency,
-        timeout=arguments.timeout,
-        strict=arguments.strict,
-=======
     match arguments.command:
         case "check":
             return commands.run_check(
@@ -116,6 +82,8 @@ def run_command(arguments: argparse.Namespace) -> int:
                 timeout=arguments.timeout,
                 recording=arguments.record,
             )
+        case "list" if arguments.rules:
+            return commands.run_rules(markdown=arguments.markdown)
         case "list":
             return commands.run_list(_selection(arguments))
         case "explain":
@@ -149,7 +117,6 @@ def _diff(arguments: argparse.Namespace) -> int:
         out=commands.console(),
         patience=arguments.timeout,
         tolerance=arguments.tolerance,
->>>>>>> main
         json_file=arguments.json,
     )
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-<<<<<<< HEAD
-from collections.abc import Generator, Sequence
-from itertools import islice
-=======
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
->>>>>>> main
+from itertools import islice
 from typing import Literal
 
 import httpx
