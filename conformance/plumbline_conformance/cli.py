@@ -92,7 +92,7 @@ def run_command(arguments: argparse.Namespace) -> int:
                 recording=arguments.record,
             )
         case "list" if arguments.rules:
-            return commands.run_list_of_rules(markdown=arguments.markdown)
+            return commands.run_rules(markdown=arguments.markdown)
         case "list":
             return commands.run_list(_selection(arguments))
         case "explain":

@@ -36,8 +36,8 @@ __all__ = [
     "run_fuzz",
     "run_judge",
     "run_list",
-    "run_list_of_rules",
     "run_matrix",
+    "run_rules",
 ]
 
 
@@ -158,6 +158,17 @@ def _known(name: str) -> bool:
     return True
 
 
+def run_rules(*, markdown: bool) -> int:
+    """Print every rule with its checks, or why it has none."""
+    if markdown:
+        print(as_markdown(), end="")
+        return 0
+    for rule, observed in manifest().items():
+        said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
+        print(f"{rule:9} {rules()[rule]['level']:9} {said}")
+    return 0
+
+
 def run_list(selection: Selection) -> int:
     """List the checks."""
     try:
@@ -166,17 +177,6 @@ def run_list(selection: Selection) -> int:
             print(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
     except UnknownChoice as error:
         return _cannot(console(), str(error))
-    return 0
-
-
-def run_list_of_rules(*, markdown: bool) -> int:
-    """List every rule with its checks, or with the reason why it has none."""
-    if markdown:
-        print(as_markdown(), end="")
-        return 0
-    for rule, observed in manifest().items():
-        said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
-        print(f"{rule:9} {rules()[rule]['level']:9} {said}")
     return 0
 
 

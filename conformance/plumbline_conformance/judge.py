@@ -86,20 +86,26 @@ async def record(
                     while True:
                         exchanges.append(await send(request))
                         request = steps.send(exchanges[-1])
-                except StopIteration as stopped:
-                    return exchanges, stopped.value
+                except StopIteration as stop:
+                    return exchanges, stop.value
 
         names = sorted({name for wanted in scenarios for name in wanted.needs})
         probed = await asyncio.gather(*(converse(CAPABILITIES[name].probe(target)) for name in names))
         found = dict(zip(names, probed, strict=True))
 
         async def run(wanted: Scenario) -> Transcript:
-            lacking = next((found[name] for name in wanted.needs if found[name][1] is not None), None)
-            exchanges, lack = lacking or (await converse(wanted.steps(target)))
-            seen = Transcript(scenario=wanted.id, exchanges=exchanges, skipped=lack)
+            seen = await transcript(wanted)
             if ended is not None:
                 ended(seen)
             return seen
+
+        async def transcript(wanted: Scenario) -> Transcript:
+            for name in wanted.needs:
+                shown, lack = found[name]
+                if lack is not None:
+                    return Transcript(scenario=wanted.id, exchanges=shown, skipped=lack)
+            exchanges, _ = await converse(wanted.steps(target))
+            return Transcript(scenario=wanted.id, exchanges=exchanges)
 
         return list(await asyncio.gather(*(run(wanted) for wanted in scenarios)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants_basic import BASICS
 from mutants_chat import CHAT
+from mutants_completions import COMPLETIONS
 from mutants_laws import LAWS
 from mutants_responses import RESPONSES
 from mutations import Mutant
@@ -12,4 +13,4 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES]
+MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS]
