@@ -74,9 +74,12 @@ def run_check(
     wanted: set[str] = set()
     secrets = [target.api_key] if target.api_key else []
     began = time.monotonic()
-    header = Header.of(target.base_url, target.model, target.api_key, selection.ids)
     try:
-        wanted = set(selection.checks())
+        chosen = selection.checks()
+        wanted = set(chosen)
+        # The recording says what was looked at, so that judging it again looks at the same.
+        listed = chosen if len(chosen) < len(CHECKS) else []
+        header = Header.of(target.base_url, target.model, target.api_key, listed)
         baseline = outputs.read_baseline()
         if outputs.unwritable():
             return _cannot(out, str(outputs.unwritable()))
@@ -113,14 +116,9 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
     out = console()
     try:
         found = read_recording(path)
-        if not selection.ids:
-            selection = Selection(
-                ids=[name for name in found.header.chosen if _known(name)],
-                profile=selection.profile,
-                level=selection.level,
-                surfaces=selection.surfaces,
-            )
         wanted = set(selection.checks())
+        if not selection.ids and found.header.chosen:
+            wanted &= set(found.header.chosen)
         baseline = outputs.read_baseline()
     except (UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
         return _cannot(out, str(error))
@@ -148,14 +146,6 @@ def _judge_watched(
         tally.add(seen, judge_live(seen))
     findings = [finding for finding in tally.findings() if finding.check in wanted]
     return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
-
-
-def _known(name: str) -> bool:
-    try:
-        Selection(ids=[name]).checks()
-    except UnknownChoice:
-        return False
-    return True
 
 
 def run_rules(*, markdown: bool) -> int:

@@ -41,7 +41,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     started: str
     """ISO 8601, UTC."""
     chosen: list[str] = msgspec.field(default_factory=list)
-    """Which checks were wanted, as they were written; empty for all."""
+    """Ids of the checks that were looked at; empty for all that there were."""
     by: str = "check"
     """The command that recorded: `check` asked, `watch` only listened, and the two are judged differently."""
     suite: dict[str, str] = msgspec.field(default_factory=suite)

@@ -158,12 +158,12 @@ def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MUST" in lines[0]
 
 
+@pytest.mark.parametrize("said", [["chat", "*/list/*", "ERR-01"], ["--level", "must", "--profile", "core"]])
 def test_a_recording_is_judged_as_the_server_was(
-    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: list[str]
 ) -> None:
     """The same lines, the same findings, the same status, and no server."""
     run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
-    said = ["chat", "*/list/*", "ERR-01"]
 
     status = main(
         [

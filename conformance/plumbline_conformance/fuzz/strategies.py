@@ -114,6 +114,9 @@ def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
         if name in body or name.startswith("max_"):
             low, high = (16, 24) if name == "max_output_tokens" else (1, 3)
             body[name] = draw(st.integers(low, high))
+    if "messages" in body and draw(st.booleans()):
+        # Most conversations that the schema allows are refused for their order; half of them should be answered.
+        body["messages"] = [{"role": "user", "content": draw(texts(1))}]
     # One limit is enough, and two of them are a question of their own.
     if "max_completion_tokens" in body:
         body.pop("max_tokens", None)
