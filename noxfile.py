@@ -155,6 +155,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def mutants(session: nox.Session) -> None:
+    """Hold the judge's checks against servers that break one rule each, and print who was caught by what."""
+    Environment(session, DEV).run("python", "tests/conformance/zoo.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Measure overheads, start-up and speed, with transformers serve on the same folder beside ours."""
     Environment(session, BENCH).run("python", "benchmarks/run.py", *session.posargs)

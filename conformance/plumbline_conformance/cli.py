@@ -37,6 +37,8 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_outputs(checker)
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
     _add_selection(lister)
+    lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
+    lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
     explainer = parsers.add_parser("explain", help="say what a check, a scenario or a rule is about")
     explainer.add_argument("names", nargs="+", metavar="CHECK_OR_RULE")
     rejudger = parsers.add_parser("judge", help="judge a recording again, without a server")
@@ -80,6 +82,8 @@ def run_command(arguments: argparse.Namespace) -> int:
                 timeout=arguments.timeout,
                 recording=arguments.record,
             )
+        case "list" if arguments.rules:
+            return commands.run_rules(markdown=arguments.markdown)
         case "list":
             return commands.run_list(_selection(arguments))
         case "explain":

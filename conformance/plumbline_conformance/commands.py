@@ -15,8 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
+from plumbline_conformance.contract import rules
 from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import judge, record
+from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
 from plumbline_conformance.reports.matrix import NotComparable, matrix_html, matrix_markdown, matrix_of
@@ -26,7 +28,7 @@ from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_
 from plumbline_conformance.transcript import Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
 
-__all__ = ["check", "console", "run_check", "run_explain", "run_judge", "run_list", "run_matrix"]
+__all__ = ["check", "console", "run_check", "run_explain", "run_judge", "run_list", "run_matrix", "run_rules"]
 
 
 def console() -> Console:
@@ -144,6 +146,17 @@ def _known(name: str) -> bool:
     except UnknownChoice:
         return False
     return True
+
+
+def run_rules(*, markdown: bool) -> int:
+    """Print every rule with its checks, or why it has none."""
+    if markdown:
+        print(as_markdown(), end="")
+        return 0
+    for rule, observed in manifest().items():
+        said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
+        print(f"{rule:9} {rules()[rule]['level']:9} {said}")
+    return 0
 
 
 def run_list(selection: Selection) -> int:

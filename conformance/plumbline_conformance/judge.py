@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Literal
 
 import httpx
@@ -36,6 +37,12 @@ model came between. `skipped`: the target has not got the capability. `error`: t
 
 _MAX_BODY = 32 * 1024 * 1024
 """A server that never stops talking is cut off here."""
+_MAX_PROBLEMS = 50
+"""A check does not say more often than this what is wrong with one transcript."""
+_MAX_TOTAL = 256 * 1024 * 1024
+"""Of all bodies together: beyond it nothing is kept."""
+_PATIENCE_WITH_LATENESS = 12
+"""After so many answers that did not end in time, the rest is not asked for."""
 _PATIENCE_WITH_SILENCE = 4
 """After so many requests without any answer, and none with one, the rest is not sent."""
 
@@ -153,7 +160,7 @@ def _forgiven(finding: Finding) -> Finding:
 
 def _apply(found: Check, transcript: Transcript) -> Finding:
     try:
-        problems = list(found.judge(transcript))
+        problems = list(islice(found.judge(transcript), _MAX_PROBLEMS))
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
@@ -194,6 +201,8 @@ class _Wire:
         self._patience = patience
         self._heard = False
         self._silences = 0
+        self._late = 0
+        self._total = 0
 
     async def send(self, request: Request) -> Exchange:
         """One exchange; what goes wrong is noted in it, not raised."""
@@ -201,10 +210,16 @@ class _Wire:
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
             exchange.error = "not sent: the server has answered nothing so far"
             return exchange
+        if self._late >= _PATIENCE_WITH_LATENESS:
+            exchange.error = f"not sent: {self._late} answers did not end in time"
+            return exchange
         started = time.monotonic()
         try:
             async with asyncio.timeout(self._patience):
                 await self._exchange(exchange, started)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            self._late += 1
+            exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
             exchange.error = f"{type(error).__name__}: {error}".rstrip(": ")
         self._heard = self._heard or exchange.status != 0
@@ -219,8 +234,14 @@ class _Wire:
             exchange.headers = list(answer.headers.multi_items())
             size = 0
             async for part in answer.aiter_bytes():
-                exchange.frames.append((time.monotonic() - started, part))
-                size += len(part)
-                if size > _MAX_BODY:
-                    exchange.error = f"the body is longer than {_MAX_BODY} bytes"
+                room = min(_MAX_BODY - size, _MAX_TOTAL - self._total)
+                # A few bytes of gzip may have become a great many at once.
+                exchange.frames.append((time.monotonic() - started, part[:room]))
+                size += len(part[:room])
+                self._total += len(part[:room])
+                if len(part) > room:
+                    which = f"the body is longer than {_MAX_BODY}"
+                    if size < _MAX_BODY:
+                        which = f"all bodies together are longer than {_MAX_TOTAL}"
+                    exchange.error = f"{which} bytes"
                     break

@@ -12,6 +12,8 @@ from functools import cache
 from typing import Any
 
 import uvicorn
+from reference import application
+from reference.app import KEY, MODEL
 
 from plumbline.engine.api import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
@@ -25,8 +27,6 @@ from plumbline.text.tokenizer import TextTokenizer
 from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.judge import record
 from plumbline_conformance.transcript import Transcript
-from reference import application
-from reference.app import KEY, MODEL
 
 __all__ = ["KEY", "MODEL", "app", "serving", "transcripts"]
 

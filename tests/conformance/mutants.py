@@ -1,9 +1,10 @@
-"""The zoo: servers that break one rule each, as changes to what the reference said. Every check has one that trips it."""
+"""The zoo: servers that break one rule each, as changes to what the reference said."""
 
 from __future__ import annotations
 
 from mutants_basic import BASICS
 from mutants_chat import CHAT
+from mutants_completions import COMPLETIONS
 from mutants_laws import LAWS
 from mutants_responses import RESPONSES
 from mutations import Mutant
@@ -12,4 +13,4 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES]
+MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS]

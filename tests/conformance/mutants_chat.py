@@ -67,12 +67,11 @@ def not_called(index: int = WHOLE) -> Mutation:
 
 def not_streamed(index: int = STREAM) -> Mutation:
     def drop(found: list[Event]) -> list[Event]:
-        kept = [
+        return [
             event
             for event in found
             if event[1] == "[DONE]" or "tool_calls" not in str(event[1]["choices"][0]["delta"])
         ]
-        return kept
 
     return events(drop, index)
 
@@ -152,12 +151,6 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tool-empty", "no arguments", calls(put(0, "function", "arguments", "")), "arguments"),
     ("tool-empty", "no streamed arguments", pieces(joined("")), "stream-arguments"),
     ("tool-round", "its own call refused", status(400, 1), "answered"),
-    (
-        "tool-round",
-        "an answer without an end",
-        body(put("choices", 0, "finish_reason", "none"), 1),
-        "answered",
-    ),
     ("tool-round", "parts refused", status(422, 2), "parts"),
     ("tool-required", "no call", not_called(), "called arguments finish"),
     ("tool-required", "no streamed call", not_streamed(), "stream-called stream-finish"),
@@ -198,7 +191,7 @@ def same_ids(found: list[Any]) -> None:
 def torn(found: list[Any]) -> None:
     """The last fragment of the first call belongs to the second."""
     last = [piece for piece in found if piece["index"] == 0][-1]
-    first = [piece for piece in found if piece["index"] == 1][0]
+    first = next(piece for piece in found if piece["index"] == 1)
     first["function"]["arguments"] = last["function"]["arguments"]
     last["function"]["arguments"] = ""
 

@@ -7,6 +7,7 @@ from typing import Any
 from mutants_basic import drop, no_done, no_name, put, swap
 from mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
 
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
 
 __all__ = ["LAWS"]
@@ -83,9 +84,15 @@ def _laws(slug: str) -> list[tuple[str, Mutation, str]]:
     return chat_laws(slug) if slug.startswith("chat/") else response_laws()
 
 
+SHAPES: list[Mutant] = [
+    (slug, "no object", body(without("object"), 0), ("shape",))
+    for slug in SCENARIOS
+    if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
+]
 LAWS: list[Mutant] = [
     (slug, f"law of {law}: {name}", mutation, (law,))
     for slug in SCENARIOS
     for name, mutation, law in _laws(slug)
     if f"{slug}/{law}" in CHECKS
 ]
+LAWS += SHAPES

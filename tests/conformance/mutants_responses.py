@@ -192,6 +192,7 @@ STATE: list[Row] = [
     ("stored-stream", "another one later", body(put("status", "completed"), 1), "get"),
     ("unkept", "kept all the same", status(200, 1), "gone"),
     ("unkept", "another echo", body(put("store", True), 0), "echo"),
+    ("pages", "no object", body(without("object"), 2), "shape"),
     ("pages", "one order", body(lambda page: page["data"].reverse(), 2), "order"),
     ("pages", "the first page again", body(lambda page: page["data"].clear(), 4), "after"),
     ("pages", "always more", body(put("has_more", True), 4), "has-more"),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from good_server import MODEL, app, serving
+from good_server import KEY, MODEL, app, serving
+from reference import application
 
 from plumbline_conformance.case import CHECKS, Check, Target
 from plumbline_conformance.cli import check, main
@@ -18,7 +19,7 @@ from plumbline_conformance.selection import Selection, UnknownChoice
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[str]:
-    with serving(app()) as base_url:
+    with serving(application()) as base_url:
         yield base_url
 
 
@@ -43,9 +44,17 @@ def fixed(status: int, content: Any, kind: str = "application/json") -> Any:
 ERROR = {"error": {"message": "no [bold]", "type": "invalid_request_error", "param": None, "code": None}}
 
 
-def test_our_server_conforms(good: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--base-url", good, "--model", MODEL, "--strict"]) == 0
+def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--base-url", good, "--model", MODEL, "--api-key", KEY, "--strict"]) == 0
     assert capsys.readouterr().out == f"{len(CHECKS)} checks: {len(CHECKS)} pass\n"
+
+
+def test_our_server_is_accused_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no model here that calls or thinks, so that many checks do not come to a verdict."""
+    with serving(app()) as base_url:
+        assert main(["check", "--base-url", base_url, "--model", MODEL, "--strict"]) == 0
+    out = capsys.readouterr().out
+    assert not [line for line in out.splitlines() if line.startswith(("fail", "warn", "untestable", "error"))]
 
 
 def test_violations_end_with_1_and_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +98,7 @@ def test_a_check_that_crashes_is_the_suites_fault(good: str, monkeypatch: pytest
     broken = Check(id=found.id, title=found.title, level="MUST", rules=found.rules, judge=crash)
     monkeypatch.setitem(CHECKS, found.id, broken)
 
-    assert check(Target(base_url=good, model=MODEL), ["chat/text"]) == 3
+    assert check(Target(base_url=good, model=MODEL, api_key=KEY), ["chat/text"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,10 @@ def test_ids_and_their_beginnings_choose_checks(
 ) -> None:
     file = tmp_path / "findings.json"
 
-    assert main(["check", "--base-url", good, "--model", MODEL, "--json", str(file), *chosen]) == 0
+    assert (
+        main(["check", "--base-url", good, "--model", MODEL, "--api-key", KEY, "--json", str(file), *chosen])
+        == 0
+    )
 
     results = json.loads(file.read_text("utf-8"))["results"]
     assert {result["check"] for result in results} == expected
@@ -132,7 +144,10 @@ def test_numbers_that_would_hang_are_refused(option: list[str], capsys: pytest.C
 def test_findings_that_cannot_be_written_are_said(good: str, tmp_path: Path) -> None:
     file = tmp_path / "no" / "folder.json"
 
-    assert main(["check", "--base-url", good, "--model", MODEL, "--json", str(file), "models"]) == 2
+    assert (
+        main(["check", "--base-url", good, "--model", MODEL, "--api-key", KEY, "--json", str(file), "models"])
+        == 2
+    )
 
 
 def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,104 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
 
+import hostile_servers as servers
 import pytest
+from hostile_servers import Behaviour, hostile
 
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.cli import check
-from plumbline_conformance.judge import record
+from plumbline_conformance.judge import judge, record
 
-Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-LINE = 10 * 1024 * 1024
-
-
-@contextmanager
-def hostile(behave: Behaviour) -> Iterator[str]:
-    """Serve connections with this behaviour; gives the base URL."""
-    started = threading.Event()
-    place: list[int] = []
-    stop: list[Callable[[], object]] = []
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            await behave(writer)
-            await writer.drain()
-        writer.close()
-
-    async def serve() -> None:
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        place.append(server.sockets[0].getsockname()[1])
-        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
-        started.set()
-        await ended.wait()
-        server.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    started.wait()
-    try:
-        yield f"http://127.0.0.1:{place[0]}/v1"
-    finally:
-        stop[0]()
-        thread.join()
-
-
-async def closes_at_once(_: asyncio.StreamWriter) -> None:
-    """No answer."""
-
-
-async def closes_in_the_middle(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
-
-
-async def closes_in_a_chunk(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\nhalf")
-
-
-async def speaks_no_http(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"\x16\x03\x01 hello\r\n\r\n")
-
-
-async def never_answers(_: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(3600)
-
-
-async def never_ends(writer: asyncio.StreamWriter) -> None:
-    writer.write(STREAM)
-    while True:
-        writer.write(b'data: {"choices": []}\n\n')
-        await writer.drain()
-        await asyncio.sleep(0.01)
-
-
-async def says_more_than_it_said(writer: asyncio.StreamWriter) -> None:
-    writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{"a": 1}{}')
-
-
-async def sends_an_endless_line(writer: asyncio.StreamWriter) -> None:
-    writer.write(STREAM + b"data: " + b"x" * LINE)
-
-
-async def sends_what_is_not_gzip(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nnope")
-
-
-async def sends_control_characters(writer: asyncio.StreamWriter) -> None:
-    body = b'{"error": {"message": "\\u001b[31m[/bold] \\ud800", "type": "x", "param": null, "code": null}}'
-    writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-
-
-UNREACHABLE = [closes_at_once, speaks_no_http, never_answers]
-TRUNCATING = [closes_in_the_middle, closes_in_a_chunk, never_ends, sends_what_is_not_gzip]
-WRONG = [says_more_than_it_said, sends_an_endless_line, sends_control_characters]
+UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
+TRUNCATING = [
+    servers.closes_in_the_middle,
+    servers.closes_in_a_chunk,
+    servers.never_ends,
+    servers.sends_what_is_not_gzip,
+]
+WRONG = [servers.says_more_than_it_said, servers.sends_an_endless_line, servers.sends_control_characters]
 
 
 def judged(behave: Behaviour, *ids: str) -> tuple[int, float]:
@@ -152,7 +73,70 @@ def test_a_key_that_cannot_be_sent_is_said() -> None:
 
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline_conformance.judge._MAX_BODY", 1_000_000)
-    with hostile(sends_an_endless_line) as base_url:
+    with hostile(servers.sends_an_endless_line) as base_url:
+        [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
+
+    assert "longer than" in str(seen.exchanges[0].error)
+
+
+EVERY = [
+    behave
+    for behave in vars(servers).values()
+    if callable(behave) and getattr(behave, "__module__", "") == servers.__name__ and behave is not hostile
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behave", EVERY)
+def test_the_whole_suite_comes_to_an_end(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an exit status that is no success, and without a fault of the suite."""
+    with hostile(behave) as base_url:
+        status = check(Target(base_url=base_url, model="m"), timeout=0.3)
+
+    assert status in (1, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_problems_without_end_are_not_all_told() -> None:
+    with hostile(servers.sends_events_of_nothing) as base_url:
+        [seen] = asyncio.run(record([SCENARIOS["chat/stream-choices"]], Target(base_url=base_url, model="m")))
+
+    counts = {finding.check: len(finding.problems) for finding in judge(seen)}
+    assert counts["chat/stream-choices/shape"] == 50
+
+
+@pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.says_continue])
+def test_answers_without_end_are_not_asked_for_forever(behave: Behaviour) -> None:
+    """A dozen time-outs, and then the rest is left: an hour of them would say no more."""
+    asked = 0
+
+    async def counting(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await behave(writer)
+
+    with hostile(counting) as base_url:
+        target = Target(base_url=base_url, model="m")
+        seen = asyncio.run(record(list(SCENARIOS.values()), target, patience=0.2))
+
+    assert asked <= 12 + 4
+    assert {finding.verdict for one in seen for finding in judge(one)} == {"inconclusive", "skipped"}
+
+
+def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline_conformance.judge._MAX_TOTAL", 20 * 1024 * 1024)
+    with hostile(servers.sends_an_endless_line) as base_url:
+        target = Target(base_url=base_url, model="m")
+        seen = asyncio.run(record([SCENARIOS["errors/hostile"]], target))
+
+    sizes = [len(exchange.body) for one in seen for exchange in one.exchanges]
+    assert sum(sizes) < 24 * 1024 * 1024
+    assert "all bodies together" in str(seen[0].exchanges[-1].error)
+
+
+def test_a_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline_conformance.judge._MAX_BODY", 1_000_000)
+    with hostile(servers.sends_a_bomb) as base_url:
         [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
 
     assert "longer than" in str(seen.exchanges[0].error)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected
+from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, check
 from plumbline_conformance.schema import violations
 from plumbline_conformance.sse import BYTE_ORDER_MARK
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
+    "BUSY",
     "accepted",
     "answered",
     "at",
     "content_type",
+    "counted",
     "done_last",
     "envelope",
     "error_of",
@@ -22,11 +24,13 @@ __all__ = [
     "last",
     "refused",
     "request_id",
+    "taken",
     "tidy",
     "usage_adds_up",
+    "whole_shapes",
 ]
 
-_NOT_NOW = {408, 429, 502, 503, 504}
+BUSY = {408, 429, 502, 503, 504}
 """The server, or what stands before it, says that it cannot answer now. That is no fault against any rule."""
 
 
@@ -46,7 +50,7 @@ def answered(exchange: Exchange) -> Exchange:
     """Go on only with a whole answer of this server to this client."""
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
-    if exchange.status in _NOT_NOW:
+    if exchange.status in BUSY:
         raise Inconclusive(f"the server was busy: status {exchange.status}")
     if exchange.status in (401, 403):
         raise Inconclusive(f"the API key was not accepted: status {exchange.status}")
@@ -170,3 +174,32 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
     counts = [part for part in parts if isinstance(part, int) and part >= 0]
     if len(counts) != 3 or counts[0] < 1 or counts[0] + counts[1] != counts[2]:
         yield Problem(expected=f"{prompt} + {completion} = total_tokens", actual=repr(parts), pointer="usage")
+
+
+def counted(exchange: Exchange, key: str) -> int:
+    """One number of the usage of a whole answer."""
+    body = accepted(exchange).json
+    usage = body.get("usage") if isinstance(body, dict) else None
+    count = usage.get(key) if isinstance(usage, dict) else None
+    if not isinstance(count, int):
+        raise Inconclusive("the answer has no usage; another check says so")
+    return count
+
+
+def taken(seen: Transcript, index: int) -> Iterator[Problem]:
+    """What follows from an accepted request may not be refused: that something is offered includes its way back."""
+    accepted(at(seen, 0))
+    found = at(seen, index)
+    if found.status in (400, 404, 422):
+        yield Problem(expected="an answer", actual=f"status {found.status}", pointer="status")
+        return
+    accepted(found)
+
+
+def whole_shapes(slug: str, schema: str, rule: str, *places: int) -> None:
+    """Register the check of the shape of several whole answers of a scenario."""
+
+    @check(f"{slug}/shape", "Answer as the contract says", rule)
+    def shape(seen: Transcript) -> Iterator[Problem]:
+        for place in places:
+            yield from violations(schema, accepted(at(seen, place)).json, f"answer {place}, ")

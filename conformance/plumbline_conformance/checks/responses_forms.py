@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.chat_formed import PLACE
 from plumbline_conformance.checks.chat_logprobs import ranked, sampled_in
-from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
 from plumbline_conformance.checks.reading import parsed, stream_of, whole_of
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
 from plumbline_conformance.schema import fits
@@ -94,30 +94,27 @@ def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
         yield Request(path="/responses", json={**_thinks(target), "input": given})
 
 
+whole_shapes("responses/reasoning-round", "Response", "R-01", 0, 1)
+
+
 @check("responses/reasoning-round/own", "Take the server's own reasoning items back", "ST-16", "R-13")
 def round_own(seen: Transcript) -> Iterator[Problem]:
-    yield from _taken(at(seen, 1))
+    yield from taken(seen, 1)
 
 
 @check("responses/reasoning-round/bare", "Take reasoning items without id and content", "ST-16")
 def round_bare(seen: Transcript) -> Iterator[Problem]:
     for place in (2, 3):
-        yield from _taken(at(seen, place))
+        yield from taken(seen, place)
 
 
 @check("responses/reasoning-round/corrupt", "Refuse or ignore encrypted content that is none", "ST-16")
 def round_corrupt(seen: Transcript) -> Iterator[Problem]:
+    accepted(at(seen, 0))
     found = at(seen, 4)
     if found.status not in (400, 404, 422):
         accepted(found)
     yield from ()
-
-
-def _taken(exchange: Exchange) -> Iterator[Problem]:
-    if exchange.status in (400, 404, 422):
-        yield Problem(expected="an answer", actual=f"status {exchange.status}", pointer="status")
-        return
-    accepted(exchange)
 
 
 def _schema(target: Target) -> dict[str, object]:

@@ -158,7 +158,7 @@ def _snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
     for number, snapshot in held:
         kind = found[number].get("type")
         if kind in ("response.created", "response.in_progress"):
-            early = {"output": [], "usage": None, "completed_at": None}
+            early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
             wrong = [key for key, wanted in early.items() if snapshot.get(key) != wanted]
             wrong += [] if snapshot.get("status") in ("in_progress", "queued") else ["status"]
         else:

@@ -6,7 +6,16 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, answered, at, envelope, error_of, refused
+from plumbline_conformance.checks.common import (
+    accepted,
+    answered,
+    at,
+    counted,
+    envelope,
+    error_of,
+    refused,
+    whole_shapes,
+)
 from plumbline_conformance.checks.items import terminal, without_nulls
 from plumbline_conformance.checks.responses_laws import asking, events
 from plumbline_conformance.schema import violations
@@ -97,7 +106,7 @@ def stored_continued(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/stored/context", "Count what came before as part of the input", "ST-04", "R-10")
 def stored_context(seen: Transcript) -> Iterator[Problem]:
-    counts = [accepted(at(seen, place)).json["usage"]["input_tokens"] for place in (0, 3)]
+    counts = [counted(at(seen, place), "input_tokens") for place in (0, 3)]
     if counts[1] <= counts[0]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
 
@@ -189,9 +198,17 @@ def pages(target: Target) -> Steps:
 
 def _names(seen: Transcript, place: int) -> list[str]:
     accepted(at(seen, 0))
-    data = accepted(at(seen, place)).json.get("data")
+    page = accepted(at(seen, place)).json
+    data = page.get("data") if isinstance(page, dict) else None
     found = [item.get("id") for item in data if isinstance(item, dict)] if isinstance(data, list) else []
     return [str(name) for name in found]
+
+
+@check("responses/pages/shape", "List items as the contract says", "ST-08")
+def pages_shape(seen: Transcript) -> Iterator[Problem]:
+    accepted(at(seen, 0))
+    for place in (1, 2, 3, 4):
+        yield from violations("ResponseItemList", accepted(at(seen, place)).json, f"answer {place}, ")
 
 
 @check("responses/pages/order", "List the newest item first, and the oldest where `asc` is said", "ST-08")
@@ -210,7 +227,8 @@ def pages_after(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/pages/has-more", "Say on every page whether more follows", "ST-08")
 def pages_more(seen: Transcript) -> Iterator[Problem]:
-    found = [accepted(at(seen, place)).json.get("has_more") for place in (3, 4)]
+    pages = [accepted(at(seen, place)).json for place in (3, 4)]
+    found = [page.get("has_more") if isinstance(page, dict) else None for page in pages]
     if found != [True, False]:
         yield Problem(expected="[True, False]", actual=repr(found), pointer="has_more")
 
@@ -229,11 +247,10 @@ def branches(target: Target) -> Steps:
 
 
 def _counts(seen: Transcript) -> list[int]:
-    found = [accepted(at(seen, place)).json.get("usage") for place in range(4)]
-    counts = [usage.get("input_tokens") if isinstance(usage, dict) else None for usage in found]
-    if not all(isinstance(count, int) for count in counts):
-        raise Inconclusive("an answer has no usage; another check says so")
-    return [count for count in counts if isinstance(count, int)]
+    return [counted(at(seen, place), "input_tokens") for place in range(4)]
+
+
+whole_shapes("responses/branches", "Response", "R-01", 0, 1, 2, 3)
 
 
 @check("responses/branches/apart", "Keep the children of one parent apart", "ST-07")

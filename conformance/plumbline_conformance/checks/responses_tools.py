@@ -8,7 +8,7 @@ from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, Untestable, check, scenario
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.common import taken, whole_shapes
 from plumbline_conformance.checks.reading import parsed, stream_of, whole_of
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -288,29 +288,23 @@ def tool_round(target: Target) -> Generator[Request, Exchange, None]:
         yield Request(path="/responses", json={**_one(target), "input": given})
 
 
+whole_shapes("responses/tool-round", "Response", "R-01", 0, 1, 2, 3)
+
+
 @check(
     "responses/tool-round/answered",
     "Take the server's own items back, with the output of the call",
     "TOOL-10",
 )
 def round_answered(seen: Transcript) -> Iterator[Problem]:
-    yield from _taken(at(seen, 1))
+    yield from taken(seen, 1)
 
 
 @check("responses/tool-round/apart", "Pair outputs with calls by call_id, whatever stands between", "TOOL-11")
 def round_apart(seen: Transcript) -> Iterator[Problem]:
-    yield from _taken(at(seen, 2))
+    yield from taken(seen, 2)
 
 
 @check("responses/tool-round/parts", "Take the output of a call as content parts", "TOOL-10")
 def round_parts(seen: Transcript) -> Iterator[Problem]:
-    yield from _taken(at(seen, 3))
-
-
-def _taken(exchange: Exchange) -> Iterator[Problem]:
-    if exchange.status in (400, 404, 422):
-        yield Problem(expected="an answer", actual=f"status {exchange.status}", pointer="status")
-        return
-    state = response(accepted(exchange)).get("status")
-    if state not in ("completed", "incomplete"):
-        yield Problem(expected="completed or incomplete", actual=repr(state), pointer="status")
+    yield from taken(seen, 3)

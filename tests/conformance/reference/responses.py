@@ -65,7 +65,9 @@ class Kept:
     def items(self, name: str, query: dict[str, str]) -> Json:
         """ST-08."""
         self.get(name)
-        found = [{**item, "id": f"in_{name}_{place}"} for place, item in enumerate(self._kept[name][1])]
+        found = [
+            {**_listed(item), "id": f"in_{name}_{place}"} for place, item in enumerate(self._kept[name][1])
+        ]
         if query.get("order", "desc") == "desc":
             found.reverse()
         names = [item["id"] for item in found]
@@ -98,6 +100,14 @@ class Kept:
         if body.get("store") is not False:
             self._kept[response["id"]] = (response, own, [*context, *response["output"]])
         return response, events
+
+
+def _listed(item: Json) -> Json:
+    """An item of the input as it is given back: text as a part."""
+    if not isinstance(item.get("content"), str):
+        return item
+    part = {"type": "input_text", "text": item["content"]}
+    return {**item, "content": [part], "status": "completed"}
 
 
 def _items(body: Json) -> list[Json]:

@@ -1,0 +1,248 @@
+"""Legacy completions in detail: lists of logprobs, offsets, streams, stop strings, prompts of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.common import whole_shapes as shapes_of
+from plumbline_conformance.schema import violations
+from plumbline_conformance.transcript import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+NEEDS = ("completions",)
+LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+TOP = 2
+
+
+def _body(target: Target, **fields: object) -> dict[str, object]:
+    given = {"prompt": "One two", "max_tokens": 6, "temperature": 0, "seed": 1, **fields}
+    return {"model": target.model, **given}
+
+
+def _first(exchange: Exchange) -> dict[str, Any]:
+    body = accepted(exchange).json
+    found = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(found, list) or not found or not isinstance(found[0], dict):
+        raise Inconclusive("there is no choice; another check says so")
+    return found[0]
+
+
+@scenario(
+    "completions/logprobs",
+    "A completion with logprobs, whole and streamed, and one of token ids",
+    needs=NEEDS,
+)
+def logprobs(target: Target) -> Steps:
+    yield Request(path="/completions", json=_body(target, logprobs=TOP))
+    yield Request(path="/completions", json=_body(target, logprobs=TOP, stream=True))
+    yield Request(path="/completions", json=_body(target, prompt=[1, 2, 3]))
+
+
+shapes_of("completions/logprobs", "CreateCompletionResponse", "CMP-01", 0, 2)
+
+
+def _lists(choice: dict[str, Any]) -> dict[str, list[Any]]:
+    held = choice.get("logprobs")
+    if not isinstance(held, dict) or not all(isinstance(held.get(name), list) for name in LISTS):
+        raise Inconclusive("there are no lists; another check says so")
+    return {name: held[name] for name in LISTS}
+
+
+@check("completions/logprobs/given", "Give four lists of one length", "CMP-05")
+def logprobs_given(seen: Transcript) -> Iterator[Problem]:
+    held = _first(at(seen, 0)).get("logprobs")
+    lengths = (
+        [len(held[name]) if isinstance(held.get(name), list) else None for name in LISTS]
+        if isinstance(held, dict)
+        else []
+    )
+    if len(set(lengths)) != 1 or None in lengths:
+        yield Problem(
+            expected="four lists of one length", actual=repr(lengths), pointer="choices[0].logprobs"
+        )
+
+
+@check("completions/logprobs/offsets", "Give offsets at which the tokens stand in the text", "CMP-05")
+def logprobs_offsets(seen: Transcript) -> Iterator[Problem]:
+    choice = _first(at(seen, 0))
+    lists = _lists(choice)
+    offsets = lists["text_offset"]
+    if not all(isinstance(offset, int) for offset in offsets) or offsets != sorted(offsets):
+        yield Problem(expected="offsets that never go back", actual=repr(offsets), pointer="text_offset")
+    elif offsets and not 0 <= offsets[-1] - offsets[0] <= len(str(choice.get("text"))):
+        yield Problem(expected="offsets within the text", actual=repr(offsets), pointer="text_offset")
+
+
+@check("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05", "LP-04")
+def logprobs_sampled(seen: Transcript) -> Iterator[Problem]:
+    lists = _lists(_first(at(seen, 0)))
+    rows = zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=False)
+    for number, (token, value, top) in enumerate(rows):
+        if not isinstance(top, dict) or not isinstance(token, str) or not isinstance(value, int | float):
+            continue
+        where = f"choices[0].logprobs.top_logprobs[{number}]"
+        if len(top) > TOP + 1:
+            yield Problem(expected=f"at most {TOP + 1}", actual=str(len(top)), pointer=where)
+        # Tokens that are parts of characters share a text, and one place in the object.
+        if "\ufffd" not in token and token not in top:
+            yield Problem(expected=repr(token), actual=repr(list(top))[:200], pointer=where)
+
+
+@check("completions/logprobs/join", "Give tokens that join to the text", "CMP-05", "LP-03")
+def logprobs_join(seen: Transcript) -> Iterator[Problem]:
+    choice = _first(at(seen, 0))
+    joined = "".join(map(str, _lists(choice)["tokens"]))
+    if "\ufffd" in joined or "bytes:" in joined:
+        raise Inconclusive("tokens that are parts of characters have no text of their own")
+    if str(choice.get("text")) not in joined:
+        yield Problem(
+            expected=repr(choice.get("text")), actual=repr(joined), pointer="choices[0].logprobs.tokens"
+        )
+
+
+def _streamed(seen: Transcript, index: int) -> list[dict[str, Any]]:
+    return [chunk for chunk in accepted(at(seen, index)).chunks if isinstance(chunk, dict)]
+
+
+def _choices(chunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        held = chunk.get("choices")
+        yield from (one for one in held if isinstance(one, dict)) if isinstance(held, list) else ()
+
+
+def _text(chunks: list[dict[str, Any]]) -> str:
+    return "".join(one["text"] for one in _choices(chunks) if isinstance(one.get("text"), str))
+
+
+@check(
+    "completions/logprobs/stream-wire",
+    "Frame one JSON object per event, and end with one [DONE]",
+    "SSE-05",
+    "SSE-07",
+)
+def logprobs_wire(seen: Transcript) -> Iterator[Problem]:
+    yield from framing(accepted(at(seen, 1)), named=False)
+    yield from done_last(accepted(at(seen, 1)))
+
+
+@check("completions/logprobs/stream-shape", "Send chunks as the contract says", "CMP-08")
+def logprobs_stream_shape(seen: Transcript) -> Iterator[Problem]:
+    for number, chunk in enumerate(_streamed(seen, 1)):
+        yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@check(
+    "completions/logprobs/stream-tokens", "Stream the tokens that the whole answer has", "CMP-08", "CMP-05"
+)
+def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
+    whole = _first(at(seen, 0))
+    chunks = _streamed(seen, 1)
+    if _text(chunks) != whole.get("text"):
+        raise Inconclusive("the same request was answered differently each time")
+    held = [one["logprobs"] for one in _choices(chunks) if isinstance(one.get("logprobs"), dict)]
+    found = [token for lists in held if isinstance(lists.get("tokens"), list) for token in lists["tokens"]]
+    wanted = _lists(whole)["tokens"]
+    if found != wanted:
+        yield Problem(
+            expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[0].logprobs.tokens"
+        )
+
+
+@check("completions/logprobs/stream-offsets", "Stream offsets that go on from chunk to chunk", "CMP-05")
+def logprobs_stream_offsets(seen: Transcript) -> Iterator[Problem]:
+    held = [one["logprobs"] for one in _choices(_streamed(seen, 1)) if isinstance(one.get("logprobs"), dict)]
+    found = [o for lists in held if isinstance(lists.get("text_offset"), list) for o in lists["text_offset"]]
+    numbers = [offset for offset in found if isinstance(offset, int)]
+    if numbers != sorted(numbers):
+        yield Problem(expected="offsets that never go back", actual=repr(found)[:200], pointer="text_offset")
+
+
+@check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09", "CMP-02")
+def logprobs_ids(seen: Transcript) -> Iterator[Problem]:
+    count = counted(at(seen, 2), "prompt_tokens")
+    if count != 3:
+        yield Problem(expected="3", actual=str(count), pointer="usage.prompt_tokens")
+
+
+@scenario(
+    "completions/stop", "A completion, the same with a stop string, and streamed with its usage", needs=NEEDS
+)
+def stop(target: Target) -> Steps:
+    plain = yield Request(path="/completions", json=_body(target, max_tokens=12))
+    word = _stop_of(plain)
+    if word:
+        yield Request(path="/completions", json=_body(target, max_tokens=12, stop=[word]))
+        asked = {"stream": True, "stream_options": {"include_usage": True}}
+        yield Request(path="/completions", json=_body(target, max_tokens=12, stop=[word], **asked))
+
+
+def _stop_of(exchange: Exchange) -> str:
+    try:
+        text = exchange.json["choices"][0]["text"]
+    except (LookupError, TypeError):
+        return ""
+    return text[3:5] if isinstance(text, str) and "\ufffd" not in text and len(text) > 5 else ""
+
+
+shapes_of("completions/stop", "CreateCompletionResponse", "CMP-01", 0)
+
+
+def _said(seen: Transcript) -> tuple[str, str, str]:
+    """The stop string, the text that is to be left, and the whole text."""
+    plain = str(_first(at(seen, 0)).get("text"))
+    word = _stop_of(at(seen, 0))
+    if not word:
+        raise Inconclusive("the answer is too short to be stopped within")
+    return word, plain[: plain.find(word)], plain
+
+
+def _cut(found: Any, seen: Transcript) -> Iterator[Problem]:
+    _, wanted, _ = _said(seen)
+    if not isinstance(found, str) or found == wanted:
+        return
+    if not found.startswith(wanted) and not wanted.startswith(found):
+        raise Inconclusive("the same request was answered differently each time")
+    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text")
+
+
+@check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20", "CMP-09")
+def stop_prefix(seen: Transcript) -> Iterator[Problem]:
+    _said(seen)
+    yield from _cut(_first(at(seen, 1)).get("text"), seen)
+
+
+@check(
+    "completions/stop/stream-prefix", "Stream exactly what stood before the stop string", "CHAT-20", "CMP-09"
+)
+def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
+    _said(seen)
+    yield from _cut(_text(_streamed(seen, 2)), seen)
+
+
+@check("completions/stop/stream-shape", "Send chunks as the contract says", "CMP-08")
+def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
+    _said(seen)
+    for number, chunk in enumerate(_streamed(seen, 2)):
+        yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@check("completions/stop/stream-usage", "Send the usage alone in the last chunk", "CMP-08")
+def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
+    _said(seen)
+    found = _streamed(seen, 2)
+    places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
+    if places != [len(found) - 1] or found[-1].get("choices") != []:
+        yield Problem(expected="in the last chunk alone", actual=repr(places), pointer="usage")
+        return
+    yield from usage_adds_up(found[-1].get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+
+
+@check("completions/stop/stream-finish", "Finish the streamed choice exactly once, at its end", "CMP-08")
+def stop_stream_finish(seen: Transcript) -> Iterator[Problem]:
+    _said(seen)
+    reasons = [one.get("finish_reason") for one in _choices(_streamed(seen, 2))]
+    if [reason for reason in reasons if reason is not None] != reasons[-1:]:
+        yield Problem(expected="one, the last", actual=repr(reasons), pointer="choices[0].finish_reason")

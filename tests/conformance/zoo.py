@@ -1,0 +1,60 @@
+"""`nox -s mutants`: every broken server and the checks that caught it, the kill rate, and the reference twenty times.
+
+`-- --all` prints a line for each mutant; otherwise there is one for each rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter, defaultdict
+
+from good_server import KEY, MODEL, serving, transcripts
+from mutants import MUTANTS
+from reference import application
+
+from plumbline_conformance.case import CHECKS, SCENARIOS, Target
+from plumbline_conformance.contract import rules
+from plumbline_conformance.judge import judge, record
+
+REPETITIONS = 20
+ACCUSING = ("fail", "warn", "untestable")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the matrix; 0 if every mutant was caught by its checks alone and the reference never."""
+    killed: dict[str, list[bool]] = defaultdict(list)
+    survivors: list[str] = []
+    for scenario, name, mutation, tripped in MUTANTS:
+        found = judge(mutation(transcripts()[scenario]))
+        caught = {finding.check.rsplit("/", 1)[1] for finding in found if finding.verdict in ACCUSING}
+        dead = caught == set(tripped)
+        killed[CHECKS[f"{scenario}/{tripped[0]}"].rules[0]].append(dead)
+        if not dead:
+            survivors.append(f"{scenario}: {name}: {sorted(tripped)} should, {sorted(caught)} did")
+        if "--all" in arguments:
+            print(f"{'killed' if dead else 'ALIVE':7} {scenario:30} {name:48} {', '.join(sorted(caught))}")
+    for rule in rules():
+        if killed[rule]:
+            print(f"{rule:9} {rules()[rule]['level']:9} {sum(killed[rule]):4} of {len(killed[rule])}")
+    wrong = _unbroken()
+    for line in [*survivors, *wrong]:
+        print(line)
+    dead = len(MUTANTS) - len(survivors)
+    print(f"{len(CHECKS)} checks; {dead} of {len(MUTANTS)} mutants killed: {100 * dead / len(MUTANTS):.1f} %")
+    print(f"the unbroken reference: {len(wrong)} false accusations in {REPETITIONS} repetitions")
+    return 1 if survivors or wrong else 0
+
+
+def _unbroken() -> list[str]:
+    wrong: Counter[str] = Counter()
+    with serving(application()) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        for _ in range(REPETITIONS):
+            for seen in asyncio.run(record(list(SCENARIOS.values()), target)):
+                wrong.update(finding.check for finding in judge(seen) if finding.verdict != "pass")
+    return [f"{name}: {count} of {REPETITIONS} times no pass" for name, count in wrong.items()]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
