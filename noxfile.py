@@ -155,6 +155,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def fuzz(session: nox.Session) -> None:
+    """Fuzz our server with our strategies and with schemathesis: 2,000 examples each, or `-- --examples N --seed N`."""
+    Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Hold the judge's checks against servers that break one rule each, and print who was caught by what."""
     Environment(session, DEV).run("python", "tests/conformance/zoo.py", *session.posargs)

@@ -60,6 +60,15 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     differ.add_argument("--tolerance", type=_positive(float), default=0.05, help="of logprobs")
     differ.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
     differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
+    fuzzer = parsers.add_parser("fuzz", help="send requests that nobody would write")
+    fuzzer.add_argument(
+        "operations", nargs="*", metavar="OPERATION", help="such as createResponse; default: all"
+    )
+    _add_target(fuzzer)
+    fuzzer.add_argument("--examples", type=_positive(int), default=600, metavar="N", help="in all")
+    fuzzer.add_argument("--seed", type=int, default=0)
+    fuzzer.add_argument("--timeout", type=_positive(float), default=30.0, metavar="SECONDS")
+    fuzzer.add_argument("--json", type=Path, metavar="FILE", help="write the counterexamples")
     watcher = parsers.add_parser("watch", help="judge live traffic, as a proxy that changes nothing")
     watcher.add_argument("--upstream", required=True, metavar="URL", help="such as http://127.0.0.1:8000")
     watcher.add_argument(
@@ -94,6 +103,15 @@ def run_command(arguments: argparse.Namespace) -> int:
             return commands.run_matrix(arguments.reports, arguments.markdown, arguments.html)
         case "diff":
             return _diff(arguments)
+        case "fuzz":
+            return commands.run_fuzz(
+                _target(arguments),
+                arguments.operations,
+                examples=int(arguments.examples),
+                seed=arguments.seed,
+                patience=arguments.timeout,
+                json_file=arguments.json,
+            )
         case "watch":
             return run_watch(
                 arguments.upstream,

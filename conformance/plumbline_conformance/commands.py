@@ -28,7 +28,17 @@ from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_
 from plumbline_conformance.transcript import Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
 
-__all__ = ["check", "console", "run_check", "run_explain", "run_judge", "run_list", "run_matrix", "run_rules"]
+__all__ = [
+    "check",
+    "console",
+    "run_check",
+    "run_explain",
+    "run_fuzz",
+    "run_judge",
+    "run_list",
+    "run_matrix",
+    "run_rules",
+]
 
 
 def console() -> Console:
@@ -210,6 +220,29 @@ def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None) -
     if markdown is None and html is None:
         out.print(escape(matrix_markdown(matrix)), end="")
     return 0
+
+
+def run_fuzz(
+    target: Target,
+    operations: Sequence[str],
+    *,
+    examples: int,
+    seed: int,
+    patience: float,
+    json_file: Path | None,
+) -> int:
+    """Fuzz a server. Hypothesis is no dependency of the judge, so it is looked for when it is needed."""
+    out = console()
+    try:
+        from plumbline_conformance.fuzz.run import search
+    except ModuleNotFoundError as error:
+        return _cannot(
+            out,
+            f"plumbline fuzz needs the package {error.name}. Install it with: pip install 'plumbline[fuzz]'",
+        )
+    return search(
+        target, examples=examples, seed=seed, out=out, only=operations, patience=patience, json_file=json_file
+    )
 
 
 def _cannot(out: Console, why: str) -> int:

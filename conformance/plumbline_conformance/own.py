@@ -8,18 +8,29 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from plumbline_conformance.case import Target
 from plumbline_conformance.cli import check, main
 
+__all__ = ["MODEL", "DidNotStart", "our_server", "run"]
+
 MODEL = "plumbline-pocket"
 
 
-def run() -> int:
-    """With arguments, the same as `plumbline check`; without, our server with the pocket model."""
-    if len(sys.argv) > 1:
-        return main(["check", *sys.argv[1:]])
+class DidNotStart(Exception):  # noqa: N818 - it says what happened
+    """The server ended, or was not healthy within a minute."""
+
+
+@contextmanager
+def our_server() -> Iterator[str]:
+    """Our server with the pocket model on a free port, as a process of its own; gives the base URL.
+
+    Raises:
+        DidNotStart: it did not come up.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,13 +40,24 @@ def run() -> int:
         deadline = time.monotonic() + 60
         while not _healthy(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                print("the server did not come up", file=sys.stderr)
-                return 2
+                raise DidNotStart
             time.sleep(0.1)
-        return check(Target(base_url=f"http://127.0.0.1:{port}/v1", model=MODEL))
+        yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
         process.wait()
+
+
+def run() -> int:
+    """With arguments, the same as `plumbline check`; without, our server with the pocket model."""
+    if len(sys.argv) > 1:
+        return main(["check", *sys.argv[1:]])
+    try:
+        with our_server() as base_url:
+            return check(Target(base_url=base_url, model=MODEL))
+    except DidNotStart:
+        print("the server did not come up", file=sys.stderr)
+        return 2
 
 
 def _healthy(port: int) -> bool:

@@ -166,7 +166,20 @@ def test_a_recording_is_judged_as_the_server_was(
     said = ["chat", "*/list/*", "ERR-01"]
 
     status = main(
-        ["check", "--base-url", good, "--model", MODEL, "--record", str(run), "--json", str(first), *said]
+        [
+            "check",
+            "--base-url",
+            good,
+            "--model",
+            MODEL,
+            "--api-key",
+            KEY,
+            "--record",
+            str(run),
+            "--json",
+            str(first),
+            *said,
+        ]
     )
     online = capsys.readouterr().out
     assert main(["judge", str(run), "--json", str(second)]) == status
@@ -208,7 +221,7 @@ def test_every_report_is_written(good: str, tmp_path: Path) -> None:
     names = {"json": "r.json", "junit": "r.xml", "markdown": "r.md", "html": "r.html", "badge": "b.svg"}
     options = [word for kind, name in names.items() for word in (f"--{kind}", str(tmp_path / name))]
 
-    assert main(["check", "--base-url", good, "--model", MODEL, "models", *options]) == 0
+    assert main(["check", "--base-url", good, "--model", MODEL, "--api-key", KEY, "models", *options]) == 0
 
     heads = {
         "json": "{",
@@ -223,7 +236,12 @@ def test_every_report_is_written(good: str, tmp_path: Path) -> None:
 
 def test_a_matrix_of_reports(good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report, page = tmp_path / "a.json", tmp_path / "m.html"
-    assert main(["check", "--base-url", good, "--model", MODEL, "models", "--json", str(report)]) == 0
+    assert (
+        main(
+            ["check", "--base-url", good, "--model", MODEL, "--api-key", KEY, "models", "--json", str(report)]
+        )
+        == 0
+    )
     capsys.readouterr()
 
     assert main(["matrix", f"ours={report}", f"same={report}"]) == 0

@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,70 +23,11 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.commands import console
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.watch.http1 import Body, Head, Malformed, Unpacked
 from plumbline_conformance.watch.live import LIVE, Tally, judge_live, kind_of
 from plumbline_conformance.watch.proxy import Proxy
 from plumbline_conformance.watch.run import Watcher, run_watch
 
 Behave = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@given(
-    st.lists(st.binary(min_size=1, max_size=30), max_size=5),
-    st.sets(st.integers(0, 300)),
-    st.binary(max_size=9),
-)
-def test_chunks_end_where_they_end_however_they_are_read(
-    parts: list[bytes], cuts: set[int], rest: bytes
-) -> None:
-    wire = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\nx: y\r\n\r\n" + rest
-    edges = [0, *sorted(cut for cut in cuts if cut < len(wire)), len(wire)]
-    body = Body(chunked=True)
-    payload = after = b""
-    for start, stop in pairwise(edges):
-        found, left = body.feed(wire[start:stop]) if not body.done else (b"", wire[start:stop])
-        payload += found
-        after += left
-
-    assert (payload, after, body.done) == (b"".join(parts), rest, True)
-
-
-@given(st.binary(max_size=50), st.integers(0, 60), st.integers(0, 60))
-def test_a_length_ends_where_it_says(data: bytes, length: int, cut: int) -> None:
-    body = Body(length=length)
-
-    first = body.feed(data[:cut])
-    second = body.feed(data[cut:])
-
-    assert first[0] + second[0] == data[:length]
-    assert first[1] + second[1] == data[length:]
-    assert body.done == (len(data) >= length)
-
-
-@given(st.binary(max_size=200))
-def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
-    for act in (lambda: Body(chunked=True).feed(data), lambda: Head(data)):
-        try:
-            act()
-        except Malformed:
-            continue
-
-
-def test_little_that_unpacks_to_much_is_cut() -> None:
-    unpacked = Unpacked("gzip", 1000)
-
-    assert len(unpacked.feed(gzip.compress(b"x" * 10_000_000))) == 1000
-    assert unpacked.cut
-    assert unpacked.feed(b"more") == b""
-
-
-def test_the_head_is_handed_on_but_for_the_host() -> None:
-    raw = b"POST /v1/x HTTP/1.1\r\nHoSt: here\r\nX-A:  b \r\nx-a: c\r\n\r\n"
-
-    assert (
-        Head(raw).raw([("host", "there")])
-        == b"POST /v1/x HTTP/1.1\r\nHoSt: there\r\nX-A: b\r\nx-a: c\r\n\r\n"
-    )
 
 
 @contextmanager
@@ -288,7 +228,10 @@ def test_our_traffic_is_clean_whoever_asked_and_each_kind_is_met() -> None:
             kind = kind_of(exchange)
             found = judge_live(Transcript(scenario=kind or "watch/other", exchanges=[exchange]))
             met |= {kind} if found else set()
-            assert [finding for finding in found if finding.verdict != "pass"] == [], kind
+            # What a wrong key is answered comes to no verdict.
+            assert [finding for finding in found if finding.verdict not in ("pass", "inconclusive")] == [], (
+                kind
+            )
     assert met == set(LIVE)
 
 

@@ -1,0 +1,88 @@
+"""What must hold of the answer to any request at all, however absurd."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.case import CHECKS
+from plumbline_conformance.fuzz.strategies import Operation
+from plumbline_conformance.schema import violations
+from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.watch.live import judge_live, kind_of
+
+__all__ = ["Claim", "claims"]
+
+_BUSY = {429, 503}
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that does not hold. Two answers with the same `name` are taken for the same fault."""
+
+    name: str
+    expected: str
+    actual: str
+    rules: tuple[str, ...] = ()
+
+
+def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
+    """What is wrong with an answer."""
+    if exchange.status == 0 or exchange.error is not None:
+        yield Claim(name="answer", expected="an answer", actual=exchange.error or "none", rules=("ERR-02",))
+        return
+    if exchange.status in _BUSY:
+        return
+    if exchange.status >= 500:
+        shown = exchange.body[:200].decode("utf-8", "replace")
+        yield Claim(
+            name=f"status {exchange.status}",
+            expected="no 5xx",
+            actual=f"status {exchange.status}: {shown}",
+            rules=("ERR-02",),
+        )
+        return
+    if exchange.status not in operation.statuses:
+        shown = ", ".join(map(str, sorted(operation.statuses)))
+        yield Claim(
+            name=f"status {exchange.status}",
+            expected=f"one of {shown}",
+            actual=f"status {exchange.status}",
+            rules=("ERR-02",),
+        )
+    yield from _of_live_checks(exchange)
+    if exchange.status == 200 and not _streams(exchange) and operation.answer is not None:
+        for problem in violations(operation.answer, exchange.json):
+            yield Claim(
+                name=f"shape {problem.pointer}",
+                expected=problem.expected,
+                actual=f"{problem.actual} ({problem.pointer})",
+            )
+            return
+
+
+def _of_live_checks(exchange: Exchange) -> Iterator[Claim]:
+    """The envelope of refusals and the grammar of streams, as `watch` looks at them."""
+    kind = kind_of(exchange)
+    if kind is None or exchange.status == 404:
+        return  # An operation that a server does not have is answered in the framework's own words as often as not.
+    for finding in judge_live(Transcript(scenario=kind, exchanges=[exchange])):
+        if finding.verdict == "fail" and finding.problems:
+            problem = finding.problems[0]
+            where = f" ({problem.pointer})" if problem.pointer else ""
+            yield Claim(
+                name=finding.check,
+                expected=problem.expected,
+                actual=problem.actual + where,
+                rules=CHECKS[finding.check].rules,
+            )
+
+
+def _streams(exchange: Exchange) -> bool:
+    try:
+        value: Any = json.loads(exchange.request_body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("stream") is True

@@ -1,0 +1,171 @@
+"""`plumbline fuzz`: send, look, shrink, print.
+
+One fault does not hide the next: when a counterexample is found, its kind is noted and the search goes on for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis.errors import NoSuchExample
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.case import Request, Target
+from plumbline_conformance.contract import rules
+from plumbline_conformance.fuzz.claims import Claim, claims
+from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
+from plumbline_conformance.judge import exchange_of, sender
+from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reproduce import curl
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["Counterexample", "search"]
+
+_KINDS = 5
+"""After so many kinds of fault in one mode of one operation, the search goes on to the next."""
+
+
+class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest request found that makes a claim false."""
+
+    operation: str
+    mode: str
+    claim: Claim
+    command: str
+
+
+class _Prober:
+    """Sends requests of one search, and notes what was answered to each."""
+
+    def __init__(self, send: Callable[[Request], Exchange], operation: Operation) -> None:
+        self._send = send
+        self._operation = operation
+        self.known: set[str] = set()
+        self.sent = 0
+        self.answers: dict[int, int] = {}
+
+    def new(self, request: Request) -> list[Claim]:
+        """The claims that this request makes false and that have not been reported yet."""
+        self.sent += 1
+        exchange = self._send(request)
+        self.answers[exchange.status] = self.answers.get(exchange.status, 0) + 1
+        found = list(claims(self._operation, exchange))
+        if exchange.status == 0 and not self._alive():
+            found = [
+                Claim(name="alive", expected="a server that is alive afterwards", actual="it answers nothing")
+            ]
+        return [claim for claim in found if claim.name not in self.known]
+
+    def _alive(self) -> bool:
+        return self._send(Request(path="/models", method="GET")).status != 0
+
+
+def search(
+    target: Target,
+    *,
+    examples: int,
+    seed: int,
+    out: Console,
+    only: Sequence[str] = (),
+    patience: float = 30.0,
+    json_file: Path | None = None,
+) -> int:
+    """Fuzz a server; the examples are spread over operations and modes. 0 nothing, 1 found, 2 could not run."""
+    wanted = [found for name, found in operations().items() if not only or name in only]
+    if not wanted:
+        out.print(
+            f"There is no operation {escape(printable(', '.join(only)))}. There are {', '.join(operations())}."
+        )
+        return 2
+    found: list[Counterexample] = []
+    with asyncio.Runner() as runner:
+        opened = sender(target, patience)
+        sending = runner.run(opened.__aenter__())
+        try:
+
+            def send(request: Request) -> Exchange:
+                return runner.run(_one(sending, request))
+
+            if send(Request(path="/models", method="GET")).status == 0:
+                out.print(f"{escape(printable(target.base_url))} cannot be reached.")
+                return 2
+            each = max(1, examples // (len(wanted) * len(MODES)))
+            sent = 0
+            for operation in wanted:
+                for mode in MODES:
+                    prober = _Prober(send, operation)
+                    here = _search(prober, operation, mode, target, each, seed)
+                    for counterexample in here:
+                        _show(out, counterexample)
+                    found += here
+                    sent += prober.sent
+                    said = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
+                    out.print(f"{operation.id} {mode}: {said}", markup=False)
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
+    out.print(f"{sent} requests, {len(found)} counterexamples")
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            out.print(f"The counterexamples cannot be written: {escape(printable(str(error)))}")
+            return 2
+    return 1 if found else 0
+
+
+async def _one(send: Any, request: Request) -> Exchange:
+    exchange: Exchange = await send(request)
+    return exchange
+
+
+def _search(
+    prober: _Prober, operation: Operation, mode: str, target: Target, examples: int, seed: int
+) -> list[Counterexample]:
+    found: list[Counterexample] = []
+    how = settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    while len(found) < _KINDS:
+        kind: set[str] = set()
+
+        def breaks(request: Request, kind: set[str] = kind) -> bool:
+            names = {claim.name for claim in prober.new(request)}
+            if not kind and names:
+                kind.add(sorted(names)[0])  # Shrinking keeps to the fault that was met first.
+            return bool(kind & names)
+
+        drawn = random.Random(f"{seed} {operation.id} {mode} {len(found)}")
+        try:
+            smallest = find(requests(operation, mode, target.model), breaks, settings=how, random=drawn)
+        except NoSuchExample:
+            break
+        claim = next((claim for claim in prober.new(smallest) if claim.name in kind), None)
+        name = next(iter(kind))
+        prober.known.add(name)
+        shown = claim or Claim(name=name, expected="the same answer twice", actual="a fault that came once")
+        command = curl(exchange_of(target, smallest), key=target.api_key is not None)
+        found.append(Counterexample(operation=operation.id, mode=mode, claim=shown, command=command))
+    return found
+
+
+def _show(out: Console, found: Counterexample) -> None:
+    claim = found.claim
+    out.print(f"[bold red]found[/] {escape(printable(f'{found.operation} {found.mode}: {claim.name}'))}")
+    for rule in claim.rules:
+        out.print(f"    {rule}: {escape(rules()[rule]['sentence'])}")
+    out.print(f"    expected {escape(printable(claim.expected))}")
+    out.print(f"    actual   {escape(printable(claim.actual))}")
+    out.print(f"    see it   {escape(printable(found.command))}")

@@ -1,0 +1,211 @@
+"""Requests to an operation: valid ones, nearly valid ones, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from plumbline_conformance.case import Request
+from plumbline_conformance.contract import document
+from plumbline_conformance.fuzz.schema_strategies import SPECIAL, anything, of_schema, texts
+
+__all__ = ["MODES", "Operation", "operations", "requests"]
+
+Strategy = st.SearchStrategy[Any]
+MODES = ("valid", "nearly", "hostile")
+_JSON = {"content-type": "application/json"}
+_CHEAP = {"max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"}
+"""Fields that multiply what a valid request costs: they are kept small, or nothing would ever be answered."""
+_HUGE: tuple[Any, ...] = (
+    -1,
+    0,
+    2**31,
+    2**63,
+    -(2**63) - 1,
+    10**30,
+    1e308,
+    -1e308,
+    5e-324,
+    1.5,
+    "1",
+    True,
+    None,
+    [],
+    {},
+    [[[[[[None]]]]]],
+    {"a": {"a": {"a": {"a": None}}}},
+)
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the contract says of a request."""
+
+    id: str
+    path: str
+    """Below the base URL."""
+    schema: str
+    """Its name."""
+    statuses: frozenset[int]
+    """What may be answered."""
+    answer: str | None
+    """The schema of a whole answer."""
+
+
+@cache
+def operations() -> dict[str, Operation]:
+    """The operations of OpenAI's API that have a body and no parameters in their path, by id."""
+    return {found.id: found for found in _operations()}
+
+
+def _operations() -> Iterator[Operation]:
+    for path, methods in document()["paths"].items():
+        post = methods.get("post")
+        if post is None or "requestBody" not in post or "{" in path or not path.startswith("/v1/"):
+            continue
+        whole = post["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
+        yield Operation(
+            id=post["operationId"],
+            path=path.removeprefix("/v1"),
+            schema=_name(post["requestBody"]["content"]["application/json"]["schema"]),
+            statuses=frozenset(int(status) for status in post["responses"]),
+            answer=_name(whole) if "$ref" in whole else None,
+        )
+
+
+def _name(schema: dict[str, Any]) -> str:
+    return str(schema["$ref"].rsplit("/", 1)[1])
+
+
+def requests(operation: Operation, mode: str, model: str) -> Strategy:
+    """Requests in one of the `MODES`."""
+    match mode:
+        case "valid":
+            return _sent(operation, _valid(operation, model))
+        case "nearly":
+            return _sent(operation, _nearly(operation, model))
+        case "hostile":
+            return _hostile(operation, model)
+    raise ValueError(mode)
+
+
+def _sent(operation: Operation, bodies: Strategy) -> Strategy:
+    # ASCII, so that halves of characters travel as the escapes that clients send.
+    return bodies.map(
+        lambda body: Request(path=operation.path, content=json.dumps(body).encode("ascii"), headers=_JSON)
+    )
+
+
+@st.composite
+def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
+    """The required members and a few others; all of them at once would be refused for one or the other."""
+    schema = document()["components"]["schemas"][operation.schema]
+    members: dict[str, Any] = schema["properties"]
+    required = set(schema.get("required", ())) | ({"input"} & set(members))
+    names = draw(st.lists(st.sampled_from(sorted(set(members) - required)), max_size=4, unique=True))
+    body = {name: draw(of_schema(members[name])) for name in [*sorted(required), *names]}
+    if "model" in members:
+        body["model"] = model
+    for name in _CHEAP & set(members):
+        if name in body or name.startswith("max_"):
+            low, high = (16, 24) if name == "max_output_tokens" else (1, 3)
+            body[name] = draw(st.integers(low, high))
+    # One limit is enough, and two of them are a question of their own.
+    if "max_completion_tokens" in body:
+        body.pop("max_tokens", None)
+    return body
+
+
+@st.composite
+def _nearly(draw: st.DrawFn, operation: Operation, model: str) -> Any:
+    """A valid request with one to three faults somewhere in it."""
+    body: Any = draw(_valid(operation, model))
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(list(_paths(body))))
+        fault = draw(st.sampled_from(("drop", "huge", "null", "any", "text", "many", "wrap")))
+        body = _at(body, path, draw(_faults(fault)), fault)
+    return body
+
+
+def _faults(fault: str) -> Strategy:
+    match fault:
+        case "huge":
+            return st.sampled_from(_HUGE)
+        case "any":
+            return anything
+        case "text":
+            return st.sampled_from(SPECIAL) | st.just("\ud800") | texts() | st.just("x" * 5000)
+        case "many":
+            return st.integers(5, 300)
+    return st.none()
+
+
+def _paths(value: Any, here: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The places of all values in a value, but its own unless it has none."""
+    members: list[tuple[str | int, Any]] = []
+    match value:
+        case dict():
+            members = list(value.items())
+        case list():
+            members = list(enumerate(value))
+    if here or not members:
+        yield here
+    for key, member in members:
+        yield from _paths(member, (*here, key))
+
+
+def _at(value: Any, path: tuple[str | int, ...], drawn: Any, fault: str) -> Any:
+    """The value with a fault at a place."""
+    if not path:
+        return _broken(value, drawn, fault)
+    key, rest = path[0], path[1:]
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
+    if fault == "drop" and not rest:
+        del copy[key]
+    else:
+        copy[key] = _at(value[key], rest, drawn, fault)
+    return copy
+
+
+def _broken(value: Any, drawn: Any, fault: str) -> Any:
+    match fault:
+        case "many":
+            return value * min(drawn, 300) if isinstance(value, list) else [value] * drawn
+        case "wrap":
+            return [value]
+    return drawn
+
+
+def _hostile(operation: Operation, model: str) -> Strategy:
+    """Bodies that are no requests at all, or were once."""
+    head = {"model": model}
+    whole = _valid(operation, model).map(lambda body: json.dumps(body).encode("ascii"))
+    bodies = st.one_of(
+        st.binary(max_size=60),
+        anything.map(lambda value: json.dumps(value).encode("ascii")),
+        st.builds(lambda body, cut: body[: len(body) * cut // 100], whole, st.integers(0, 99)),
+        st.builds(_spoilt, whole, st.integers(0, 10_000), st.binary(min_size=1, max_size=4)),
+        st.integers(10, 3000).map(lambda depth: b"[" * depth + b"]" * depth),
+        st.integers(10, 3000).map(lambda depth: b'{"input":' * depth + b"1" + b"}" * depth),
+        st.sampled_from(
+            ["messages", "input", "prompt", "stop", "tools", "metadata", "temperature", "n"]
+        ).flatmap(
+            lambda name: st.sampled_from(_HUGE).map(lambda v: json.dumps({**head, name: v}).encode("ascii"))
+        ),
+        st.sampled_from(
+            [b"NaN", b"Infinity", b"-0", b"1e999", b'"\\ud800"', b'"\\u0000"', b'{"a":1,"a":2}']
+        ).map(lambda raw: json.dumps(head).encode()[:-1] + b', "temperature": ' + raw + b"}"),
+    )
+    kinds = st.sampled_from([_JSON, _JSON, {"content-type": "text/plain"}, {"content-type": "nonsense"}, {}])
+    return st.builds(
+        lambda content, headers: Request(path=operation.path, content=content, headers=headers), bodies, kinds
+    )
+
+
+def _spoilt(body: bytes, place: int, put: bytes) -> bytes:
+    place %= len(body)
+    return body[:place] + put + body[place + 1 :]

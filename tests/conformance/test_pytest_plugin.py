@@ -1,0 +1,91 @@
+"""The pytest plugin: each check is an item that passes, fails or skips as the check does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from good_server import KEY, MODEL, serving
+from reference import application
+from test_cli import fixed
+
+from plumbline_conformance.case import CHECKS
+
+
+def pytest_run(folder: Path, *options: str) -> tuple[int, str]:
+    """Run pytest in an empty folder, with the plugin as its entry point would load it."""
+    command = [sys.executable, "-m", "pytest", "-p", "plumbline_conformance.pytest_plugin", "-rA", *options]
+    found = subprocess.run(
+        [*command, "-p", "no:cacheprovider"],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "NO_COLOR": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.returncode, found.stdout + found.stderr
+
+
+def test_each_check_is_an_item(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n", "utf-8")
+    with serving(application()) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
+        status, out = pytest_run(tmp_path, *target)
+
+    assert status == 0, out
+    assert f"{len(CHECKS) + 1} passed" in out
+    assert "plumbline::chat/text/shape" in out
+
+
+def test_a_broken_rule_fails_with_the_text_of_the_judge(tmp_path: Path) -> None:
+    with serving(fixed(200, {})) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", "m"]
+        status, out = pytest_run(tmp_path, *target, "--plumbline-check", "errors/empty-messages")
+
+    assert status == 1
+    assert "ERR-07: Every out-of-range value" in out
+    assert "expected status 400 or 422" in out
+    assert "Traceback" not in out
+
+
+def test_without_the_option_nothing_is_collected(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n", "utf-8")
+
+    status, out = pytest_run(tmp_path)
+
+    assert status == 0
+    assert "1 passed" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--plumbline-url", "http://h"], "needs --plumbline-model"),
+        (
+            ["--plumbline-url", "http://h", "--plumbline-model", "m", "--plumbline-check", "nope"],
+            "No check begins",
+        ),
+        (["--plumbline-url", "http://h", "--plumbline-model", "m", "--plumbline-profile", "x"], "is one of"),
+    ],
+)
+def test_wrong_options_are_said(tmp_path: Path, options: list[str], said: str) -> None:
+    status, out = pytest_run(tmp_path, *options)
+
+    assert status == 4
+    assert said in out
+
+
+def test_an_unreachable_server_skips_and_does_not_pass(tmp_path: Path) -> None:
+    options = ["--plumbline-url", "http://127.0.0.1:1/v1", "--plumbline-model", "m"]
+    _, out = pytest_run(tmp_path, *options, "--plumbline-check", "chat/text/shape")
+
+    assert "1 skipped" in out
+    assert " passed" not in out

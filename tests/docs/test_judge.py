@@ -1,0 +1,53 @@
+"""What docs/judge.md tells people to type exists."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from plumbline_conformance.cli import add_commands
+from plumbline_conformance.reports.model import VERDICTS
+from plumbline_conformance.selection import PROFILES
+
+TEXT = (Path(__file__).parents[2] / "docs" / "judge.md").read_text("utf-8")
+PLUGIN = (Path(__file__).parents[2] / "conformance" / "plumbline_conformance" / "pytest_plugin.py").read_text(
+    "utf-8"
+)
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_commands(commands)
+    return dict(commands.choices)
+
+
+LINES = [
+    line.removeprefix("- run: ").partition("#")[0]
+    for line in TEXT.replace("\n          --", " --").splitlines()
+    if "plumbline " in line and "--" in line and not line.startswith(("|", "    see", "    actual"))
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_option_that_is_told_exists(line: str) -> None:
+    for command, rest in re.findall(r"plumbline (\w+)([^`]*)", line):
+        if command in parsers():
+            known = parsers()[command].format_help()
+            assert [name for name in re.findall(r"--[a-z-]+", rest) if name not in known] == []
+
+
+def test_enough_lines_were_read() -> None:
+    assert len(LINES) > 8
+
+
+def test_every_verdict_and_profile_is_explained() -> None:
+    assert [name for name in VERDICTS if f"| `{name}` |" not in TEXT] == []
+    assert [name for name in PROFILES if f"`{name}`" not in TEXT and f"--profile {name}" not in TEXT] == []
+
+
+def test_the_options_of_the_plugin_exist() -> None:
+    for name in re.findall(r"--plumbline-[a-z-]+", TEXT):
+        assert f'"{name}"' in PLUGIN
