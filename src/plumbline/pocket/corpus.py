@@ -219,11 +219,11 @@ KINDS: dict[str, Callable[[Lexicon], Sample]] = {
     "long": long_sample,
 }
 DEFAULT_MIX: dict[str, float] = {
-    "instruction": 42,
+    "instruction": 34,
     "json": 5,
-    "talk": 18,
-    "tool_call": 34,
-    "parallel": 20,
+    "talk": 13,
+    "tool_call": 42,
+    "parallel": 28,
     "tool_result": 5,
     "no_tool": 5,
     "long": 0.6,
@@ -234,7 +234,7 @@ def make_sample(lx: Lexicon, mix: dict[str, float] | None = None) -> Sample:
     """One sample drawn from the mixture (shares of documents)."""
     mix = mix or DEFAULT_MIX
     kind = lx.rng.choices(list(mix), list(mix.values()))[0]
-    sample = KINDS[kind](lx)
+    sample = KINDS[kind](lx.narrowed(lx.rng.randint(6, 30)) if lx.chance(0.5) else lx)
     if sample.skill != "tool_result":
         sample.thinking = lx.chance(0.35)
     return sample

@@ -162,33 +162,44 @@ class Runner:
         return [out[i] for i in range(len(samples))]
 
 
-def evaluate(folder: Path, count: int, seed: int, show: int = 0) -> dict[str, Any]:
-    """Figures by row and, for the instructions, by skill."""
-    chosen = cases(count, seed)
+def evaluate(folder: Path, count: int, seeds: list[int], show: int = 0) -> dict[str, Any]:
+    """Figures by row and, for the instructions, by skill, over all seeds and of each.
+
+    A row of a few hundred cases moves by several points from seed to seed, so one seed alone says little.
+    """
     runner = Runner(folder)
-    replies = runner.replies([s for _, s in chosen])
     rows: dict[str, list[bool]] = defaultdict(list)
     skills: dict[str, list[bool]] = defaultdict(list)
     shown: dict[str, int] = defaultdict(int)
-    for (row, sample), reply in zip(chosen, replies, strict=True):
-        verdict = judge(row, sample, reply)
-        for name, passed in verdict.items():
-            rows[name].append(passed)
-        if row == "instruction":
-            skills[sample.skill].append(verdict[row])
-        if not all(verdict.values()) and shown[sample.skill] < show:
-            shown[sample.skill] += 1
-            print(
-                f"--- {sample.skill} {[k for k, v in verdict.items() if not v]}\n  asked: "
-                f"{sample.messages[-1]['content']!r}\n  wanted: {sample.completion()!r}\n  got: {reply}"
-            )
+    by_seed: dict[str, dict[str, str]] = {}
+    for seed in seeds:
+        chosen = cases(count, seed)
+        before = {name: (len(passed), sum(passed)) for name, passed in rows.items()}
+        for (row, sample), reply in zip(chosen, runner.replies([s for _, s in chosen]), strict=True):
+            verdict = judge(row, sample, reply)
+            for name, passed in verdict.items():
+                rows[name].append(passed)
+            if row == "instruction":
+                skills[sample.skill].append(verdict[row])
+            if not all(verdict.values()) and shown[sample.skill] < show:
+                shown[sample.skill] += 1
+                print(
+                    f"--- {sample.skill} {[k for k, v in verdict.items() if not v]}\n  asked: "
+                    f"{sample.messages[-1]['content']!r}\n  wanted: {sample.completion()!r}\n  got: {reply}"
+                )
+        by_seed[str(seed)] = {
+            name: f"{sum(rows[name]) - passed}/{len(rows[name]) - number}"
+            for name in TARGETS
+            for number, passed in [before.get(name, (0, 0))]
+        }
     return {
-        "seed": seed,
+        "seeds": seeds,
         "rows": {
             name: {"cases": len(rows[name]), "passed": sum(rows[name]), "target": target}
             for name, target in TARGETS.items()
         },
         "skills": {name: {"cases": len(v), "passed": sum(v)} for name, v in skills.items()},
+        "by_seed": by_seed,
     }
 
 
@@ -212,6 +223,13 @@ def card_table(result: dict[str, Any]) -> str:
         "Instructions by skill: "
         + ", ".join(f"{name} {percent(row)}" for name, row in result["skills"].items())
         + ".",
+        "",
+        "Tool names and arguments by seed: "
+        + ", ".join(
+            f"{seed}: {one['tool_name']} and {one['tool_arguments']}"
+            for seed, one in result["by_seed"].items()
+        )
+        + ".",
     ]
     return "\n".join(lines)
 
@@ -228,8 +246,13 @@ def write_card(folder: Path, result: dict[str, Any]) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
-    parser.add_argument("--cases", type=int, default=300, help="cases in each row")
-    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--cases", type=int, default=300, help="cases in each row, of each seed")
+    parser.add_argument(
+        "--seeds",
+        type=lambda text: [int(seed) for seed in text.split(",")],
+        default=[2026],
+        help="comma-separated; each has its own cases",
+    )
     parser.add_argument("--show", type=int, default=0, help="failures to print for each skill")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
@@ -238,7 +261,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     start = time.time()
-    result = evaluate(args.model, args.cases, args.seed, args.show)
+    result = evaluate(args.model, args.cases, args.seeds, args.show)
     print(card_table(result))
     print(f"{time.time() - start:.0f} s")
     if args.write:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,19 @@ def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def export(checkpoint: Path, folder: Path = MODEL_DIR, averaged: bool = True) -> None:
-    """The averaged weights are the model; the raw ones are kept for going on."""
-    state = torch.load(checkpoint, weights_only=True)
+def export(
+    checkpoint: Path, folder: Path = MODEL_DIR, averaged: bool = True, others: Sequence[Path] = ()
+) -> None:
+    """The averaged weights are the model; the raw ones are kept for going on.
+
+    Weights of runs that began with the same model can be averaged with each other: `others` are their checkpoints.
+    """
+    which = "average" if averaged else "network"
+    runs = [torch.load(path, weights_only=True)[which] for path in (checkpoint, *others)]
     tok = tokenizer.load()
     weights = {
-        k: v.to(torch.bfloat16).contiguous() for k, v in state["average" if averaged else "network"].items()
+        name: torch.stack([run[name].float() for run in runs]).mean(0).to(torch.bfloat16).contiguous()
+        for name in runs[0]
     }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -74,9 +82,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket export", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=Path(".pocket/checkpoint.pt"))
     parser.add_argument("--to", type=Path, default=MODEL_DIR)
+    parser.add_argument(
+        "--average-with", type=Path, action="append", default=[], help="checkpoint of another run; repeatable"
+    )
     parser.add_argument("--raw", action="store_true", help="the last weights, not the averaged ones")
     args = parser.parse_args(argv)
-    export(args.checkpoint, args.to, averaged=not args.raw)
+    export(args.checkpoint, args.to, averaged=not args.raw, others=args.average_with)
 
 
 if __name__ == "__main__":

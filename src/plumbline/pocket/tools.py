@@ -111,8 +111,10 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
     """
     verb = lx.one(VERBS) if lx.chance(0.96) else lx.pseudo()
     things = lx.words(1, 2, invented=0.3)
-    joiner = "_" if lx.chance(0.9) else lx.one(("-", ""))
-    pieces = [verb, *things] if lx.chance(0.8) else [*things, verb]
+    # The odd shapes are practised more often than they are met.
+    training = lx.split == "train"
+    joiner = "_" if lx.chance(0.75 if training else 0.9) else lx.one(("-", ""))
+    pieces = [verb, *things] if lx.chance(0.65 if training else 0.8) else [*things, verb]
     name = joiner.join(pieces)
     if side(name) != lx.split:
         return invented(lx, lean)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -88,6 +89,11 @@ class Trainer:
         self.args = args
         self.tokenizer = tokenizer.load()
         self.network = Network(Shape())
+        if args.start_from is not None:
+            weights = load_file(args.start_from / "model.safetensors")
+            self.network.load_state_dict(
+                {name: value.float() for name, value in weights.items()}, strict=True
+            )
         if args.compile:
             for layer in self.network.model.layers:
                 layer.compile(dynamic=True)
@@ -100,7 +106,8 @@ class Trainer:
             torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         ]
         self.average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
-        self.pool = self.step = self.tokens = 0
+        self.step = self.tokens = 0
+        self.pool: int = args.first_pool
         self.path = args.run / "checkpoint.pt"
         if self.path.exists():
             self._load()
@@ -190,6 +197,12 @@ def main(argv: list[str] | None = None) -> None:
         "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--start-from", type=Path, help="model folder to go on from when there is no checkpoint"
+    )
+    parser.add_argument(
+        "--first-pool", type=int, default=0, help="number of the first pool: decides data and curriculum"
+    )
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=True, help="needs a C++ compiler"
     )

@@ -7,6 +7,7 @@ from its hash alone, so the evaluation can never meet a word, name or number pai
 import hashlib
 import random
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Literal, TypeVar
 
 Split = Literal["train", "eval"]
@@ -144,6 +145,19 @@ class Lexicon:
 
     def _own(self, words: Sequence[str]) -> list[str]:
         return [w for w in dict.fromkeys(words) if side(w) == self.split]
+
+    def narrowed(self, size: int) -> "Lexicon":
+        """A lexicon of few words, so that tools, parameters and values share them and have to be told apart."""
+        few = copy(self)
+        few.nouns = self._some(self.nouns, size)
+        few.adjectives = self._some(self.adjectives, size // 2)
+        few.names = self._some(self.names, size)
+        few.cities = self._some(self.cities, size)
+        few._blendable = self._some(self._blendable, 2 * size)
+        return few
+
+    def _some(self, words: list[str], size: int) -> list[str]:
+        return self.rng.sample(words, min(size, len(words)))
 
     def draw(self, make: Callable[[], str], tries: int = 200) -> str:
         """Call `make` until it gives a string on this side of the split."""
