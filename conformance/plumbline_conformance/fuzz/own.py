@@ -35,7 +35,9 @@ def schemathesis(base_url: str, *, examples: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "schemathesis.toml"
         config.write_text(f"max-stream-events = {_EVENTS}\n", "utf-8")
-        return subprocess.run([program, "--config-file", str(config), *command], check=False).returncode
+        # It keeps what it found beside where it runs, which is no business of a later run.
+        arguments = [program, "--config-file", str(config), *command]
+        return subprocess.run(arguments, cwd=folder, check=False).returncode
 
 
 def fuzz(base_url: str, model: str, *, examples: int, seed: int) -> int:
