@@ -47,7 +47,7 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
 
 
 def _octal(byte: int) -> str:
-    if 0x20 <= byte < 0x7F and byte not in b"%\\'":
+    if 0x20 <= byte < 0x7F and byte not in b"-%\\'":  # A hyphen in front would be an option.
         return chr(byte)
     return f"\\{byte:03o}"
 
