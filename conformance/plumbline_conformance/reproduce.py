@@ -41,13 +41,13 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
         return " ".join([*parts, f"--data-binary @-  # and a body of {len(body)} bytes"])
     if all(0x20 <= byte < 0x7F for byte in body) and not body.startswith(b"@"):
         return " ".join([*parts, f"--data-binary {_quoted(body.decode('ascii'))}"])
-    # What is no plain text travels as octal escapes, which every shell's printf knows.
+    # What is no plain text travels as octal escapes, which every shell's printf knows. It may begin with a dash.
     escaped = "".join(_octal(byte) for byte in body)
-    return f"printf '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
+    return f"printf -- '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
 
 
 def _octal(byte: int) -> str:
-    if 0x20 <= byte < 0x7F and byte not in b"%\\'":
+    if 0x20 <= byte < 0x7F and byte not in b"-%\\'":  # A hyphen in front would be an option.
         return chr(byte)
     return f"\\{byte:03o}"
 

@@ -38,6 +38,7 @@ def sent(command: str, folder: Path) -> tuple[list[str], bytes]:
 @given(st.binary(min_size=1, max_size=60))
 @example(b'it\'s "$HOME" `id` \\n %s')
 @example(b"@/etc/passwd")
+@example(b"-\x00")
 @example(b"\x00\xff%d\\'\n")
 def test_the_command_sends_the_very_bytes(folder: Path, content: bytes) -> None:
     exchange = Exchange(
