@@ -8,6 +8,7 @@ are ignored (HTTP-09).
 
 from __future__ import annotations
 
+import threading
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _encoder = msgspec.json.Encoder()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
 
 
 def encode(value: Any) -> bytes:
@@ -35,8 +37,7 @@ def decode(root: type[T], body: bytes) -> T:
     try:
         if not body.isascii():
             body.decode()  # msgspec does not look into the strings that it skips.
-        decoder = _decoders.get(root) or _decoders.setdefault(root, msgspec.json.Decoder(root))
-        request: T = decoder.decode(body)
+        request: T = (_decoders.get(root) or _decoder(root)).decode(body)
         return request
     except msgspec.ValidationError:
         pass
@@ -46,6 +47,12 @@ def decode(root: type[T], body: bytes) -> T:
         return _second_try(root, body)
     except BROKEN as error:  # The wrong value came first, but the document is broken further on.
         raise _unparsable(error) from None
+
+
+def _decoder(root: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a type, made once. Two threads that make msgspec learn the same types at once crash the process."""
+    with _making:
+        return _decoders.get(root) or _decoders.setdefault(root, msgspec.json.Decoder(root))
 
 
 def _second_try(root: type[T], body: bytes) -> T:
