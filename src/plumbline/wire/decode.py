@@ -50,7 +50,7 @@ def decode(root: type[T], body: bytes) -> T:
 
 
 def _decoder(root: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of a type, made once. Two threads that make msgspec learn the same types at once crash the process."""
+    """The decoder of a type, made once. Two threads that teach msgspec the same types at once crash the process."""
     with _making:
         return _decoders.get(root) or _decoders.setdefault(root, msgspec.json.Decoder(root))
 
