@@ -35,6 +35,7 @@ from plumbline.turn import ChatPrompt, Message, Turn
 
 __all__ = [
     "AbortedError",
+    "BrokenPromiseError",
     "EmptyPromptError",
     "GenerationError",
     "NoThinkingError",
@@ -72,6 +73,10 @@ class NoThinkingError(Exception):
 
 class GenerationError(Exception):
     """The engine failed while it answered; the text is fit for the client."""
+
+
+class BrokenPromiseError(GenerationError):
+    """The form of the answer could not be kept to, although it had been taken on: the form is at fault."""
 
 
 class AbortedError(Exception):
@@ -273,14 +278,16 @@ class Road:
             if rest is not None:
                 yield rest
         else:
-            last = (*(() if rest is None else parser.push(rest)), *parser.finish(reason))
+            # A stop string cuts what it stands in, as the token limit does: nothing of a call that it cuts is text.
+            ended: FinishReason = "length" if assembler.stop_match is not None else reason
+            last = (*(() if rest is None else parser.push(rest)), *parser.finish(ended))
             for event in customs.translate(last):
                 yield event
             reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
-            if reason == "stop" and parser.num_calls:
-                reason = (
-                    "tool_calls"  # CHAT-05: what the token limit ended stays `length`, with calls or without.
-                )
+            if reason == "stop" and parser.num_calls and not parser.num_broken_calls:
+                # CHAT-05: what the token limit ended stays `length`, with calls or without. Calls that broke off are
+                # shown as far as they got, but nobody is told to carry them out.
+                reason = "tool_calls"
             for warning in parser.warnings:
                 _log.warning("request %s: %s", request_id, warning)
         usage = Usage(
@@ -375,7 +382,8 @@ def _for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
 
 def _raise_if_failed(chunk: TokenChunk) -> None:
     if chunk.finish_reason == "error":
-        raise GenerationError(chunk.error or "The engine failed.")
+        failed = BrokenPromiseError if chunk.refused else GenerationError
+        raise failed(chunk.error or "The engine failed.")
     if chunk.finish_reason == "abort":
         raise AbortedError("The server is shutting down.")
 

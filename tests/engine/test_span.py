@@ -82,7 +82,12 @@ def test_tokens_can_be_taken_back(limit: SpanLimit, wanted: list[int], back: int
 def test_the_end_is_forced_when_the_bound_is_reached() -> None:
     taken, _ = drawn(SpanLimit(max_tokens=2, end=(7, 8), inside=True), [1, 1, 1, 1, 1])
     assert taken == [1, 1, 7, 8, 1]
-    taken, _ = drawn(SpanLimit(max_tokens=1, begin=((3,),), end=(7,)), [1, 3, 1, 1, 1])
-    assert taken == [1, 3, 1, 7, 1]
+    taken, _ = drawn(SpanLimit(max_tokens=1, begin=((3,),), end=(7,)), [3, 1, 1, 1])
+    assert taken == [3, 1, 7, 1]
     taken, _ = drawn(SpanLimit(max_tokens=0, begin=((3,),), end=(7,)), [3, 1, 1])
     assert taken == [3, 7, 1]
+
+
+def test_what_looks_like_a_beginning_in_the_text_begins_nothing() -> None:
+    wanted = [1, 3, 1, 1, 1]
+    assert drawn(SpanLimit(max_tokens=1, begin=((3,),), end=(7,)), wanted)[0] == wanted

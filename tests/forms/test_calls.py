@@ -16,6 +16,7 @@ from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
 from plumbline.dialects.speech import Speech
 from plumbline.dialects.write import write_calls
+from plumbline.engine.grammar import GrammarError
 from plumbline.events import TextDelta
 from plumbline.forms.calls import calls
 from plumbline.forms.compose import compose
@@ -227,6 +228,51 @@ def test_nothing_is_held_that_is_not_promised() -> None:
     assert grammar is not None
     assert accepts(grammar, 'Hm.\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>')
     assert not accepts(grammar, 'Hm.\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>')
+
+
+def _one(schema: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with one required member of this schema, and a definition that it may refer to."""
+    return {
+        "type": "object",
+        "properties": {"u": schema},
+        "required": ["u"],
+        "additionalProperties": False,
+        "$defs": {
+            "Unit": {"type": "string", "enum": ["c", "f"]},
+            "Long": {"type": "string", "minLength": 5},
+        },
+    }
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"$ref": "#/$defs/Unit"}, "c", "banana"),
+        ({"$ref": "#/$defs/Long"}, "banana", "c"),
+        ({"anyOf": [{"type": "string", "enum": ["c", "f"]}, {"type": "null"}]}, "c", "banana"),
+        ({"type": "string", "enum": ["c", "f"]}, "c", "banana"),
+        ({"type": "string", "not": {"const": "x"}}, "y", "x"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Unit"}}, ["c"], ["banana"]),
+        ({"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]}, "y", {}),
+    ],
+)
+def test_strict_arguments_are_held_or_refused(name: str, schema: dict[str, Any], good: Any, bad: Any) -> None:
+    """TOOL-01: in no dialect is a strict schema quietly weakened."""
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    tool = Tool(name="f", parameters=_one(schema), strict=True)
+    found = builder()
+    try:
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        taken = [
+            accepts(grammar, write_calls([Call("f", json.dumps({"u": value}))], dialect.sections[0]))
+            for value in (good, bad)
+        ]
+    except (FormError, GrammarError):
+        return
+    assert taken == [True, False]
 
 
 def test_a_tool_without_parameters_takes_none() -> None:

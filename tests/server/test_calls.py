@@ -116,7 +116,8 @@ def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
         "calls": [{"name": call["name"], "arguments": call["arguments"]} for call in calls],
         "finish": choice["finish_reason"],
     }
-    assert (choice["finish_reason"] == "tool_calls") == bool(calls)
+    # Calls that broke off are shown, but nobody is told to carry them out.
+    assert (choice["finish_reason"] == "tool_calls") == (bool(calls) and all(map(is_json, calls)))
     assert len({call["id"] for call in message.get("tool_calls", ())}) == len(calls)  # TOOL-09
     assert all(call["name"] == "f" for call in calls)  # TOOL-02
     if logprobs:  # LP-03
@@ -149,6 +150,23 @@ def test_responses_say_what_chat_says(text: str) -> None:
             for call in message.get("tool_calls", ())
         ],
     }
+
+
+def is_json(call: dict[str, str]) -> bool:
+    try:
+        return isinstance(json.loads(call["arguments"]), dict)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("stop", ["<", "t", "\n", "n", '"', "f", "a", "}", "b", "</"])
+def test_a_stop_string_inside_of_a_call_cuts_it(stop: str) -> None:
+    """Neither is markup text then, nor is anybody told to carry out what is not whole."""
+    choice, chunks = chat('<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>', stop=[stop])
+    calls = [call["function"] for call in choice["message"].get("tool_calls", ())]
+    assert not (choice["message"]["content"] or "").strip("<")
+    assert choice["finish_reason"] == ("tool_calls" if calls and all(map(is_json, calls)) else "stop")
+    assert folded(chunks)["finish"] == choice["finish_reason"]
 
 
 def test_without_tools_nothing_is_a_call() -> None:

@@ -180,3 +180,50 @@ def test_the_choices_of_a_request_all_have_the_form(count: int) -> None:
         assert all(is_valid(choice["message"]["content"]) for choice in answer["choices"])
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"choice": ["x" * 20_000, "y"]},
+        {"json": {"const": "x" * 20_000}},
+        {"json": {"type": "object", "properties": {f"field_{i}": {"type": "integer"} for i in range(700)}}},
+    ],
+)
+def test_what_would_take_too_long_to_compile_is_refused_at_once(outputs: dict[str, Any]) -> None:
+    async def run() -> Any:
+        async with serving(served(tiny_engine())) as server:
+            body = {"model": "test-model", "structured_outputs": outputs, **BODIES["chat"]}
+            return await server.post(PATHS["chat"], body)
+
+    answer = asyncio.run(run())
+    assert answer.status == 400
+    assert answer.error["param"].startswith("structured_outputs")
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"grammar": 'start: "hello" X\nX: /b/ & /c/'},
+        {"grammar": 'start: "hello" y\ny: "a" y'},
+        {"regex": "((a{1,9000}){1,9000}){1,9000}b"},
+    ],
+)
+def test_a_form_that_cannot_be_kept_to_is_the_request_s_fault(api: str, outputs: dict[str, Any]) -> None:
+    """One that nobody could see through before generation is a 400 all the same, and the server lives on."""
+
+    async def run() -> tuple[Any, Any]:
+        async with serving(served(tiny_engine())) as server:
+            body = {"model": "test-model", "structured_outputs": outputs, **BODIES[api]}
+            answer = await server.post(PATHS[api], body)
+            return answer, await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **SHORT[api]})
+
+    answer, next_one = asyncio.run(run())
+    assert answer.status in (200, 400)
+    if answer.status == 400:
+        assert "grammar" in answer.error["message"].lower() or "pattern" in answer.error["message"].lower()
+    assert next_one.status == 200
+
+
+SHORT: dict[str, dict[str, Any]] = {"chat": {"max_tokens": 2}, "completions": {"max_tokens": 2}}

@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["admitted", "allowed_types", "coerce", "member_schema", "resolved"]
+__all__ = ["admitted", "allowed_types", "coerce", "member_schema", "referred", "resolved"]
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH = 16
@@ -30,7 +30,7 @@ def allowed_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> froze
         return frozenset()
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return allowed_types(_referred(reference, root), root, depth + 1)
+        return allowed_types(referred(reference, root), root, depth + 1)
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset((declared,))
@@ -85,7 +85,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(schema, Mapping):
             return {}
         if isinstance(schema.get("$ref"), str):
-            schema = _referred(schema["$ref"], root)
+            schema = referred(schema["$ref"], root)
             continue
         lists = [schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)]
         branches = [branch for several in lists for branch in several]
@@ -115,7 +115,8 @@ def admitted(schema: Any, value: Any) -> bool:
     return not isinstance(options, list) or any(type(o) is type(value) and o == value for o in options)
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+def referred(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a local reference leads to; None if it leads nowhere."""
     if not reference.startswith("#"):
         return None
     value: Any = root

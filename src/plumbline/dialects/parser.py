@@ -14,6 +14,7 @@ What was emitted is never taken back.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,7 @@ class DialectParser:
 
     Attributes:
         num_calls: calls announced so far.
+        num_broken_calls: those of them that ended before they were whole.
         warnings: what was malformed, for the log.
     """
 
@@ -89,6 +91,7 @@ class DialectParser:
         self._starts_inside = reasoning is not None and inside
         self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
         self.num_calls = 0
+        self.num_broken_calls = 0
         self.warnings: list[str] = []
         self._steps = self._answer()
         next(self._steps, None)
@@ -120,12 +123,9 @@ class DialectParser:
         """How many tokens belong to the thinking and its markers.
 
         Args:
-            ends: for each token, how many characters of the output it completed.
+            ends: for each token, how many characters of the output it completed, never less than the one before.
         """
-        found = 0
-        for start, end in self._regions:
-            found += sum(1 for token_end in ends if start < token_end <= end)
-        return found
+        return sum(bisect_right(ends, end) - bisect_right(ends, start) for start, end in self._regions)
 
     # What was read
 
@@ -370,6 +370,7 @@ class DialectParser:
         return self._tools
 
     def _end_call(self, *, complete: bool) -> None:
+        self.num_broken_calls += not complete
         self._out.append(ToolCallEnd(complete))
 
     def _warn(self, message: str) -> None:

@@ -37,7 +37,7 @@ class SpanLimit(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     """Tokens between its beginning and its end. When they are used up the end is forced."""
     begin: tuple[tuple[int, ...], ...] = ()
-    """Token sequences, any of which begins it."""
+    """Token sequences, any of which begins it as the first of the output."""
     end: tuple[int, ...]
     """The token sequence that ends it; at least one token."""
     inside: bool = False
@@ -129,6 +129,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     """On the first chunk, if asked for; the first entry is None."""
     error: str | None = None
     """For `finish_reason="error"`: what went wrong, fit to be shown to a client."""
+    refused: bool = False
+    """It was the request that went wrong, such as by a grammar that cannot be completed, and not the engine."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,7 +157,7 @@ class EngineCore:
             token_ids = (token,)
             logprobs = None if logprob is None else (logprob,)
         if state.finish_reason == "error":
-            return TokenChunk(finish_reason="error", error=state.error)
+            return TokenChunk(finish_reason="error", error=state.error, refused=True)
         if not first:
             return TokenChunk(token_ids=token_ids, logprobs=logprobs, finish_reason=state.finish_reason)
         return TokenChunk(

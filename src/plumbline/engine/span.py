@@ -68,7 +68,8 @@ class SpanMatcher:
         if self._ended:
             return
         if self._start is None:
-            if any(self._ends_with(begin) for begin in self._limit.begin):
+            # Only at the very beginning: later the same tokens are words of the text.
+            if tuple(self._taken) in self._limit.begin:
                 self._start = len(self._taken)
         elif self._ends_with(self._limit.end, since=self._start):
             self._ended = True

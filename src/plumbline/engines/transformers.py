@@ -219,7 +219,7 @@ class _TransformersCore:
             self._generation_tokens += 1
             tokens = (token,)
         if state.finish_reason == "error":
-            return TokenChunk(finish_reason="error", error=state.error), None
+            return TokenChunk(finish_reason="error", error=state.error, refused=True), None
         chunk = TokenChunk(
             token_ids=tokens,
             logprobs=logprobs,

@@ -11,6 +11,7 @@ from plumbline.dialects.registry import Chosen
 from plumbline.forms.calls import calls, markers, text_with_calls
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
+from plumbline.forms.schema import MAX_TEXT
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
 __all__ = ["callable_tools", "compose"]
@@ -121,6 +122,8 @@ def _form(builder: GrammarBuilder, output_format: OutputFormat) -> str:
         case RegexFormat(pattern=pattern):
             return builder.regex(pattern)
         case ChoiceFormat(choices=choices):
+            if max(map(len, choices), default=0) > MAX_TEXT:
+                raise FormError(f"A choice has more than {MAX_TEXT} characters.")
             return builder.choice(builder.literal(choice) for choice in choices)
         case LarkFormat(grammar=grammar):
             return builder.lark(grammar)

@@ -44,7 +44,9 @@ class Promises:
         Raises:
             FormError: what is promised cannot be held; the text says why, and for which tool.
         """
-        thought = not inside and self._has_thought(prompt_token_ids)
+        # A message that is continued has begun with its text, so there is no thinking before what is promised.
+        continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
+        thought = not inside and (continues or self._has_thought(prompt_token_ids))
         grammar = await asyncio.to_thread(self._composed, turn, inside=inside, thought=thought)
         if grammar is None:
             return None

@@ -20,7 +20,7 @@ import jsonschema_rs
 from plumbline.forms.errors import FormError
 from plumbline.forms.pattern import FORMATS, translated
 
-__all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "checked"]
+__all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
 
 MAX_SIZE = 256 * 1024
 """Characters of a schema as JSON."""
@@ -28,8 +28,11 @@ MAX_SIZE = 256 * 1024
 MAX_DEPTH = 64
 """How deep objects and arrays of a schema may nest."""
 
-MAX_MEMBERS = 2000
-"""Names in one object of a schema: the time to compile it grows with the square."""
+MAX_MEMBERS = 500
+"""Names in one object of a schema: the time to compile it grows with the square, and so does the work of a mask."""
+
+MAX_TEXT = 16 * 1024
+"""Characters of one text that is to be written as it stands: compiling it takes a time that grows with the square."""
 
 _LAYOUT = {
     "item_separator": ", ?",
@@ -78,9 +81,15 @@ def _check_size(schema: Any) -> None:
         if isinstance(value, Mapping):
             if len(value) > MAX_MEMBERS:
                 raise FormError(f"The schema has an object of more than {MAX_MEMBERS} members.")
-            left.extend((depth + 1, item) for item in value.values())
+            left.extend(
+                (depth + 1, item)
+                for name, item in value.items()
+                if not (isinstance(item, str) and name in ("$comment", "description", "title"))
+            )
         elif isinstance(value, list):
             left.extend((depth + 1, item) for item in value)
+        elif isinstance(value, str) and len(value) > MAX_TEXT:
+            raise FormError(f"The schema has a text of more than {MAX_TEXT} characters.")
     if len(json.dumps(schema, ensure_ascii=False)) > MAX_SIZE:
         raise FormError(f"The schema has more than {MAX_SIZE} characters.")
 

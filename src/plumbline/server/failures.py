@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
-from plumbline.road import AbortedError, GenerationError
+from plumbline.road import AbortedError, BrokenPromiseError, GenerationError
 from plumbline.text.render import UnusedVariableError
 from plumbline.text.template import TemplateError
 from plumbline.wire.errors import ApiError, engine_unavailable, invalid_request, rate_limited, server_error
@@ -42,6 +42,8 @@ def as_api_error(error: Exception) -> ApiError:
             return engine_unavailable(str(error))
         case RefusedRequestError():
             return invalid_request(str(error), error.param)
+        case BrokenPromiseError():
+            return invalid_request(str(error), None, "invalid_value")
         case GenerationError():
             return server_error(str(error))
         case _:
