@@ -150,7 +150,8 @@ def as_transformers_takes_it(message: Message, form: str) -> dict[str, Any]:
         "content": [{"type": "text", "text": part} for part in parts or ()] if listed else message.content,
     }
     if message.reasoning is not None:
-        found["reasoning_content"] = message.reasoning
+        # Newer releases of transformers fill in the second name themselves; the oldest that we support does not.
+        found["reasoning_content"] = found["thinking"] = message.reasoning
     if message.tool_calls:
         found["tool_calls"] = [
             {
