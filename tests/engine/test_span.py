@@ -43,11 +43,8 @@ def drawn(limit: SpanLimit, wanted: list[int]) -> tuple[list[int], SpanMatcher]:
 def spent(limit: SpanLimit, taken: list[int]) -> int | None:
     """Tokens inside the span by a reading of our own; None if it did not begin."""
     start = 0 if limit.inside else None
-    for at in range(len(taken) + 1):
-        if start is None and any(
-            tuple(taken[max(0, at - len(begin)) : at]) == begin for begin in limit.begin
-        ):
-            start = at
+    if start is None:
+        start = next((len(begin) for begin in limit.begin if tuple(taken[: len(begin)]) == begin), None)
     if start is None:
         return None
     for at in range(start, len(taken)):

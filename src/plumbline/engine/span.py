@@ -84,11 +84,12 @@ class SpanMatcher:
             return None
         end = self._limit.end
         spent = len(self._taken) - self._start
-        # The end itself is not a part of what is bounded: it begins when the last allowed token has been taken, or
-        # goes on where the model has begun it.
+        if spent < self._limit.max_tokens:
+            return None
+        # Where the model has begun the end by itself it goes on with it.
         begun = next(
             size
             for size in range(min(len(end) - 1, spent), -1, -1)
             if not size or tuple(self._taken[-size:]) == end[:size]
         )
-        return end[begun] if spent - begun >= self._limit.max_tokens else None
+        return end[begun]
