@@ -30,8 +30,9 @@ from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usa
 from plumbline.forms.promise import Promises
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
+from plumbline.text.shorten import droppable_ends, without_oldest
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import ChatPrompt, Message, Turn
+from plumbline.turn import ChatPrompt, Turn
 
 __all__ = [
     "AbortedError",
@@ -136,7 +137,8 @@ class Road:
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
         turn = self._bounded(turn, inside=inside)
-        grammar = await self._promises.grammar(turn, ids, inside=inside)
+        ended = speaks and self.speech is not None and self.speech.has_ended(ids)
+        grammar = await self._promises.grammar(turn, inside=inside, ended=ended)
         return PreparedTurn(turn, tuple(ids), grammar, inside)
 
     def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
@@ -167,12 +169,12 @@ class Road:
         """
         if not isinstance(turn.prompt, ChatPrompt):
             return None
-        ends = _ends_of_droppable(turn.prompt.messages)
+        ends = droppable_ends(turn.prompt.messages)
         best: tuple[Turn, list[int]] | None = None
         low, high = 0, len(ends)
         while low < high:
             middle = (low + high) // 2
-            shorter = _without_oldest(turn, turn.prompt, ends[middle])
+            shorter = msgspec.structs.replace(turn, prompt=without_oldest(turn.prompt, ends[middle]))
             ids = await self._token_ids(shorter)
             if len(ids) > room:
                 low = middle + 1
@@ -386,30 +388,3 @@ def _raise_if_failed(chunk: TokenChunk) -> None:
         raise failed(chunk.error or "The engine failed.")
     if chunk.finish_reason == "abort":
         raise AbortedError("The server is shutting down.")
-
-
-def _ends_of_droppable(messages: Sequence[Message]) -> list[int]:
-    """Where the messages that may go from the front end (R-18): never instructions, never the last message.
-
-    What stays begins with a user's message, because templates that want turns to alternate refuse an assistant in
-    front. Only if the last question itself has to go, with what was called and found since, may an assistant's message
-    be the first. A tool result goes together with the call that it answers: templates refuse one without the other.
-    """
-    last_question = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
-    return [
-        index
-        for index in range(1, len(messages))
-        if (messages[index].role == "user" or (index > last_question and messages[index].role != "tool"))
-        and messages[index - 1].role not in _INSTRUCTIONS
-    ]
-
-
-def _without_oldest(turn: Turn, prompt: ChatPrompt, end: int) -> Turn:
-    """The turn without the messages before `end` that are no instructions."""
-    kept = tuple(message for message in prompt.messages[:end] if message.role in _INSTRUCTIONS)
-    return msgspec.structs.replace(
-        turn, prompt=msgspec.structs.replace(prompt, messages=kept + prompt.messages[end:])
-    )
-
-
-_INSTRUCTIONS = ("system", "developer")

@@ -140,3 +140,28 @@ def test_a_switch_names_the_variables_of_its_template(
         on=(("t", True),), off=(("t", False),), effort="e", efforts=("low", "high", "max"), budget="b"
     )
     assert switch.variables(effort, budget) == variables
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "control", "prompt", "ended"),
+    [
+        ("qwen3", ["<think>", "</think>"], "<think>\n\n</think>\n\n", True),
+        ("qwen3", ["<think>", "</think>"], "<think>\n", False),
+        ("qwen3", ["<think>", "</think>"], "</think>\n\nHello", False),
+        ("deepseek_r1", ["<think>", "</think>"], "<think></think>", True),
+        ("qwen3", [], "<think>\n\n</think>\n\n", True),
+    ],
+)
+def test_whether_the_prompt_has_ended_the_thinking(
+    reasoning: str, control: list[str], prompt: str, ended: bool
+) -> None:
+    vocabulary = Vocabulary(*control)
+    speech = vocabulary.speech("hermes", reasoning)
+    assert speech.has_ended(vocabulary.encode(prompt)) is ended
+    assert not (ended and speech.starts_inside(vocabulary.encode(prompt)))
+
+
+def test_text_that_looks_like_the_end_of_a_thinking_ends_none() -> None:
+    vocabulary = Vocabulary("<think>", "</think>")
+    speech = vocabulary.speech("hermes", "qwen3")
+    assert not speech.has_ended([*vocabulary.encode("<think>"), *b"</think>"])

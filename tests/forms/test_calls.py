@@ -163,6 +163,7 @@ def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bo
     """A schema does not suppress the thinking, and does not hold it either."""
     reasoning = REASONING_DIALECTS[name]
     found = speech(TOOL_DIALECTS["harmony"] if name == "harmony" else None, reasoning)
+    inside = inside or reasoning.starts_inside
     schema = {
         "type": "object",
         "properties": {"a": {"type": "boolean"}},
@@ -175,11 +176,11 @@ def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bo
         text = sampled(grammar, seed, limit=30, most=500)
         if text is None or reasoning.append:
             continue
-        folded, _ = read(found, text, inside=inside or reasoning.starts_inside)
+        folded, _ = read(found, text, inside=inside)
         said = "".join(part[1] for part in folded if part[0] == "text")
         assert jsonschema_rs.is_valid(schema, json.loads(said)), text
     thought = "What now? {not json} I know."
-    opening = "" if inside or reasoning.starts_inside else reasoning.open[0]
+    opening = "" if inside else reasoning.open[0]
     gap = "<|start|>assistant<|channel|>final<|message|>" if name == "harmony" else reasoning.after_close
     whole = f"{opening}{thought}{reasoning.close[0]}{gap}" + '{"a": true}'
     assert accepts(grammar, whole)

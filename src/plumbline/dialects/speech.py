@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plumbline.dialects.api import IdStyle, NewId
@@ -19,6 +19,8 @@ __all__ = ["Speech"]
 
 _LOOK_BACK = 8192
 """How many tokens from the end of a prompt are looked at for an open thinking."""
+_LAST = 64
+"""Tokens that a marker which is plain text, and white space after it, have room in."""
 _LETTERS = string.ascii_letters + string.digits
 _MAX_ID = 64
 
@@ -47,6 +49,11 @@ class Speech:
         self._table = table
         self._markup = Markup(chosen.tool, chosen.reasoning)
         self._without_tools = Markup(None, chosen.reasoning)
+        template = chosen.template
+        self._shown = self._among_added(self._markup.markers if template is None else template.markers)
+        self._shown_without_tools = (
+            self._among_added(self._without_tools.markers) if template is None else self._shown
+        )
         self._harmony = "harmony" in (
             chosen.tool.reader if chosen.tool is not None else "",
             chosen.reasoning.reader if chosen.reasoning is not None else "",
@@ -54,11 +61,9 @@ class Speech:
 
     def shown_ids(self, *, calls: bool) -> frozenset[int]:
         """The control tokens that the parser has to see: they are markers of the dialect, or parts of one."""
-        template = self.chosen.template
-        if template is not None:
-            markers = template.markers
-        else:
-            markers = (self._markup if calls else self._without_tools).markers
+        return self._shown if calls else self._shown_without_tools
+
+    def _among_added(self, markers: Iterable[str]) -> frozenset[int]:
         written = "\n".join(markers)
         return frozenset(token_id for text, token_id in self._added.items() if text and text in written)
 
@@ -84,10 +89,29 @@ class Speech:
                 if token_id in self._special_ids:
                     break
             return reasoning.starts_inside
-        last = b"".join(self._table[token_id] for token_id in tail[-64:]).decode("utf-8", "replace").rstrip()
+        last = self._text(tail[-_LAST:])
         if last.endswith((*reasoning.open, *reasoning.close)):
             return last.endswith(reasoning.open)
         return reasoning.starts_inside
+
+    def has_ended(self, prompt_token_ids: Sequence[int]) -> bool:
+        """Whether the prompt ends with the end of a thinking, as templates write it where they turn thinking off.
+
+        As in `starts_inside`, a marker that is a token of its own is not taken from text that looks like it.
+        """
+        reasoning = self.chosen.reasoning
+        if reasoning is None:
+            return False
+        tail = prompt_token_ids[-_LAST:]
+        closes = {self._added[text] for text in reasoning.close if text in self._added}
+        if closes:
+            solid = (token_id for token_id in reversed(tail) if self._table[token_id].strip())
+            return next(solid, None) in closes
+        return self._text(tail).endswith(reasoning.close)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens without white space at its end."""
+        return b"".join(self._table[token_id] for token_id in token_ids).decode("utf-8", "replace").rstrip()
 
     def thinking(self) -> tuple[tuple[str, ...], str] | None:
         """The texts that begin the thinking, and the one that ends it; None if the model's is not known."""

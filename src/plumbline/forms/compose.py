@@ -137,7 +137,7 @@ def _after_thinking(builder: GrammarBuilder, dialects: Chosen, body: str, *, ins
     # Where a call ends the thinking by itself, one that begins in there would be a call that nobody holds.
     without = markers(dialects.tool) if reasoning.call_ends and dialects.tool is not None else []
     closed = builder.sequence([builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning)])
-    if inside or reasoning.starts_inside:
+    if inside:
         return builder.sequence([closed, body])
     opened = builder.sequence([builder.choice(map(builder.literal, reasoning.open)), closed])
     return builder.sequence([builder.optional(opened), body])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from plumbline.dialects.registry import Chosen
 from plumbline.engine.api import Engine, RefusedRequestError
@@ -14,9 +13,6 @@ from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Turn
 
 __all__ = ["Promises"]
-
-_LAST = 32
-"""Tokens from the end of a prompt that the end of a thinking, spelled out, and white space after it have room in."""
 
 
 class Promises:
@@ -33,20 +29,20 @@ class Promises:
         self._tokenizer = tokenizer
         self._dialects = dialects
 
-    async def grammar(self, turn: Turn, prompt_token_ids: Sequence[int], *, inside: bool) -> str | None:
+    async def grammar(self, turn: Turn, *, inside: bool, ended: bool) -> str | None:
         """The grammar of the turn's answers; None if nothing is promised.
 
         Args:
             turn: the turn.
-            prompt_token_ids: its prompt.
             inside: generation starts inside the thinking.
+            ended: the prompt has ended the thinking.
 
         Raises:
             FormError: what is promised cannot be held; the text says why, and for which tool.
         """
         # A message that is continued has begun with its text, so there is no thinking before what is promised.
         continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
-        thought = not inside and (continues or self._has_thought(prompt_token_ids))
+        thought = not inside and (continues or ended)
         grammar = await asyncio.to_thread(self._composed, turn, inside=inside, thought=thought)
         if grammar is None:
             return None
@@ -79,13 +75,6 @@ class Promises:
                 if not await self._compiles(builder.build(builder.json(tool.parameters))):
                     return tool.name
         return None
-
-    def _has_thought(self, prompt_token_ids: Sequence[int]) -> bool:
-        """Whether the prompt ends with the end of a thinking."""
-        reasoning = None if self._dialects is None else self._dialects.reasoning
-        if reasoning is None:
-            return False
-        return self._tokenizer.decode(prompt_token_ids[-_LAST:]).rstrip().endswith(reasoning.close)
 
     def _composed(self, turn: Turn, *, inside: bool, thought: bool, loose: bool = False) -> str | None:
         prompt = turn.prompt

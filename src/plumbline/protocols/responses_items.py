@@ -170,34 +170,21 @@ class CallItem(OpenItem):
     def finished(self, status: ItemStatus) -> OutputItem:
         return self._item(self.text, status)
 
-    def _item(self, arguments: str, status: ItemStatus) -> FunctionToolCallResource:
+    def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return FunctionToolCallResource(
-            id=self.id, call_id=self._start.id, name=self._start.name, arguments=arguments, status=status
+            id=self.id, call_id=self._start.id, name=self._start.name, arguments=text, status=status
         )
 
 
-class CustomCallItem(OpenItem):
+class CustomCallItem(CallItem):
     """A call of a custom tool (TOOL-14): its text is the input."""
 
     prefix = "ctc_"
-
-    def __init__(self, start: ToolCallStart) -> None:
-        super().__init__()
-        self._start = start
-
-    def added(self) -> OutputItem:
-        return self._item("", "in_progress")
-
-    def part(self, *, empty: bool) -> None:
-        return None
 
     def done_event(self, index: int) -> ResponseStreamEvent:
         return ResponseCustomToolCallInputDoneEvent(
             sequence_number=0, item_id=self.id, output_index=index, input=self.text
         )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return self._item(self.text, status)
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return CustomToolCallResource(
