@@ -55,8 +55,12 @@ def redacted_url(url: str) -> str:
 
 def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
     """The transcript as it may be written: credentials of its headers, and these wherever they stand, are covered."""
-    exchanges = [_exchange(exchange, tuple(secrets)) for exchange in transcript.exchanges]
-    return msgspec.structs.replace(transcript, exchanges=exchanges)
+    known = tuple(secrets)
+    exchanges, *again = (
+        [_exchange(exchange, known) for exchange in attempt]
+        for attempt in (transcript.exchanges, *transcript.again)
+    )
+    return msgspec.structs.replace(transcript, exchanges=exchanges, again=again)
 
 
 def _exchange(exchange: Exchange, secrets: tuple[str, ...]) -> Exchange:

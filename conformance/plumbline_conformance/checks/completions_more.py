@@ -199,19 +199,19 @@ def _said(seen: Transcript) -> tuple[str, str, str]:
     return word, plain[: plain.find(word)], plain
 
 
-def _cut(found: Any, seen: Transcript) -> Iterator[Problem]:
+def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
     _, wanted, _ = _said(seen)
     if not isinstance(found, str) or found == wanted:
         return
     if not found.startswith(wanted) and not wanted.startswith(found):
         raise Inconclusive("the same request was answered differently each time")
-    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text")
+    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=place)
 
 
 @check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20", "CMP-09")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    yield from _cut(_first(at(seen, 1)).get("text"), seen)
+    yield from _cut(_first(at(seen, 1)).get("text"), seen, 1)
 
 
 @check(
@@ -219,7 +219,7 @@ def stop_prefix(seen: Transcript) -> Iterator[Problem]:
 )
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    yield from _cut(_text(_streamed(seen, 2)), seen)
+    yield from _cut(_text(_streamed(seen, 2)), seen, 2)
 
 
 @check("completions/stop/stream-shape", "Send chunks as the contract says", "CMP-08")

@@ -15,7 +15,18 @@ from plumbline_conformance.contract import event_schemas
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["NEEDS", "asking", "events", "items", "outputs", "pair", "response"]
+__all__ = [
+    "NEEDS",
+    "asking",
+    "events",
+    "items",
+    "life",
+    "outputs",
+    "pair",
+    "response",
+    "shapes",
+    "snapshots",
+]
 
 NEEDS = ("responses",)
 Body = Callable[[Target], dict[str, object]]
@@ -54,7 +65,7 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
 
     @check(f"{slug}/event-shapes", "Send events as the contract says", "RS-17")
     def event_shapes(seen: Transcript) -> Iterator[Problem]:
-        yield from shapes(stream_of(seen))
+        yield from shapes(events(stream_of(seen)))
 
     @check(
         f"{slug}/lifecycle",
@@ -63,7 +74,7 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
         "RS-02",
     )
     def lifecycle(seen: Transcript) -> Iterator[Problem]:
-        yield from life(stream_of(seen))
+        yield from life(events(stream_of(seen)))
 
     @check(
         f"{slug}/nesting", "Open, fill and close items and parts in order", "RS-07", "RS-05", "RS-06", "RS-08"
@@ -78,8 +89,8 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
         yield from sums(events(stream_of(seen)))
 
     @check(f"{slug}/snapshots", "Say the same of the response in all its snapshots", "RS-03", "RS-04")
-    def snapshots(seen: Transcript) -> Iterator[Problem]:
-        yield from _snapshots(events(stream_of(seen)))
+    def of_snapshots(seen: Transcript) -> Iterator[Problem]:
+        yield from snapshots(events(stream_of(seen)))
 
     @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
@@ -123,9 +134,9 @@ def _steady(value: Any) -> Any:
     return value
 
 
-def shapes(exchange: Exchange) -> Iterator[Problem]:
+def shapes(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """RS-17: every event by its own schema; types with a colon are extensions, and marked as such."""
-    for number, event in enumerate(events(exchange)):
+    for number, event in enumerate(found):
         kind = event.get("type")
         if isinstance(kind, str) and ":" in kind:
             continue
@@ -133,9 +144,8 @@ def shapes(exchange: Exchange) -> Iterator[Problem]:
         yield from violations(known or "ResponseStreamEvent", event, f"event {number}, ")
 
 
-def life(exchange: Exchange) -> Iterator[Problem]:
+def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """RS-01, RS-02."""
-    found = events(exchange)
     kinds = [event.get("type") for event in found]
     if kinds[:1] != ["response.created"]:
         yield Problem(expected="response.created", actual=repr(kinds[:1]), pointer="event 0")
@@ -149,7 +159,8 @@ def life(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
 
 
-def _snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
+def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-03, RS-04: of one response, empty at first and as its event says at the end."""
     held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
         values = {repr(snapshot.get(key)) for _, snapshot in held}
