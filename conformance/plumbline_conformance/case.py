@@ -22,7 +22,10 @@ __all__ = [
     "Broken",
     "Capability",
     "Check",
+    "Form",
     "Inconclusive",
+    "Law",
+    "NotAsked",
     "Problem",
     "Rejected",
     "Request",
@@ -97,6 +100,10 @@ class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
     """The transcript does not show what this check looks at, through no fault of the server."""
 
 
+class NotAsked(Inconclusive):
+    """The request does not ask for what a law is about. Of other people's traffic that is not worth a word."""
+
+
 class Rejected(Exception):  # noqa: N818 - it is a verdict, not an error
     """The server refused the request, which is an honest answer wherever the feature is optional."""
 
@@ -144,6 +151,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Judge = Callable[[Transcript], Iterator[Problem]]
+Law = Callable[[Exchange], Iterator[Problem]]
+"""What holds of one exchange, whoever asked: it reads off the request what it has to know of it."""
+
+
+Form = Literal["", "whole", "stream", "either", "refusal"]
+"""Answers in one piece, streams, both, or what was refused."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +172,12 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     judge: Judge
     sampled: bool = False
     """Whether another draw of the model may keep the rule that this one broke, so that it is worth further attempts."""
+    law: Law | None = None
+    """Where the check looks at one exchange alone: what it says of that exchange, or of any that asks for as much."""
+    place: int = 0
+    """Of a law: which exchange of the scenario it looks at."""
+    of: Form = ""
+    """Of a law: which exchanges it holds of."""
 
 
 CAPABILITIES: dict[str, Capability] = {}
@@ -192,7 +211,15 @@ def scenario(
     return register
 
 
-def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callable[[Judge], Judge]:
+def check(
+    slug: str,
+    title: str,
+    *observed: str,
+    milder: bool = False,
+    law: Law | None = None,
+    place: int = 0,
+    of: Form = "",
+) -> Callable[[Judge], Judge]:
     """Register a check of the scenario that its id begins with.
 
     Args:
@@ -200,6 +227,9 @@ def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callab
         title: an imperative sentence.
         observed: the rules; the first one gives the level.
         milder: a SHOULD although the rule is a MUST, for rules on which servers of good repute disagree.
+        law: what it says of one exchange, if that is all it looks at.
+        place: of a law, which exchange of the scenario.
+        of: of a law, which exchanges it holds of.
     """
     level = rules()[observed[0]]["level"].removesuffix(" NOT")
 
@@ -213,6 +243,9 @@ def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callab
             rules=observed,
             judge=judge,
             sampled=observed[0] in SAMPLED,
+            law=law,
+            place=place,
+            of=of,
         )
         return judge
 

@@ -158,7 +158,7 @@ def _judge_watched(
 ) -> int:
     tally = Tally()
     for seen in found.transcripts:
-        tally.add(seen, judge_live(seen))
+        tally.add(seen, judge_live(seen.last))
     findings = [finding for finding in tally.findings() if finding.check in wanted]
     return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
 

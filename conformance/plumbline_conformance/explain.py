@@ -39,7 +39,7 @@ def _check(found: Check) -> Iterator[str]:
         yield "The check asks for less than its rule, because servers of good repute disagree on it."
     if found.sampled:
         yield "Another draw of the model may keep the rule: where it is broken, the scenario is asked again."
-    said = inspect.getdoc(found.judge)
+    said = inspect.getdoc(found.law or found.judge)
     if said:
         yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
     yield ""

@@ -10,10 +10,10 @@ import msgspec
 from plumbline_conformance.budget import Budget, Purse, TooDear
 from plumbline_conformance.case import CAPABILITIES, Request, Scenario, Target
 from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding, Verdict, judge, judge_one, worth_repeating
+from plumbline_conformance.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.wire import Conversation, conversations, exchange_of, sender
 
-__all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_one", "record", "sender"]
+__all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
 
 Steps = Generator[Request, Exchange, str | None]
 

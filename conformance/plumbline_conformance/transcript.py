@@ -27,6 +27,11 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     error: str | None = None
 
     @cached_property
+    def request_json(self) -> Any:
+        """What was asked, as JSON, or None if it is none."""
+        return load_json(self.request_body)
+
+    @cached_property
     def body(self) -> bytes:
         """All bytes of the response."""
         return b"".join(frame for _, frame in self.frames)

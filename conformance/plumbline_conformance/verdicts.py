@@ -6,6 +6,7 @@ what the model draws. Checks of such rules are folded over all attempts, the oth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
@@ -16,14 +17,16 @@ from plumbline_conformance.case import (
     Broken,
     Check,
     Inconclusive,
+    NotAsked,
     Problem,
     Rejected,
     Untestable,
 )
+from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.noticing import Notice, noticed
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "judge", "judge_one", "worth_repeating"]
+__all__ = ["Finding", "Verdict", "judge", "judge_law", "worth_repeating"]
 
 Verdict = Literal[
     "pass", "fail", "warn", "flaky", "rejected", "untestable", "inconclusive", "skipped", "error"
@@ -64,9 +67,21 @@ def judge(transcript: Transcript) -> list[Finding]:
     ]
 
 
-def judge_one(found: Check, transcript: Transcript) -> Finding:
-    """Apply one check to a transcript, of whatever scenario. Never raises."""
-    return _apply(found, transcript)
+def judge_law(found: Check, exchange: Exchange) -> Finding | None:
+    """Apply a law to an exchange, whoever asked for it; None where it was not asked for what the law is about."""
+    meant = True
+
+    def claim(seen: Transcript) -> Iterator[Problem]:
+        nonlocal meant
+        assert found.law is not None
+        try:
+            yield from found.law(seen.last if found.of == "refusal" else accepted(seen.last))
+        except NotAsked:
+            meant = False
+
+    seen = Transcript(scenario=found.id.rsplit("/", 1)[0], exchanges=[exchange])
+    finding = _apply(msgspec.structs.replace(found, judge=claim), seen)
+    return finding if meant else None
 
 
 def worth_repeating(transcript: Transcript) -> list[str]:

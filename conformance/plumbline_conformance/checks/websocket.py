@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import BUSY, answered, at, envelope
+from plumbline_conformance.case import (
+    Broken,
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    check,
+    scenario,
+)
+from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal
 from plumbline_conformance.checks.items import Items, sums
 from plumbline_conformance.checks.responses_laws import asking, life, shapes, snapshots
 from plumbline_conformance.sockets import CLOSED
@@ -37,8 +46,9 @@ def said(exchange: Exchange) -> list[dict[str, Any]]:
     if exchange.error is not None and not exchange.error.startswith(CLOSED):
         raise Inconclusive(exchange.error)
     if exchange.status != 101:
-        if exchange.status in BUSY or exchange.status == 0:
-            raise Inconclusive(f"no WebSocket this time: status {exchange.status}")
+        answered(exchange)
+        if 400 <= exchange.status < 500 or exchange.status == 501:
+            raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
         raise Broken(Problem(expected="a WebSocket", actual=f"status {exchange.status}", pointer="status"))
     if exchange.error is not None:
         raise Broken(Problem(expected="the end of the turn", actual=exchange.error, pointer="the connection"))
@@ -100,7 +110,7 @@ def wrong_key(target: Target) -> Steps:
 @check("websocket/key/refused", "Refuse the handshake of a wrong key", "HTTP-06", "WS-01")
 def key_refused(seen: Transcript) -> Iterator[Problem]:
     found = at(seen, 0)
-    if found.status == 0 or found.status in BUSY:
+    if found.status == 0 or found.status in BUSY or found.error is not None:
         raise Inconclusive(found.error or f"the server was busy: status {found.status}")
     if found.status not in (401, 403):
         yield Problem(expected="status 401", actual=f"status {found.status}", pointer="status")
