@@ -22,6 +22,7 @@ from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
+from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.matrix import NotComparable, matrix_html, matrix_markdown, matrix_of
 from plumbline_conformance.reports.model import Report, UnreadableReport, read_report
 from plumbline_conformance.reports.text import printable
@@ -34,6 +35,7 @@ __all__ = [
     "console",
     "run_check",
     "run_explain",
+    "run_export",
     "run_fuzz",
     "run_judge",
     "run_list",
@@ -151,6 +153,20 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
     if not findings:
         return _cannot(out, "Nothing in the recording is what these checks look at.")
     return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline)
+
+
+def run_export(path: Path, har_file: Path | None) -> int:
+    """Write a recording as HAR, which says less than it and is read by more."""
+    out = console()
+    try:
+        text = har(read_recording(path))
+        if har_file is not None:
+            har_file.write_text(text, "utf-8")
+    except (UnreadableRecording, OSError) as error:
+        return _cannot(out, str(error))
+    if har_file is None:
+        print(text, end="")
+    return 0
 
 
 def _judge_watched(
