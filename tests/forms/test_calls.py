@@ -304,7 +304,7 @@ def test_the_input_of_a_custom_tool_has_its_form() -> None:
     assert grammar is not None
     assert accepts(grammar, '<tool_call>\n{"name": "c", "arguments": {"input": "abc\\"\\n"}}\n</tool_call>')
     assert not accepts(grammar, '<tool_call>\n{"name": "c", "arguments": {"input": "abc"}}\n</tool_call>')
-    lark = Tool(name="c", custom=True, parameters={}, input_format=LarkFormat("start: /a/"))
+    lark = Tool(name="c", custom=True, parameters={}, input_format=LarkFormat("start: <special>"))
     with pytest.raises(FormError) as caught:
         compose(builder(), tools=(lark,), choice=ToolChoice(mode="required"), dialects=chosen)
     assert caught.value.tool == "c"

@@ -182,7 +182,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             known = schema if isinstance(schema, Mapping) else {}
             options = [known["const"]] if "const" in known else known.get("enum")
             if not isinstance(options, list):
-                return grammar.until(after)
+                nullable = not self.typed and allowed_types(schema, root) == {"string", "null"}
+                return grammar.raw_text(known, after, self.end, or_null=nullable)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
         if types and types != allowed_types(schema, root):

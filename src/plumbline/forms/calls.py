@@ -12,7 +12,8 @@ from plumbline.dialects.harmony import HarmonyForm
 from plumbline.dialects.tagged import TaggedCall
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
-from plumbline.turn import LarkFormat, RegexFormat, Tool
+from plumbline.forms.raw_text import INPUT_FORM
+from plumbline.turn import Tool
 
 __all__ = ["calls", "markers", "text_with_calls"]
 
@@ -257,16 +258,8 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 def _input_schema(tool: Tool) -> Mapping[str, Any]:
     """A custom tool's arguments: its input is the one string `input` (TOOL-14)."""
     text: dict[str, Any] = {"type": "string"}
-    match tool.input_format:
-        case RegexFormat(pattern=pattern):
-            text["pattern"] = f"^(?:{pattern})$"
-        case LarkFormat():
-            raise FormError(
-                f"The input of the custom tool '{tool.name}' has a Lark grammar, which cannot be held inside of the "
-                "JSON string that it is written in. Use a regex."
-            )
-        case None:
-            pass
+    if tool.input_format is not None:
+        text[INPUT_FORM] = tool.input_format
     return {
         "type": "object",
         "properties": {"input": text},
