@@ -27,7 +27,7 @@ from plumbline.engine.api import (
     TokenLogprob,
 )
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
-from plumbline.forms.promise import Promises
+from plumbline.forms.promise import Promise, Promises
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.shorten import droppable_ends, without_oldest
@@ -90,7 +90,7 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
-    grammar: str | None = None
+    promise: Promise
     """What every choice of the answer is held to; the engine has compiled it."""
     inside_reasoning: bool = False
     """Generation starts inside the model's thinking."""
@@ -138,8 +138,8 @@ class Road:
         inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
         turn = self._bounded(turn, inside=inside)
         ended = speaks and self.speech is not None and self.speech.has_ended(ids)
-        grammar = await self._promises.grammar(turn, inside=inside, ended=ended)
-        return PreparedTurn(turn, tuple(ids), grammar, inside)
+        promise = await self._promises.grammar(turn, inside=inside, ended=ended)
+        return PreparedTurn(turn, tuple(ids), promise, inside)
 
     def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
         """The turn with its budget for thinking in the engine's terms."""
@@ -193,6 +193,8 @@ class Road:
             AbortedError: the server is shutting down.
             EngineFullError, EngineClosedError, RefusedRequestError: from the engine, before the first event.
         """
+        for warning in prepared.promise.warnings:
+            _log.warning("request %s: %s", request_id, warning)
         count = prepared.turn.num_choices
         if count == 1:
             async with aclosing(self._choice(prepared, request_id, 0)) as events:
@@ -318,11 +320,12 @@ class Road:
             prompt_token_ids=prepared.prompt_token_ids,
             earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
             logprobs=prepared.turn.sampling.logprobs is not None,
+            unread=prepared.promise.unread,
         )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
-        if prepared.grammar is not None and sampling.max_tokens != 0:
-            sampling = msgspec.structs.replace(sampling, grammar=prepared.grammar)
+        if prepared.promise.grammar is not None and sampling.max_tokens != 0:
+            sampling = msgspec.structs.replace(sampling, grammar=prepared.promise.grammar)
         return GenerateRequest(
             request_id=request_id,
             prompt_token_ids=prepared.prompt_token_ids,

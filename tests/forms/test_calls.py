@@ -316,7 +316,7 @@ def test_tools_that_are_not_strict_give_way_and_strict_ones_do_not() -> None:
     required = ToolChoice(mode="required")
     for strict, held in ((False, True), (True, False)):
         tools = (Tool(name="f", parameters=unheld, strict=strict),)
-        loose = compose(builder(), tools=tools, choice=required, dialects=chosen, loose=True)
+        loose = compose(builder(), tools=tools, choice=required, dialects=chosen, loose=["f"])
         assert loose is not None
         if not held:
             with pytest.raises(Exception, match="not"):

@@ -7,11 +7,12 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.api import IdStyle, NewId
+from plumbline.dialects.api import IdStyle, NewId, Unread
 from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.harmony import is_inside as harmony_is_inside
 from plumbline.dialects.markup import Markup
 from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.promised import PromisedHarmonyParser, PromisedTextParser
 from plumbline.dialects.registry import Chosen
 from plumbline.dialects.response_template import ResponseTemplateParser
 
@@ -126,6 +127,7 @@ class Speech:
         prompt_token_ids: Sequence[int] = (),
         earlier_calls: int = 0,
         logprobs: bool = False,
+        unread: Unread | None = None,
     ) -> DialectParser | None:
         """What reads one choice; None if there is nothing to read in it, because all of it is text.
 
@@ -135,7 +137,10 @@ class Speech:
             prompt_token_ids: the prompt; a response template looks at what it has begun.
             earlier_calls: how many calls the conversation has had.
             logprobs: the deltas will carry logprobs.
+            unread: what of the answer has a promised form, and is text whatever it looks like.
         """
+        if unread == "all":
+            return None
         if self.chosen.template is not None:
             return ResponseTemplateParser(
                 self.chosen.template,
@@ -149,6 +154,11 @@ class Speech:
             return None
         markup = self._without_tools if tool is None else self._markup
         new_id = _ids("call" if tool is None else tool.ids, earlier_calls)
+        if unread is not None:
+            if self._harmony:
+                return PromisedHarmonyParser(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
+            exact = unread == "after the gap"
+            return PromisedTextParser(markup, inside=inside, new_id=new_id, exact=exact, logprobs=logprobs)
         kind = HarmonyParser if self._harmony else DialectParser
         return kind(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from plumbline.dialects.api import Form, Section, ToolDialect
@@ -24,7 +24,7 @@ def calls(
     tools: Sequence[Tool],
     *,
     parallel: bool,
-    loose: bool = False,
+    loose: Collection[str] = (),
 ) -> str:
     """At least one call of these tools and nothing else; exactly one if not `parallel`.
 
@@ -33,7 +33,8 @@ def calls(
         dialect: how the model writes calls.
         tools: the tools that may be called; at least one.
         parallel: several calls may follow each other.
-        loose: arguments of tools that are not strict keep the names and types of their schema, and no more of it.
+        loose: names of tools whose arguments keep the names and types of their schema, and no more of it; strict tools
+            stay as they are.
 
     Raises:
         FormError: a schema or the form of a custom tool's input cannot be held.
@@ -58,7 +59,7 @@ def text_with_calls(
     tools: Sequence[Tool],
     *,
     parallel: bool,
-    loose: bool = False,
+    loose: Collection[str] = (),
 ) -> str:
     """Free text in which what begins as a call goes on as a call of these tools.
 
@@ -100,11 +101,11 @@ def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     return builder.choice([form, builder.optional(builder.text(without=markers(dialect), not_first=starts))])
 
 
-def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: bool) -> str:
+def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: Collection[str]) -> str:
     found: list[str] = []
     for tool in tools:
         try:
-            schema = _schema(tool, loose=loose)
+            schema = _schema(tool, loose=tool.name in loose)
             if tool.strict is True and tool.parameters and not isinstance(section.form, _JSON_FORMS):
                 schema = _spelled(section.form, schema)
             found.append(section.form.grammar(builder, tool.name, schema))
