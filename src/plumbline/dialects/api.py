@@ -44,8 +44,8 @@ NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
 
 Unread = Literal["all", "after thinking", "after the gap"]
-"""What of an answer has a promised form, and so is text whatever it looks like: all of it, what follows the thinking and
-white space after it, or what follows the thinking and exactly the gap that the dialect writes."""
+"""What of an answer has a promised form, and so is text whatever it looks like: all of it, what follows the thinking
+and white space after it, or what follows the thinking and exactly the gap that the dialect writes."""
 
 
 class Call(msgspec.Struct, frozen=True):

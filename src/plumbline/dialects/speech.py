@@ -68,12 +68,12 @@ class Speech:
         written = "\n".join(markers)
         return frozenset(token_id for text, token_id in self._added.items() if text and text in written)
 
-    def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
+    def starts_inside(self, prompt_token_ids: Sequence[int], *, begun: bool = False) -> bool:
         """Whether the answer begins inside the model's thinking.
 
         A marker that is a token of its own is looked for among the ids, where text that a user has written cannot be
         taken for it. One that is plain text counts only as the very end of the prompt, which the template writes.
-        Where the prompt has no marker, the dialect says what its models do.
+        Where the prompt has no marker, the dialect says what its models do, unless the message has `begun` without one.
         """
         reasoning = self.chosen.reasoning
         if reasoning is None:
@@ -89,11 +89,16 @@ class Speech:
                     return token_id in opens
                 if token_id in self._special_ids:
                     break
-            return reasoning.starts_inside
+            return reasoning.starts_inside and not begun
         last = self._text(tail[-_LAST:])
         if last.endswith((*reasoning.open, *reasoning.close)):
             return last.endswith(reasoning.open)
-        return reasoning.starts_inside
+        return reasoning.starts_inside and not begun
+
+    def opens_thinking(self, text: str) -> bool:
+        """Whether a message that begins with this text begins with thinking."""
+        reasoning = self.chosen.reasoning
+        return reasoning is not None and text.lstrip().startswith(reasoning.open)
 
     def has_ended(self, prompt_token_ids: Sequence[int]) -> bool:
         """Whether the prompt ends with the end of a thinking, as templates write it where they turn thinking off.
