@@ -170,16 +170,17 @@ class Road:
         """The turn with its budget for thinking in the engine's terms."""
         if turn.thinking_budget is None:
             return turn
-        marks = None if self.speech is None else self.speech.thinking()
-        if marks is None or "span" not in self.engine.info.features:
+        thinking = None if self.speech is None else self.speech.thinking()
+        if self.speech is None or thinking is None or "span" not in self.engine.info.features:
             raise NoThinkingError
-        begins, end = marks
         encode = self.tokenizer.encode_rendered
         span = SpanLimit(
             max_tokens=turn.thinking_budget,
-            begin=tuple(tuple(encode(text)) for text in begins),
-            end=tuple(encode(end)),
+            begin=tuple(tuple(encode(text)) for text in thinking.begin),
+            end=tuple(encode(thinking.end)),
             inside=inside,
+            after=tuple(tuple(encode(text)) for text in thinking.again),
+            blank=self.speech.blank_ids,
         )
         return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, span=span))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from support.laws import EXAMPLES
 from support.speech import cut, fold
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
+from plumbline.dialects.response_template import ResponseTemplate
 from plumbline.dialects.speech import Speech
 from plumbline.events import OutputEvent, TextDelta
 from plumbline.forms.compose import compose, unread_part
@@ -147,3 +149,49 @@ def test_beside_tools_a_choice_that_looks_like_markup_is_refused() -> None:
                 choice=ToolChoice(mode="auto"),
                 dialects=chosen,
             )
+
+
+TEMPLATE: dict[str, Any] = {
+    "start_anchor": "<turn>model\n",
+    "fields": {
+        "thinking": {"open": ["<think>", "<thought>"], "close": "</think>"},
+        "tool_calls": {"open": "<call>", "close": "</call>", "content": "json"},
+        "content": {},
+    },
+}
+
+
+@pytest.mark.parametrize("opening", ["", "<think>\n", "<think>\n\n</think>\n\n"])
+def test_a_form_is_held_where_a_response_template_reads_the_answers(opening: str) -> None:
+    """The template's delimiters are text in a promised text, and its thinking stays thinking."""
+    chosen = Chosen(None, None, template=ResponseTemplate(TEMPLATE))
+    ours = tokenizer()
+    speech = Speech(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+    ids = ours.encode_written("<turn>model\n" + opening)
+    inside, ended = speech.starts_inside(ids), speech.has_ended(ids)
+    assert (inside, ended) == (opening == "<think>\n", "</think>" in opening)
+    choices = ("<call>{}</call>", " yes", "</think>", "no")
+    form = ChoiceFormat(choices)
+    grammar = compose(builder(), output_format=form, dialects=chosen, inside=inside, thought=ended)
+    assert grammar is not None
+    unread = unread_part(form, (), NO_CALLS, chosen, inside=inside, thought=ended)
+    for choice in choices:
+        for thought in (None, "Hm.") if not opening else ("Hm.",) if inside else (None,):
+            before = "" if thought is None else f"{'' if inside else '<thought>'}{thought}</think>\n\n"
+            assert accepts(grammar, before + choice)
+            parser = speech.parser({}, inside=inside, prompt_token_ids=ids, unread=unread)
+            if parser is None:
+                assert ended
+                continue
+            events = [event for piece in cut(before + choice, [3]) for event in parser.push(TextDelta(piece))]
+            folded = fold([*events, *parser.finish("stop")])
+            assert folded == [*([("reasoning", thought)] if thought else []), ("text", choice)]
+    with pytest.raises(FormError, match="no dialect"):
+        compose(builder(), tools=(Tool(name="f"),), choice=ToolChoice(mode="required"), dialects=chosen)
+
+
+def test_a_template_that_says_more_of_the_text_is_refused() -> None:
+    framed = {"start_anchor": "<a>", "fields": {"content": {"open": "<text>", "close": "</text>"}}}
+    chosen = Chosen(None, None, template=ResponseTemplate(framed))
+    with pytest.raises(FormError, match="response template"):
+        compose(builder(), output_format=ChoiceFormat(("a",)), dialects=chosen)

@@ -58,9 +58,13 @@ def compose(
     lazy = _must_be_held(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
         return None
-    dialects = _still_thinking(dialects or _NOTHING, output_format, inside=inside, thought=thought)
+    dialects = _framed(dialects or _NOTHING)
     if dialects.template is not None:
-        raise FormError("Answers that are read by a tokenizer's response template cannot be held to a form.")
+        raise FormError(
+            "This model's answers are read by its tokenizer's response template, which says more of their text than "
+            "that it is text, so it cannot be held to a form."
+        )
+    dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
     form = None if output_format is None else _of_text(builder, output_format, dialects)
     no_calls = not callable_ or (dialects.tool is None and choice.mode == "auto")
     if form is not None and output_format is not None and no_calls:
@@ -91,14 +95,21 @@ def unread_part(
 
     None if nothing is: there is no form of text, or calls may come instead of it.
     """
-    dialects = _still_thinking(dialects or _NOTHING, output_format, inside=inside, thought=thought)
+    dialects = _framed(dialects or _NOTHING)
     if output_format is None or dialects.template is not None:
         return None
+    dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
     if dialects.tool is not None and callable_tools(tools, choice):
         return None
     if dialects.reasoning is None:
         return "all"
     return "after the gap" if _may_begin_with_space(output_format) else "after thinking"
+
+
+def _framed(dialects: Chosen) -> Chosen:
+    """The dialects; a response template that knows thinking and plain text only as the reasoning dialect that it is."""
+    frame = None if dialects.template is None else dialects.template.frame()
+    return dialects if frame is None else Chosen(None, frame.reasoning)
 
 
 def _still_thinking(
