@@ -243,7 +243,7 @@ async def test_a_form_under_the_name_of_another_api_is_refused_with_the_right_na
         for api, extra, param, right in MISPLACED:
             for twist in (
                 {},
-                {"temperature": 1.0, "max_tokens" if api != "responses" else "max_output_tokens": 5.0},
+                {"temperature": 1.0, "max_tokens" if api != "responses" else "max_output_tokens": 50.0},
             ):
                 answer = await server.post(
                     PATHS[api], {"model": "test-model", **BODIES[api], **extra, **twist}

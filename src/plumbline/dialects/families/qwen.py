@@ -87,7 +87,17 @@ TOOLS = (
 REASONING = (
     ReasoningDialect(
         name="qwen3",
-        aliases=("qwen3-thinking", "interns1", "holo2", "mimo", "longcat", "nanbeige", "poolside_v1", "dots", "minicpmv"),
+        aliases=(
+            "qwen3-thinking",
+            "interns1",
+            "holo2",
+            "mimo",
+            "longcat",
+            "nanbeige",
+            "poolside_v1",
+            "dots",
+            "minicpmv",
+        ),
         open=("<think>", "<longcat_think>"),
         close=("</think>", "</longcat_think>"),
         call_ends=True,
