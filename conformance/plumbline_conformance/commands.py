@@ -80,6 +80,7 @@ def run_check(
     """Judge a server."""
     out = console()
     wanted: set[str] = set()
+    transcripts: list[Transcript] = []
     secrets = [target.api_key] if target.api_key else []
     began = time.monotonic()
     try:
@@ -102,18 +103,22 @@ def run_check(
                 if file is not None:
                     file.add(seen)
 
-            transcripts = asyncio.run(
-                record(
-                    scenarios,
-                    target,
-                    concurrency=concurrency,
-                    patience=timeout,
-                    trials=trials,
-                    budget=budget,
-                    wanted=wanted,
-                    ended=ended,
+            async def ask() -> None:
+                transcripts.extend(
+                    await record(
+                        scenarios,
+                        target,
+                        concurrency=concurrency,
+                        patience=timeout,
+                        trials=trials,
+                        budget=budget,
+                        wanted=wanted,
+                        ended=ended,
+                    )
                 )
-            )
+
+            # Not as the coroutine's result, which Python writes out in full when a loop ends, to ask who handles signals.
+            asyncio.run(ask())
     except UnicodeEncodeError:
         return _cannot(out, "The API key cannot be sent: it is not ASCII.")
     except (UnknownChoice, UnreadableBaseline, OSError) as error:
