@@ -117,7 +117,7 @@ def run_check(
                     )
                 )
 
-            # Not as the coroutine's result: Python writes that out in full when a loop ends, to ask who handles signals.
+            # Not as the coroutine's result: Python writes that out in full at the end, to ask who handles signals.
             asyncio.run(ask())
     except UnicodeEncodeError:
         return _cannot(out, "The API key cannot be sent: it is not ASCII.")
