@@ -97,7 +97,8 @@ def _judge(name: str, *, diff: bool) -> str:
     fresh = HOME / f"{name}.jsonl.gz"
     with site.running() as url:
         judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120")
-        status, last = _run(*judged, "--record", str(fresh), "--server", site.title)
+        # Servers that show their source in an error would show where it lies on this machine.
+        status, last = _run(*judged, "--record", str(fresh), "--server", site.title, "--conceal", str(ROOT))
         if status in (2, 3):
             raise RuntimeError(f"the judge ended with status {status}: {last}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)

@@ -85,6 +85,8 @@ PEERS = {
         command=(
             *("python", "-m", "llama_cpp.server", "--model", "{model}.gguf", "--model_alias", "{model}"),
             *("--host", "127.0.0.1", "--port", "{port}", "--n_ctx", "4096"),
+            # By default a request ends the stream of the one before it, and the judge sends several at a time.
+            *("--interrupt_requests", "false"),
         ),
         ready="/v1/models",
         build={"CMAKE_ARGS": "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF"},
@@ -97,8 +99,14 @@ PEERS = {
             *("vllm", "serve", "{model}", "--served-model-name", "{model}"),
             *("--host", "127.0.0.1", "--port", "{port}", "--enforce-eager"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
+            # The parser has to know what the model's template does by itself: it does not think unless it is asked to.
+            *("--default-chat-template-kwargs", '{{"enable_thinking": false}}'),
         ),
-        variables={"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1"},
+        variables={
+            "VLLM_CPU_KVCACHE_SPACE": "2",
+            "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
         alias="vllm",
     ),
 }

@@ -36,6 +36,13 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     checker.add_argument(
+        "--conceal",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what else nobody may read in what is written, such as a path; repeatable",
+    )
+    checker.add_argument(
         "--server", default="", metavar="TEXT", help="what it is, for reports: a name and a version"
     )
     _add_outputs(checker)
@@ -95,6 +102,7 @@ def run_command(arguments: argparse.Namespace) -> int:
                 timeout=arguments.timeout,
                 recording=arguments.record,
                 server=arguments.server,
+                conceal=arguments.conceal,
             )
         case "list" if arguments.rules:
             return commands.run_rules(markdown=arguments.markdown)

@@ -66,11 +66,12 @@ def run_check(
     timeout: float = 60.0,
     recording: Path | None = None,
     server: str = "",
+    conceal: Sequence[str] = (),
 ) -> int:
     """Judge a server."""
     out = console()
     wanted: set[str] = set()
-    secrets = [target.api_key] if target.api_key else []
+    secrets = [*conceal, *([target.api_key] if target.api_key else [])]
     began = time.monotonic()
     try:
         chosen = selection.checks()

@@ -26,6 +26,7 @@ from plumbline_conformance.case import (
     Target,
     Untestable,
 )
+from plumbline_conformance.crashes import said_once
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_one", "record", "sender"]
@@ -54,6 +55,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     problems: list[Problem] = msgspec.field(default_factory=list)
     reason: str | None = None
+    crash: bool = False
+    """The server failed, so that whatever the rule says could not be seen."""
 
 
 async def record(
@@ -141,6 +144,7 @@ def judge(transcript: Transcript) -> list[Finding]:
             findings.append(finding)
             if finding.verdict == "error":
                 stumbled.append(finding)
+    findings = said_once(findings)
     if any(finding.verdict == "fail" for finding in findings):
         # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
         findings = [_forgiven(finding) if finding in stumbled else finding for finding in findings]
@@ -168,7 +172,8 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     except Untestable as reason:
         return Finding(check=found.id, verdict="untestable", reason=str(reason))
     except Broken as broken:
-        problems = [broken.problem]
+        verdict: Verdict = "fail" if found.level == "MUST" else "warn"
+        return Finding(check=found.id, verdict=verdict, problems=[broken.problem], crash=True)
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
         return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
     if not problems:

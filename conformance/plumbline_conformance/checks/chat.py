@@ -104,8 +104,9 @@ def chat_logprobs_alternatives(seen: Transcript) -> Iterator[Problem]:
     choice = _choice(accepted(last(seen)))
     for number, entry in enumerate((choice.get("logprobs") or {}).get("content") or []):
         found = [other["logprob"] for other in entry["top_logprobs"]]
-        # A drawn token outside the best k may be listed after them.
-        if len(found) > 3 or found[:2] != sorted(found[:2], reverse=True) or entry["logprob"] > 0:
+        # A drawn token outside the best k may be listed after them, or before: no document says where it stands.
+        best = found[1:] if found and entry["top_logprobs"][0].get("token") == entry.get("token") else found
+        if len(found) > 3 or best[:2] != sorted(best[:2], reverse=True) or entry["logprob"] > 0:
             where = f"choices[0].logprobs.content[{number}]"
             yield Problem(expected="2 alternatives, descending, at most 0", actual=repr(found), pointer=where)
 
