@@ -13,6 +13,7 @@ from mutations import Event, Mutation, body, chunk, chunks, error, events, heade
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
 from plumbline_conformance.judge import Finding, judge
+from plumbline_conformance.schema import violations
 
 REFUSAL = json.dumps(
     {"error": {"message": "n is not supported", "type": "invalid_request_error", "param": "n", "code": None}}
@@ -342,3 +343,26 @@ def test_the_drawn_token_may_stand_before_the_best() -> None:
     found = {finding.check: finding for finding in judge(changed)}
 
     assert found["chat/logprobs/alternatives"].verdict == "pass", found["chat/logprobs/alternatives"]
+
+
+def test_a_missing_operation_is_accused_once() -> None:
+    def lacking(answer: dict[str, Any]) -> None:
+        answer.clear()
+        answer["detail"] = "Not Found"
+
+    lost = body(lacking, 1)(body(lacking, 2)(transcripts()["models/list"]))
+    found = accused(judge(status(404, 1)(status(404, 2)(lost))))
+
+    assert [finding.check for finding in found] == ["models/list/retrievable"]
+
+
+def test_a_null_inside_of_an_item_is_a_member_left_out() -> None:
+    """Items are choices between schemas: a fault is looked for in the one that they are meant to have."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "status": None}
+    text = {"type": "output_text", "text": "", "annotations": []}
+
+    assert list(violations("OutputItem", thought)) == []
+    assert list(violations("OutputItem", {**thought, "summary": None})) != []
+    assert list(violations("OutputItem", {**thought, "status": "none"})) != []
+    assert list(violations("OutputContent", {**text, "logprobs": []})) == []
+    assert list(violations("OutputContent", {**text, "logprobs": None})) != []
