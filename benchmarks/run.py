@@ -22,6 +22,7 @@ from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
+PEERS = ("transformers", "transformers-cb")
 
 COLUMNS = {
     "micro": {
@@ -46,13 +47,15 @@ COLUMNS = {
         "concurrency": "concurrency",
         "tokens": "tokens",
         "tokens_per_second": "tokens/s",
-        "tokens_per_second_ratio_to_transformers": "ratio",
+        "tokens_per_second_ratio_to_transformers": "to its default",
+        "tokens_per_second_ratio_to_transformers-cb": "to its batching",
         "tokens_per_cpu_second": "tokens/CPU s",
-        "tokens_per_cpu_second_ratio_to_transformers": "ratio",
+        "tokens_per_cpu_second_ratio_to_transformers": "to its default",
+        "tokens_per_cpu_second_ratio_to_transformers-cb": "to its batching",
         "ttft_ms": "TTFT ms",
         "tpot_ms": "TPOT ms",
         "peak_memory_mb": "peak MB",
-        "same_text_as_peer": "same text",
+        "same_text_as_peers": "same text",
     },
 }
 
@@ -77,7 +80,7 @@ def main() -> None:
     if "forms" in parts:
         result["forms"] = [forms.measure(options.model, rounds=options.rounds)]
     if "serving" in parts:
-        names = ["plumbline", *(name for name in ("transformers",) if available(name))]
+        names = ["plumbline", *(name for name in PEERS if available(name))]
         if len(names) == 1:
             print("transformers serve is not installed: no peer in this run", file=sys.stderr)
         result["serving"] = serving.measure(options.model, names, rounds=options.rounds)

@@ -1,8 +1,9 @@
 """Tokens per second and time per output token through HTTP, ours and `transformers serve` in turn on the same folder.
 
-Both servers run at the same time and are measured one after the other, A B A B …, so that a drift of the machine hits
-both. Tokens are what the server's usage says; greedy decoding of the same weights gives both the same work, which is
-checked. CPU time of the whole server process stands beside the wall clock, because it does not depend on neighbours.
+All servers run at the same time and are measured one after the other, A B C A B C …, so that a drift of the machine
+hits all. `transformers serve` is there twice: as it starts by default, and with its continuous batching. Tokens are
+what the server's usage says; greedy decoding of the same weights gives all the same work, which is checked. CPU time
+of the whole server process stands beside the wall clock, because it does not depend on neighbours.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PROMPTS = [
     for start in (1, 2, 3, 5, 8, 11, 13, 17, 20, 22, 25, 27, 30, 31, 34, 36)
 ]
 MAX_TOKENS = 96
+OURS = "plumbline"
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ async def load(server: Server, concurrency: int, requests: int) -> dict[str, Any
 
 
 def measure(folder: Path, names: list[str], *, rounds: int = 5) -> list[dict[str, Any]]:
-    """Rows of medians for concurrency 1, 8 and 32, with the ratio to the first peer."""
+    """Rows of medians for concurrency 1, 8 and 32, with the ratios to each peer."""
     from contextlib import ExitStack
 
     rows: list[dict[str, Any]] = []
@@ -114,7 +116,7 @@ def measure(folder: Path, names: list[str], *, rounds: int = 5) -> list[dict[str
             for _ in range(rounds):
                 for server in servers:
                     runs[server.name].append(asyncio.run(load(server, concurrency, requests)))
-            rows += [_row(server, concurrency, requests, runs, servers[-1].name) for server in servers]
+            rows += [_row(server, concurrency, requests, runs) for server in servers]
         for server in servers:
             for row in rows:
                 if row["server"] == server.name:
@@ -123,21 +125,23 @@ def measure(folder: Path, names: list[str], *, rounds: int = 5) -> list[dict[str
 
 
 def _row(
-    server: Server, concurrency: int, requests: int, runs: dict[str, list[dict[str, Any]]], peer: str
+    server: Server, concurrency: int, requests: int, runs: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    mine, theirs = runs[server.name], runs[peer]
+    mine = runs[server.name]
+    peers = {name: theirs for name, theirs in runs.items() if name != OURS}
     row: dict[str, Any] = {
         "server": server.name,
         "concurrency": concurrency,
         "requests": requests,
         "rounds": len(mine),
-        "same_text_as_peer": mine[0]["texts"] == theirs[0]["texts"],
+        "same_text_as_peers": all(mine[0]["texts"] == theirs[0]["texts"] for theirs in peers.values()),
     }
     for key in ("tokens", "tokens_per_second", "tokens_per_cpu_second", "ttft_ms", "tpot_ms"):
         values = [run[key] for run in mine]
         row[key] = statistics.median(values)
         row[f"{key}_range"] = [min(values), max(values)]
-    for key in ("tokens_per_second", "tokens_per_cpu_second"):
-        ratios = [a[key] / b[key] for a, b in zip(mine, theirs, strict=True)]
-        row[f"{key}_ratio_to_{peer}"] = statistics.median(ratios)
+    for peer, theirs in peers.items():
+        for key in ("tokens_per_second", "tokens_per_cpu_second"):
+            ratios = [a[key] / b[key] for a, b in zip(mine, theirs, strict=True)]
+            row[f"{key}_ratio_to_{peer}"] = statistics.median(ratios)
     return row

@@ -15,10 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.servers import THREADS, free_port, started  # noqa: E402
+from differences import read_run
 from environments import Absent, Environment  # noqa: E402
 from pages import pages  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
@@ -95,19 +98,23 @@ def _judge(name: str, *, diff: bool) -> str:
     site = Site(name, PEERS[name])
     # A run that breaks off leaves the recording of the last one.
     fresh = HOME / f"{name}.jsonl.gz"
+    fresh.unlink(missing_ok=True)
     with site.running() as url:
         judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120")
         # Servers that show their source in an error would show where it lies on this machine.
         status, last = _run(*judged, "--record", str(fresh), "--server", site.title, "--conceal", str(ROOT))
-        if status in (2, 3):
-            raise RuntimeError(f"the judge ended with status {status}: {last}")
+        if status not in (0, 1) or not fresh.is_file():
+            raise RuntimeError(f"it could not be judged, status {status}: {last}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
         if diff and not site.peer.ours:
             with Site("plumbline", PEERS["plumbline"]).running() as ours:
                 _run(
                     *("diff", ours, url, "--model-a", MODEL, "--examples", "100", "--timeout", "120"),
-                    *("--json", str(RECORDINGS / f"{name}.differences.json")),
+                    *("--json", str(HOME / f"{name}.differences.json")),
                 )
+            run = read_run(HOME / f"{name}.differences.json")
+            path = RECORDINGS / f"{name}.differences.json"
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
     return last
 
 

@@ -10,7 +10,7 @@ import msgspec
 from plumbline_conformance.case import CHECKS
 
 if TYPE_CHECKING:
-    from plumbline_conformance.judge import Finding
+    from plumbline_conformance.verdicts import Finding
 
 __all__ = ["said_once"]
 

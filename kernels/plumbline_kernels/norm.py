@@ -20,7 +20,7 @@ from plumbline_kernels._backend import (
     use_triton,
 )
 
-__all__ = ["add_rms_norm", "rms_norm"]
+__all__ = ["add_rms_norm", "rms_norm", "twice"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -28,7 +28,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     _check("rms_norm", x, weight)
     if use_triton(x):
         return _launch(x, None, weight, eps)
-    return rms_norm_torch(x, weight, eps)
+    return rms_norm_torch(x, twice(weight), eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -41,24 +41,28 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     check(residual.shape == x.shape and residual.dtype == x.dtype, "add_rms_norm: residual must be like x")
     if use_triton(x):
         return _launch(x, residual, weight, eps), residual
-    return add_rms_norm_torch(x, residual, weight, eps)
+    return add_rms_norm_torch(x, residual, twice(weight), eps)
+
+
+def twice(weight: Tensor) -> Tensor:
+    """The weight [D] as the twins take it, [2 * D]: they normalise (x, -x). A model makes it once."""
+    return torch.cat((weight, weight))
 
 
 def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The twin of `add_rms_norm`."""
+    """The twin of `add_rms_norm`, with the weight from `twice`."""
     residual = residual.add_(x)
     return rms_norm_torch(residual, weight, eps), residual
 
 
-def rms_norm_torch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The twin of `rms_norm`; also used over the last dimension of [T, heads, head_dim].
+def rms_norm_torch(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """The twin of `rms_norm`, with the weight from `twice` or none; also for the last dimension of [T, heads, hd].
 
     The mean of (x, -x) is zero and its variance is mean(x²), so torch's fused layer norm of it is the RMS norm of x:
-    one operation instead of the five that `F.rms_norm` decomposes into on CPU.
+    one operation instead of the five that `F.rms_norm` decomposes into on CPU. The rows of the result may lie apart.
     """
     width = x.shape[-1]
-    normed = F.layer_norm(torch.cat((x, -x), -1), (2 * width,), None, None, eps)
-    return normed.narrow(-1, 0, width) * weight
+    return F.layer_norm(torch.cat((x, -x), -1), (2 * width,), weight, None, eps).narrow(-1, 0, width)
 
 
 @jit

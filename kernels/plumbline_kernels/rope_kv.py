@@ -13,7 +13,7 @@ from torch import Tensor
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning, use_triton
 from plumbline_kernels.norm import rms_norm_torch
 
-__all__ = ["RopePlan", "plan_rope", "rope_kv_write"]
+__all__ = ["RopePlan", "merge_head_norms", "plan_rope", "rope_kv_write"]
 
 
 class RopePlan(NamedTuple):
@@ -77,9 +77,15 @@ def rope_kv_write(
     norms = None if q_norm_weight is None or k_norm_weight is None else (q_norm_weight, k_norm_weight)
     if use_triton(qkv):
         return _launch(qkv, cos_sin, positions, slot_mapping, k_cache, v_cache, num_heads, norms, eps)
-    return rope_kv_write_torch(
-        qkv, plan or plan_rope(cos_sin, positions, slot_mapping), k_cache, v_cache, num_heads, norms, eps
-    )
+    plan = plan or plan_rope(cos_sin, positions, slot_mapping)
+    num_kv_heads = k_cache.shape[2]
+    merged = None if norms is None else merge_head_norms(*norms, num_heads, num_kv_heads)
+    return rope_kv_write_torch(qkv, plan, k_cache, v_cache, num_heads, merged, eps)
+
+
+def merge_head_norms(q_norm: Tensor, k_norm: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
+    """The weights [H + KV, hd] of the heads' norms as the twin takes them. A model makes them once."""
+    return torch.cat((q_norm.expand(num_heads, -1), k_norm.expand(num_kv_heads, -1)))
 
 
 def rope_kv_write_torch(
@@ -88,16 +94,18 @@ def rope_kv_write_torch(
     k_cache: Tensor,
     v_cache: Tensor,
     num_heads: int,
-    norms: tuple[Tensor, Tensor] | None,
+    head_norms: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """The twin: q and k are normalised and rotated together, then the new rows are copied to their slots."""
+    """The twin: q and k are normalised and rotated together, then the new rows are copied to their slots.
+
+    The weights of its norms come from `merge_head_norms`.
+    """
     num_kv_heads, head_dim = k_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     x = heads.narrow(1, 0, num_heads + num_kv_heads)
-    if norms is not None:
-        weight = torch.cat((norms[0].expand(num_heads, head_dim), norms[1].expand(num_kv_heads, head_dim)))
-        x = rms_norm_torch(x, weight, eps)
+    if head_norms is not None:
+        x = rms_norm_torch(x, None, eps) * head_norms
     # Rotating by half a head swaps its halves, so one fused multiply-add does both halves at once.
     rotated = torch.addcmul(x * plan.cos, x.roll(head_dim // 2, -1), plan.sin).to(qkv.dtype)
     k = rotated.narrow(1, num_heads, num_kv_heads)

@@ -24,10 +24,14 @@ TRUNCATING = [
 WRONG = [servers.says_more_than_it_said, servers.sends_an_endless_line, servers.sends_control_characters]
 
 
-def judged(behave: Behaviour, *ids: str) -> tuple[int, float]:
+SOON = 30
+"""Seconds: many times what these runs take on a busy machine, and far less than a time-out for every scenario."""
+
+
+def judged(behave: Behaviour, *ids: str, timeout: float = 0.4) -> tuple[int, float]:
     with hostile(behave) as base_url:
         began = time.monotonic()
-        status = check(Target(base_url=base_url, model="m"), ids, timeout=0.4)
+        status = check(Target(base_url=base_url, model="m"), ids, timeout=timeout)
         return status, time.monotonic() - began
 
 
@@ -35,12 +39,12 @@ def judged(behave: Behaviour, *ids: str) -> tuple[int, float]:
 def test_a_server_without_answers_cannot_be_judged(
     behave: Behaviour, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of the suite, yet no longer than a few time-outs."""
+    """All of the suite, yet after a few time-outs it is over."""
     status, seconds = judged(behave)
 
     assert status == 2
     assert "cannot be reached" in capsys.readouterr().out
-    assert seconds < 4
+    assert seconds < SOON
 
 
 @pytest.mark.parametrize("behave", TRUNCATING)
@@ -49,16 +53,17 @@ def test_truncated_answers_accuse_nobody(behave: Behaviour, capsys: pytest.Captu
 
     assert status == 2
     assert "inconclusive" in capsys.readouterr().out
-    assert seconds < 4
+    assert seconds < SOON
 
 
 @pytest.mark.parametrize("behave", WRONG)
 def test_wrong_answers_are_violations(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
-    status, seconds = judged(behave, "chat/stream-text", "models")
+    # They do end, so a busy machine gets the time to read it all.
+    status, seconds = judged(behave, "chat/stream-text", "models", timeout=SOON)
 
     assert status == 1
     assert "\x1b[31m" not in capsys.readouterr().out
-    assert seconds < 10
+    assert seconds < SOON
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1", "nonsense", "http://", "http://[/v1", "ftp://x/"])
@@ -72,7 +77,7 @@ def test_a_key_that_cannot_be_sent_is_said() -> None:
 
 
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.judge._MAX_BODY", 1_000_000)
+    monkeypatch.setattr("plumbline_conformance.wire._MAX_BODY", 1_000_000)
     with hostile(servers.sends_an_endless_line) as base_url:
         [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
 
@@ -124,7 +129,7 @@ def test_answers_without_end_are_not_asked_for_forever(behave: Behaviour) -> Non
 
 
 def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.judge._MAX_TOTAL", 20 * 1024 * 1024)
+    monkeypatch.setattr("plumbline_conformance.wire._MAX_TOTAL", 20 * 1024 * 1024)
     with hostile(servers.sends_an_endless_line) as base_url:
         target = Target(base_url=base_url, model="m")
         seen = asyncio.run(record([SCENARIOS["errors/hostile"]], target))
@@ -135,7 +140,7 @@ def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.judge._MAX_BODY", 1_000_000)
+    monkeypatch.setattr("plumbline_conformance.wire._MAX_BODY", 1_000_000)
     with hostile(servers.sends_a_bomb) as base_url:
         [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "conformance" / "peers"))
 
 import environments  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
-from pages import pages, recordings  # noqa: E402
+from pages import differences, pages, recordings  # noqa: E402
 from servers import PEERS, Peer  # noqa: E402
 
 from plumbline_conformance.recording import read_recording  # noqa: E402
@@ -126,3 +126,21 @@ def test_what_are_no_explanations_is_said(tmp_path: Path, content: str) -> None:
 
     with pytest.raises(UnreadableExplanations):
         read_explanations(path)
+
+
+DIFFERENCES = differences(ROOT)
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_every_difference_is_explained_once_and_nothing_else(name: str) -> None:
+    _, run, why = DIFFERENCES[name]
+
+    told = sorted(found for names in why.values() for found in names)
+
+    wanted = {*(found.name for found in run.differences), *(f"unclear: {probe}" for probe in run.unclear)}
+    assert told == sorted(wanted)
+    assert all(len(sentence) > 40 and sentence.endswith(".") for sentence in why)
+
+
+def test_three_foreign_servers_are_compared_with_ours() -> None:
+    assert len(DIFFERENCES) >= 3

@@ -266,7 +266,7 @@ def test_a_matrix_puts_disagreement_first() -> None:
         table
     )
     assert "a\\|b" in matrix_markdown(table)
-    assert "expected one [DONE]" in parsed(matrix_html(table)).text
+    assert "one [DONE], as the last event" in parsed(matrix_html(table)).text
 
 
 def test_reports_of_different_suites_are_not_compared() -> None:

@@ -42,12 +42,14 @@ def test_rms_norm(dtype, width, randn):
         randn(width, dtype=dtype),
     )
     torch.testing.assert_close(
-        norm.rms_norm(x, weight, 1e-5), norm.rms_norm_torch(x, weight, 1e-5), **TOLERANCE[dtype]
+        norm.rms_norm(x, weight, 1e-5), norm.rms_norm_torch(x, norm.twice(weight), 1e-5), **TOLERANCE[dtype]
     )
     total = x + residual
     normed, updated = norm.add_rms_norm(x, residual, weight, 1e-5)
     torch.testing.assert_close(updated, total, **TOLERANCE[dtype])
-    torch.testing.assert_close(normed, norm.rms_norm_torch(total, weight, 1e-5), **TOLERANCE[dtype])
+    torch.testing.assert_close(
+        normed, norm.rms_norm_torch(total, norm.twice(weight), 1e-5), **TOLERANCE[dtype]
+    )
     assert updated is residual
 
 
@@ -71,7 +73,8 @@ def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
         qkv, cos_sin, positions, slots, *ours, heads, kv_heads, *(weights or (None, None)), eps=1e-5
     )
     plan = rope_kv.plan_rope(cos_sin, positions, slots)
-    expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, weights, 1e-5)
+    merged = rope_kv.merge_head_norms(*weights, heads, kv_heads) if weights else None
+    expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, merged, 1e-5)
     torch.testing.assert_close(q, expected_q, **TOLERANCE[dtype])
     for cache, twin in zip(ours, expected, strict=True):
         torch.testing.assert_close(cache, twin, **TOLERANCE[dtype])

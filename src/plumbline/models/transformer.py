@@ -19,6 +19,7 @@ MKL order their sums. fp16 on CPU and everything on a GPU run on libraries that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +30,8 @@ from plumbline.models.linear import Linear
 from plumbline.models.rope import rope_table
 from plumbline_kernels import use_triton
 from plumbline_kernels.attention import AttentionBatch, paged_attention, paged_attention_torch
-from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm
-from plumbline_kernels.rope_kv import plan_rope, rope_kv_write, rope_kv_write_torch
+from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch, twice
+from plumbline_kernels.rope_kv import merge_head_norms, plan_rope, rope_kv_write, rope_kv_write_torch
 from plumbline_kernels.swiglu import silu_mul, silu_mul_torch
 
 __all__ = ["KVCache", "Layer", "Transformer"]
@@ -53,6 +54,14 @@ class Layer:
     sliding_window: int | None
 
 
+class _TwinNorms(NamedTuple):
+    """The norms of a layer as the kernels' twins take them."""
+
+    input: Tensor
+    post_attention: Tensor
+    heads: Tensor | None
+
+
 class Transformer:
     """A decoder-only language model over a paged KV cache."""
 
@@ -72,6 +81,16 @@ class Transformer:
         self.lm_head = Linear(embedding if lm_head is None else lm_head)
         self.cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
         self.scale = config.head_dim**-0.5
+        self._twin_norm = twice(norm)
+        self._twin_norms = [
+            _TwinNorms(
+                twice(layer.input_norm),
+                twice(layer.post_attention_norm),
+                layer.head_norms
+                and merge_head_norms(*layer.head_norms, config.num_heads, config.num_kv_heads),
+            )
+            for layer in layers
+        ]
 
     @property
     def device(self) -> torch.device:
@@ -97,37 +116,53 @@ class Transformer:
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
         """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""
-        config, cos_sin, scale = self.config, self.cos_sin, self.scale
-        heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
-        positions, slots = batch.positions, batch.slot_mapping
-        plan = None
-        add_norm, attend, activate = add_rms_norm, paged_attention, silu_mul
-        if not use_triton(token_ids):
-            # The config has fixed all shapes: go past the checks, and share between layers what depends on none.
-            plan = plan_rope(cos_sin, positions, slots)
-            add_norm, attend, activate = add_rms_norm_torch, paged_attention_torch, silu_mul_torch
+        run = self._forward_kernels if use_triton(token_ids) else self._forward_twins
+        return run(F.embedding(token_ids, self.embedding), batch, kv_caches)
 
-        residual = F.embedding(token_ids, self.embedding)
+    def _forward_kernels(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
+        config, scale = self.config, self.scale
+        heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
         x: Tensor | None = None
         for layer, (k_cache, v_cache) in zip(self.layers, kv_caches, strict=True):
             if x is None:
                 x = rms_norm(residual, layer.input_norm, eps)
             else:
-                x, residual = add_norm(x, residual, layer.input_norm, eps)
-            qkv = layer.qkv(x)
-            if plan is not None:
-                q = rope_kv_write_torch(qkv, plan, k_cache, v_cache, heads, layer.head_norms, eps)
-            else:
-                q_norm, k_norm = layer.head_norms or (None, None)
-                q = rope_kv_write(
-                    qkv, cos_sin, positions, slots, k_cache, v_cache, heads, kv_heads, q_norm, k_norm, eps
-                )
-            x = layer.o(attend(q, k_cache, v_cache, batch, scale, layer.sliding_window).flatten(1))
-            x, residual = add_norm(x, residual, layer.post_attention_norm, eps)
-            x = layer.down(activate(layer.gate_up(x)))
+                x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
+            q_norm, k_norm = layer.head_norms or (None, None)
+            q = rope_kv_write(
+                layer.qkv(x), self.cos_sin, batch.positions, batch.slot_mapping, k_cache, v_cache,
+                heads, kv_heads, q_norm, k_norm, eps,
+            )  # fmt: skip
+            attended = paged_attention(q, k_cache, v_cache, batch, scale, layer.sliding_window)
+            x, residual = add_rms_norm(layer.o(attended.flatten(1)), residual, layer.post_attention_norm, eps)
+            x = layer.down(silu_mul(layer.gate_up(x)))
         if x is None:
             return rms_norm(residual, self.norm, eps)
-        return add_norm(x, residual, self.norm, eps)[0]
+        return add_rms_norm(x, residual, self.norm, eps)[0]
+
+    def _forward_twins(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
+        """The same on a CPU, where every call costs as much as its arithmetic.
+
+        The config has fixed all shapes, so this goes past the checks; what depends on no layer is shared between
+        them, and weights are laid out once as the twins take them.
+        """
+        heads, eps, scale = self.config.num_heads, self.config.rms_norm_eps, self.scale
+        plan = plan_rope(self.cos_sin, batch.positions, batch.slot_mapping)
+        x: Tensor | None = None
+        for layer, norms, (k_cache, v_cache) in zip(self.layers, self._twin_norms, kv_caches, strict=True):
+            if x is None:
+                x = rms_norm_torch(residual, norms.input, eps)
+            else:
+                x, residual = add_rms_norm_torch(x, residual, norms.input, eps)
+            q = rope_kv_write_torch(layer.qkv(x), plan, k_cache, v_cache, heads, norms.heads, eps)
+            attended = paged_attention_torch(q, k_cache, v_cache, batch, scale, layer.sliding_window)
+            x, residual = add_rms_norm_torch(
+                layer.o(attended.flatten(1)), residual, norms.post_attention, eps
+            )
+            x = layer.down(silu_mul_torch(layer.gate_up(x)))
+        if x is None:
+            return rms_norm_torch(residual, self._twin_norm, eps)
+        return add_rms_norm_torch(x, residual, self._twin_norm, eps)[0]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""

@@ -1,0 +1,96 @@
+"""API keys: who is let in, what needs none, where they come from (HTTP-*, ERR-*)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.asgi import serving
+from support.bodies import BODIES
+from support.models import scripted, served
+
+from plumbline.server.settings import Settings, SettingsError, read_api_keys
+
+KEYED = [
+    "/v1/models",
+    "/v1/models/test-model",
+    "/v1/responses/resp_1",
+    "/nowhere",
+    "/v1/chat/completions",
+    "/tokenize",
+]
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Basic one",
+        "one",
+        "Bearer one two",
+        "Bearer ONE",
+        "bearerone",
+    ],
+)
+async def test_without_the_key_nothing_is_answered(authorization: str | None) -> None:
+    """HTTP-06: 401 for a missing or a wrong key, on every path that is not for probes."""
+    headers = {} if authorization is None else {"authorization": authorization}
+    async with serving(served(scripted()), api_keys=("one", "two")) as server:
+        for path in KEYED:
+            answer = await server.get(path, headers=headers)
+            assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+            assert answer.header("www-authenticate") == "Bearer"
+        for path, body in BODIES.items():
+            assert (await server.post(path, body, headers=headers)).status == 401
+
+
+@pytest.mark.parametrize("authorization", ["Bearer one", "bearer two", "Bearer  one ", "Bearer schlüssel"])
+async def test_each_of_several_keys_is_accepted(authorization: str) -> None:
+    """HTTP-06."""
+    async with serving(served(scripted()), api_keys=("one", "two", "schlüssel")) as server:
+        assert (await server.get("/v1/models", headers={"authorization": authorization})).status == 200
+
+
+async def test_probes_need_no_key() -> None:
+    async with serving(served(scripted()), api_keys=("one",)) as server:
+        for path in ("/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"):
+            assert (await server.get(path)).status == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "example.org"])
+def test_without_a_key_only_loopback_is_served(host: str) -> None:
+    with pytest.raises(SettingsError, match="--api-key"):
+        Settings(host=host)
+    assert Settings(host=host, api_keys=("one",)).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.9"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert Settings(host=host).api_keys == ()
+
+
+def test_keys_come_from_arguments_a_file_and_the_environment(tmp_path: Any) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# ours\n file-key \n\none\n")
+    found = read_api_keys(["one", "two"], str(path), {"PLUMBLINE_API_KEY": "env-a, env-b,,"})
+
+    assert found == ("one", "two", "file-key", "env-a", "env-b")
+    assert read_api_keys([], None, {}) == ()
+
+
+@pytest.mark.parametrize("content", [None, b"# nothing\n", b"\xff\xfe"])
+def test_a_key_file_without_keys_is_an_error(tmp_path: Any, content: bytes | None) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match="api-key-file"):
+        read_api_keys([], str(path), {})
+
+
+def test_an_empty_key_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="empty"):
+        Settings(api_keys=("",))
