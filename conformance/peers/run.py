@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.servers import THREADS, free_port, started  # noqa: E402
-from differences import read_run
+from differences import read_run  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
 from pages import pages  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
