@@ -69,8 +69,8 @@ def differences_markdown(runs: dict[str, tuple[str, Run, dict[str, list[str]]]])
         "# Ours and theirs with the same weights",
         "",
         "`nox -s peers -- --diff` asks our server (A) and each reference server (B) the same 100 right and 17 wrong",
-        "requests, one at a time and greedy, and compares statuses, errors, texts, finish reasons, token counts, logprobs",
-        "and the order of events. Every difference was looked at; what belongs to one cause stands together.",
+        "requests, one at a time and greedy. Statuses, errors, texts, finish reasons, token counts, logprobs and the",
+        "order of events are compared. Every difference was looked at; what belongs to one cause stands together.",
         "",
     ]
     for title, run, why in runs.values():

@@ -54,10 +54,10 @@ class Site:
         return self.peer.title.format(version=self._environment.version(self.peer.package))
 
     @contextmanager
-    def running(self) -> Iterator[str]:
-        """The server until the block ends; gives its base URL."""
+    def running(self, *more: str) -> Iterator[str]:
+        """The server until the block ends, with more arguments; gives its base URL."""
         port = free_port()
-        program, *rest = (part.format(port=port, model=MODEL) for part in self.peer.command)
+        program, *rest = (part.format(port=port, model=MODEL) for part in (*self.peer.command, *more))
         variables = {**THREADS, **self.peer.variables}
         if self._environment is not None:
             variables["PYTHONPATH"] = ""
@@ -107,7 +107,9 @@ def _judge(name: str, *, diff: bool) -> str:
             raise RuntimeError(f"it could not be judged, status {status}: {last}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
         if diff and not site.peer.ours:
-            with Site("plumbline", PEERS["plumbline"]).running() as ours:
+            # The GGUF file has every weight in 32 bits, and is reckoned with so.
+            precision = ("--dtype", "float32") if site.peer.gguf else ()
+            with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
                 _run(
                     *("diff", ours, url, "--model-a", MODEL, "--examples", "100", "--timeout", "120"),
                     *("--json", str(HOME / f"{name}.differences.json")),
