@@ -20,14 +20,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
-from peers import Message, Peer, message, peers  # noqa: E402
+from peers import Message, Peer, message, peers, thought  # noqa: E402
 
-from plumbline.dialects.api import Call, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
 from plumbline.dialects.markup import Markup  # noqa: E402
 from plumbline.dialects.parser import DialectParser  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
 from plumbline.dialects.write import write_utterance  # noqa: E402
-from plumbline.events import TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
+from plumbline.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
 
 GENERATED = 6
 MODES = ("whole", "streamed")
@@ -103,6 +103,54 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
     return message(content, [(name, arguments) for name, arguments in calls])
 
 
+def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
+    """Our reading of thinking and text."""
+    parser = DialectParser(
+        Markup(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
+    )
+    events = [
+        *parser.push(TextDelta(output.text)),
+        *parser.finish("length" if output.reason == "length" else "stop"),
+    ]
+    kinds = (ReasoningDelta, TextDelta)
+    return thought(*("".join(event.text for event in events if isinstance(event, kind)) for kind in kinds))
+
+
+def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
+    """How many readings of thinking were compared, and those that differ."""
+    known = set(peer.thinkers())
+    compared = 0
+    found = []
+    for dialect in dict.fromkeys(REASONING_DIALECTS.values()):
+        name = next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
+        path = ROOT / "tests/dialects/cases" / f"reasoning-{dialect.name}.json"
+        if name is None or not path.is_file():
+            continue
+        file = json.loads(path.read_text("utf-8"))
+        markers = sorted(Markup(None, dialect).markers)
+        for inside in (False, True):
+            for case in file["inside" if inside else "cases"]:
+                output = Output(case["title"], case["output"], case.get("reason", "stop"))
+                expected = our_thought(dialect, output, inside=inside)
+                opened = dialect.open[0] if inside or dialect.starts_inside else ""
+                for mode in MODES:
+                    try:
+                        read = peer.think(name, output.text, markers, opened, streamed=mode == "streamed")
+                    except NotImplementedError:  # A stub: the peer reads this family elsewhere.
+                        continue
+                    except Exception as error:
+                        theirs = f"{type(error).__name__}: {str(error)[:80]}"
+                    else:
+                        theirs = "" if read == expected else _said(read)
+                    compared += 1
+                    if theirs:
+                        label = f"{dialect.name}, thinking"
+                        found.append(
+                            Difference(peer.name, label, output.title, mode, output.text, expected, theirs)
+                        )
+    return compared, found
+
+
 def differences(peer: Peer) -> tuple[int, list[Difference]]:
     """How many readings were compared, and those that differ."""
     known = set(peer.names())
@@ -163,6 +211,8 @@ def main() -> int:
     missing = []
     for peer in peers():
         compared, found = differences(peer)
+        thoughts, more = differences_of_thinking(peer)
+        compared, found = compared + thoughts, found + more
         print(f"{peer.name}: {len(found)} of {compared} readings differ")
         counts = {"ours": 0, "theirs": 0, "ambiguous": 0}
         rows = []
@@ -187,9 +237,10 @@ def main() -> int:
 _HEAD = """# Where other servers read an output differently
 
 Written by `nox -s differential`: the tool parsers of other servers, called in-process with the cases of
-`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token. White
-space in content is not compared. The verdicts are a person's (`tests/differential/verdicts.json`): *ours* means that
-our reading is right, *theirs* that it should change, *ambiguous* that the output can be read either way.
+`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token, and their
+parsers of thinking with the cases of ours. White space is not compared. The verdicts are a person's
+(`tests/differential/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change, *ambiguous*
+that the output can be read either way.
 """
 
 

@@ -127,6 +127,10 @@ class Cursor:
         """How many characters of the output have been read."""
         return self._base + self.pos
 
+    def begin_at(self, offset: int) -> None:
+        """What comes next has this offset; negative for text that was there before the output."""
+        self._base = offset
+
     def feed(self, text: str) -> None:
         """More text has come."""
         if self._mark is not None:

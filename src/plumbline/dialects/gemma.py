@@ -206,7 +206,8 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         )
         options: list[str] = []
         if "string" in types:
-            options.append(grammar.sequence([grammar.literal(self.quote), grammar.until(self.quote)]))
+            text = grammar.raw_text(schema, self.quote, self.quote)
+            options.append(grammar.sequence([grammar.literal(self.quote), text]))
         if "array" in types:
             options.append(self._elements(grammar, schema, root, depth))
         if "object" in types:

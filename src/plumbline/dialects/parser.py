@@ -90,6 +90,8 @@ class DialectParser:
         reasoning = markup.reasoning
         self._starts_inside = reasoning is not None and inside
         self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
+        self._silent = self._open = False
+        self._forgotten = 0
         self.num_calls = 0
         self.num_broken_calls = 0
         self.warnings: list[str] = []
@@ -114,6 +116,24 @@ class DialectParser:
             self._spans.close()
         return self._flushed()
 
+    def read_before(self, num_chars: int, *, silent: bool) -> None:
+        """So many characters were there before the output; with `silent`, none of their text is said again."""
+        self._cursor.begin_at(-num_chars)
+        self._silent = silent
+
+    def forget_calls(self, count: int) -> None:
+        """The calls so far are none of this answer but the last, if it goes on; the numbers of others follow on."""
+        self._forgotten = count
+        self.num_calls -= count
+        self.num_broken_calls = 0
+        self.warnings.clear()
+
+    @property
+    def is_amid_markup(self) -> bool:
+        """Whether what was read so far ends in a call, or in what may become one."""
+        cursor = self._cursor
+        return self._open or cursor.marked or bool(cursor.text[cursor.pos :].strip())
+
     @property
     def reads_calls(self) -> bool:
         """Whether calls are looked for at all."""
@@ -130,13 +150,20 @@ class DialectParser:
     # What was read
 
     def _say(self, text: str, offset: int) -> None:
-        if self._run_thought:
-            self._end_run()
+        if offset < 0 and self._silent:
+            text, offset = text[-offset:], 0
+            if not text:
+                return
+        if self._run_thought:  # Logprobs wait until it is noted that these characters are text.
+            self._out.append(ReasoningDelta("".join(self._run_thought)))
+            self._run_thought = []
         self._run_text.append(text)
         if self._spans is not None:
             self._spans.content(offset, offset + len(text))
 
     def _think_aloud(self, text: str, offset: int) -> None:
+        if offset < 0 and self._silent and not (text := text[-offset:]):
+            return
         if self._run_text:
             self._end_run()
         self._run_thought.append(text)
@@ -350,10 +377,11 @@ class DialectParser:
             self._end_thought(self._cursor.offset if start is None else start)
         self._end_run()
         if call_id is None or call_id in self._ids or len(call_id) > _MAX_ID:
-            call_id = self._new_id(name, self.num_calls)
+            call_id = self._new_id(name, self.num_calls + self._forgotten)
         self._ids.add(call_id)
         self._out.append(ToolCallStart(name, call_id))
         self.num_calls += 1
+        self._open = True
 
     def call_arguments(self, text: str) -> None:
         """More of the arguments of the announced call."""
@@ -371,6 +399,7 @@ class DialectParser:
 
     def _end_call(self, *, complete: bool) -> None:
         self.num_broken_calls += not complete
+        self._open = False
         self._out.append(ToolCallEnd(complete))
 
     def _warn(self, message: str) -> None:

@@ -29,7 +29,7 @@ from plumbline._generated.service import Service
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.forms.errors import FormError
 from plumbline.protocols.chat import ChatWriter, read_chat
-from plumbline.protocols.chat_continuation import check_ending, echo_of
+from plumbline.protocols.chat_continuation import check_ending
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default, template_variables
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
@@ -97,7 +97,6 @@ class PlumblineService(Service):
             model=self._model.names[0],
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
-            echo=echo_of(request, turn),
         )
         events = self._answer(prepared, call, arrived)
 
