@@ -157,7 +157,7 @@ def conformance(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def peers(session: nox.Session) -> None:
     """Judge the reference servers, each in an environment of its own: all, or some with `-- vllm llama-cpp`."""
-    Environment(session, SERVE).run("python", "conformance/peers/run.py", *session.posargs)
+    Environment(session, SERVE).run("python", "conformance/reference_servers/run.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

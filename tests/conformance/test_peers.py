@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "conformance" / "peers"))
+sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
 
 import environments  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
@@ -86,7 +86,7 @@ def test_a_recording_names_its_server_and_no_machine(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.ours])
 def test_pins_are_exact(name: str) -> None:
-    lines = (ROOT / "conformance" / "peers" / "pins" / f"{name}.txt").read_text("utf-8").splitlines()
+    lines = (ROOT / "conformance" / "reference_servers" / "pins" / f"{name}.txt").read_text("utf-8").splitlines()
 
     pins = [line for line in lines if not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []

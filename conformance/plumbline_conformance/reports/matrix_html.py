@@ -15,7 +15,7 @@ __all__ = ["matrix_html"]
 
 _HEAD = 4
 _TAIL = 3
-_LONGEST = 500
+_LONGEST = 300
 """Characters of one event. The page shows enough to see a fault; the recording has every byte."""
 
 
@@ -149,5 +149,5 @@ def _short(evidence: Evidence, marked: set[int]) -> Evidence:
         evidence.command if len(evidence.command) <= 4 * _LONGEST else evidence.command[: 4 * _LONGEST] + " …"
     )
     return msgspec.structs.replace(
-        evidence, moments=kept, command=command, request=evidence.request[: 4 * _LONGEST]
+        evidence, moments=kept, command=command, request=evidence.request[:_LONGEST]
     )
