@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -31,6 +31,7 @@ from plumbline.engine.api import (
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, TextDelta, Usage
 from plumbline.forms.errors import FormError
 from plumbline.forms.promise import Promise, Promises
+from plumbline.merge import merged
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.shorten import droppable_ends, without_oldest
@@ -46,13 +47,10 @@ __all__ = [
     "PreparedTurn",
     "PromptTooLongError",
     "Road",
-    "merged",
 ]
 
 
 _log = logging.getLogger("plumbline.road")
-
-T = TypeVar("T")
 
 
 class PromptTooLongError(Exception):
@@ -372,40 +370,6 @@ class Road:
             priority=prepared.turn.priority,
             cache_salt=prepared.turn.cache_salt,
         )
-
-
-async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Read all sources side by side; yields (number of the source, item) as they come.
-
-    The first failure of one ends them all. Closing the iterator closes every source.
-    """
-    mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
-
-    async def read(number: int, source: AsyncGenerator[T, None]) -> None:
-        try:
-            async with aclosing(source) as items:
-                async for item in items:
-                    mailbox.put_nowait((number, item))
-        except Exception as error:  # Raised where the items are read.
-            mailbox.put_nowait(error)
-        else:
-            mailbox.put_nowait(None)
-
-    tasks = [asyncio.create_task(read(number, source)) for number, source in enumerate(sources)]
-    try:
-        left = len(tasks)
-        while left:
-            match await mailbox.get():
-                case None:
-                    left -= 1
-                case Exception() as error:
-                    raise error
-                case item:
-                    yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _custom_names(turn: Turn) -> list[str]:

@@ -31,6 +31,8 @@ from plumbline.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallS
 
 GENERATED = 6
 MODES = ("whole", "streamed")
+_THINKING = ", thinking"
+"""Behind the name of a reasoning dialect, as a verdict with `thinking` speaks of it."""
 
 
 class Output(NamedTuple):
@@ -127,7 +129,9 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
         if name is None or not path.is_file():
             continue
         file = json.loads(path.read_text("utf-8"))
-        markers = sorted(Markup(None, dialect).markers)
+        # Some of their parsers look for the markers of calls as well.
+        markers = sorted(Markup(TOOL_DIALECTS.get(dialect.name), dialect).markers)
+        variables = dict(dialect.switch.on)
         for inside in (False, True):
             for case in file["inside" if inside else "cases"]:
                 output = Output(case["title"], case["output"], case.get("reason", "stop"))
@@ -135,7 +139,9 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
                 opened = dialect.open[0] if inside or dialect.starts_inside else ""
                 for mode in MODES:
                     try:
-                        read = peer.think(name, output.text, markers, opened, streamed=mode == "streamed")
+                        read = peer.think(
+                            name, output.text, markers, opened, variables, streamed=mode == "streamed"
+                        )
                     except NotImplementedError:  # A stub: the peer reads this family elsewhere.
                         continue
                     except Exception as error:
@@ -144,7 +150,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
                         theirs = "" if read == expected else _said(read)
                     compared += 1
                     if theirs:
-                        label = f"{dialect.name}, thinking"
+                        label = dialect.name + _THINKING
                         found.append(
                             Difference(peer.name, label, output.title, mode, output.text, expected, theirs)
                         )
@@ -187,10 +193,13 @@ def differences(peer: Peer) -> tuple[int, list[Difference]]:
     return compared, found
 
 
-def verdict(difference: Difference, rules: list[dict[str, str]]) -> dict[str, str] | None:
+def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first rule that speaks of it."""
     for rule in rules:
-        named = (("peer", difference.peer), ("dialect", difference.dialect), ("mode", difference.mode))
+        if ("thinking" in rule) != difference.dialect.endswith(_THINKING):
+            continue
+        dialect = difference.dialect.removesuffix(_THINKING)
+        named = (("peer", difference.peer), ("dialect", dialect), ("mode", difference.mode))
         if all(rule.get(key, value) == value for key, value in named) and difference.title.startswith(
             rule.get("case", "")
         ):
@@ -239,8 +248,8 @@ _HEAD = """# Where other servers read an output differently
 Written by `nox -s differential`: the tool parsers of other servers, called in-process with the cases of
 `tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token, and their
 parsers of thinking with the cases of ours. White space is not compared. The verdicts are a person's
-(`tests/differential/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change, *ambiguous*
-that the output can be read either way.
+(`tests/differential/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change,
+*ambiguous* that the output can be read either way.
 """
 
 
@@ -256,7 +265,7 @@ def _section(peer: str, compared: int, counts: dict[str, int], rows: list[str]) 
     )
 
 
-def _row(difference: Difference, rule: dict[str, str]) -> str:
+def _row(difference: Difference, rule: dict[str, Any]) -> str:
     cells = [difference.dialect, difference.title, difference.mode, _said(difference.ours), difference.theirs]
     cells.append(f"**{rule['verdict']}**: {rule['note']}")
     return "| " + " | ".join(_cell(text) for text in cells) + " |"

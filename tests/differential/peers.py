@@ -43,8 +43,20 @@ class Peer(Protocol):
         """Its names of parsers of thinking."""
         ...
 
-    def think(self, parser: str, text: str, markers: list[str], opened: str, *, streamed: bool) -> Message:
-        """The thinking and the content of an output, after a prompt that has opened the thinking with this, if any."""
+    def think(
+        self,
+        parser: str,
+        text: str,
+        markers: list[str],
+        opened: str,
+        variables: dict[str, Any],
+        *,
+        streamed: bool,
+    ) -> Message:
+        """The thinking and the content of an output, after a prompt that has opened the thinking with this, if any.
+
+        The variables are those of the chat template that turn thinking on.
+        """
         ...
 
 
@@ -173,13 +185,28 @@ class _Vllm:
     def thinkers(self) -> Sequence[str]:
         return list(self._thinkers.list_registered())
 
-    def think(self, parser: str, text: str, markers: list[str], opened: str, *, streamed: bool) -> Message:
+    def think(
+        self,
+        parser: str,
+        text: str,
+        markers: list[str],
+        opened: str,
+        variables: dict[str, Any],
+        *,
+        streamed: bool,
+    ) -> Message:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}])
         tokenizer = _Tokenizer(markers)
-        reader = self._thinkers.get_reasoning_parser(parser)(tokenizer)
+        try:
+            reader = self._thinkers.get_reasoning_parser(parser)(tokenizer, chat_template_kwargs=variables)
+        except KeyError as error:  # It looks for tokens that only the family's own tokenizer has.
+            raise NotImplementedError from error
         reader.adjust_initial_state_from_prompt(tokenizer.encode(opened))
+        whole = reader.extract_reasoning(text, request)
+        if whole is None:  # A stub, as for calls.
+            raise NotImplementedError
         if not streamed:
-            return thought(*reader.extract_reasoning(text, request))
+            return thought(*whole)
         said = ["", ""]
         before, ids_before = "", []
         for token_id in tokenizer.encode(text):
@@ -234,7 +261,16 @@ class _Sglang:
     def thinkers(self) -> Sequence[str]:
         return list(self._thinker.DetectorMap)
 
-    def think(self, parser: str, text: str, markers: list[str], opened: str, *, streamed: bool) -> Message:
+    def think(
+        self,
+        parser: str,
+        text: str,
+        markers: list[str],
+        opened: str,
+        variables: dict[str, Any],
+        *,
+        streamed: bool,
+    ) -> Message:
         reader = self._thinker(parser, force_reasoning=True if opened else None)
         if not streamed:
             return thought(*reader.parse_non_stream(text))

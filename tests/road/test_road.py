@@ -27,7 +27,8 @@ from plumbline.engine.api import GenerateRequest, SamplingParams
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
 from plumbline.forms.errors import FormError
-from plumbline.road import EmptyPromptError, PromptTooLongError, Road, merged
+from plumbline.merge import merged
+from plumbline.road import EmptyPromptError, PromptTooLongError, Road
 from plumbline.text.render import Renderer
 from plumbline.turn import (
     ChatPrompt,

@@ -177,6 +177,16 @@ class Cursor:
                 return
             yield
 
+    def has_space(self) -> bool:
+        """Whether `space` has anything to do; asking costs less than a reader that does nothing."""
+        return self.pos >= len(self.text) or self.text[self.pos] in " \t\r\n"
+
+    def skip(self, char: str) -> bool:
+        """Read this one character if it comes next. To be asked where `space` has been read, so that one is there."""
+        found = self.text.startswith(char, self.pos)
+        self.pos += found
+        return found
+
     def take(self, literal: str) -> Steps[bool]:
         """Read exactly this text if it comes next; else read nothing."""
         while not self.text.startswith(literal, self.pos):
