@@ -17,11 +17,15 @@ from plumbline_conformance.transcript import Exchange, Transcript
 __all__ = [
     "CAPABILITIES",
     "CHECKS",
+    "SAMPLED",
     "SCENARIOS",
     "Broken",
     "Capability",
     "Check",
+    "Form",
     "Inconclusive",
+    "Law",
+    "NotAsked",
     "Problem",
     "Rejected",
     "Request",
@@ -35,6 +39,19 @@ __all__ = [
 
 Level = Literal["MUST", "SHOULD", "MAY"]
 """A MUST NOT is a MUST."""
+_SAMPLED = {
+    "CHAT": (5, 6, 10, 19, 20),
+    "CS": (12, 13, 15, 17),
+    "LP": (3,),
+    "R": (2,),
+    "RS": (16,),
+    "SO": (1, 2, 5, 9, 11, 12),
+    "ST": (19,),
+    "TOOL": (1, 2, 3, 4, 5, 6, 7, 14, 18, 19),
+}
+SAMPLED = frozenset(f"{family}-{number:02}" for family, numbers in _SAMPLED.items() for number in numbers)
+"""Rules about what a model wrote. One draw may break what another one keeps, so that their checks are worth further
+attempts; framing, shapes, sums of one answer and refusals are the same however often one asks."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,15 +64,21 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One HTTP request of a scenario."""
+    """One HTTP request of a scenario, or one turn on a WebSocket."""
 
     path: str
     """Below the base URL, such as `/chat/completions`."""
-    method: Literal["GET", "POST", "DELETE", "PUT"] = "POST"
+    method: Literal["GET", "POST", "DELETE", "PUT", "WEBSOCKET"] = "POST"
     json: Any = None
     content: bytes | None = None
     """Raw bytes instead of `json`, for what is not JSON on purpose."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
+    pause: float = 0.0
+    """Seconds to wait before it is sent, for what is looked at again."""
+    socket: str = ""
+    """Which of the scenario's WebSockets carries the turn; one is opened where there is none of that name yet."""
+    turns: int = 1
+    """How many answers to wait for; a list as `json` is sent as so many messages at once."""
 
 
 Steps = Callable[[Target], Generator[Request, Exchange, None]]
@@ -75,6 +98,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
     """The transcript does not show what this check looks at, through no fault of the server."""
+
+
+class NotAsked(Inconclusive):
+    """The request does not ask for what a law is about. Of other people's traffic that is not worth a word."""
 
 
 class Rejected(Exception):  # noqa: N818 - it is a verdict, not an error
@@ -117,8 +144,19 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     """Ids of capabilities: a target without one of them is not asked, and the checks are skipped."""
 
+    @property
+    def sampled(self) -> bool:
+        """Whether one of its checks may be kept by another draw of the model."""
+        return any(found.sampled for name, found in CHECKS.items() if name.startswith(f"{self.id}/"))
+
 
 Judge = Callable[[Transcript], Iterator[Problem]]
+Law = Callable[[Exchange], Iterator[Problem]]
+"""What holds of one exchange, whoever asked: it reads off the request what it has to know of it."""
+
+
+Form = Literal["", "whole", "stream", "either", "refusal"]
+"""Answers in one piece, streams, both, or what was refused."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +170,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...]
     """Ids of the rules that it observes. The first one's level is the check's, unless the check is milder."""
     judge: Judge
+    sampled: bool = False
+    """Whether another draw of the model may keep the rule that this one broke, so that it is worth further attempts."""
+    law: Law | None = None
+    """Where the check looks at one exchange alone: what it says of that exchange, or of any that asks for as much."""
+    place: int = 0
+    """Of a law: which exchange of the scenario it looks at."""
+    of: Form = ""
+    """Of a law: which exchanges it holds of."""
 
 
 CAPABILITIES: dict[str, Capability] = {}
@@ -165,7 +211,15 @@ def scenario(
     return register
 
 
-def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callable[[Judge], Judge]:
+def check(
+    slug: str,
+    title: str,
+    *observed: str,
+    milder: bool = False,
+    law: Law | None = None,
+    place: int = 0,
+    of: Form = "",
+) -> Callable[[Judge], Judge]:
     """Register a check of the scenario that its id begins with.
 
     Args:
@@ -173,6 +227,9 @@ def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callab
         title: an imperative sentence.
         observed: the rules; the first one gives the level.
         milder: a SHOULD although the rule is a MUST, for rules on which servers of good repute disagree.
+        law: what it says of one exchange, if that is all it looks at.
+        place: of a law, which exchange of the scenario.
+        of: of a law, which exchanges it holds of.
     """
     level = rules()[observed[0]]["level"].removesuffix(" NOT")
 
@@ -180,7 +237,15 @@ def check(slug: str, title: str, *observed: str, milder: bool = False) -> Callab
         if slug in CHECKS or slug.rsplit("/", 1)[0] not in SCENARIOS:
             raise ValueError(f"check {slug} is registered twice, or before its scenario")
         CHECKS[slug] = Check(
-            id=slug, title=title, level="SHOULD" if milder else level, rules=observed, judge=judge
+            id=slug,
+            title=title,
+            level="SHOULD" if milder else level,
+            rules=observed,
+            judge=judge,
+            sampled=observed[0] in SAMPLED,
+            law=law,
+            place=place,
+            of=of,
         )
         return judge
 

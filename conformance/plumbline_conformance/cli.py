@@ -14,6 +14,7 @@ from pathlib import Path
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance import commands
+from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import Target
 from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
@@ -33,6 +34,19 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_target(checker)
     checker.add_argument("--concurrency", type=_positive(int), default=4)
     checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    checker.add_argument(
+        "--trials", type=int, default=3, metavar="N", help="further attempts at a broken MUST; default: 3"
+    )
+    for name, said in (("total", "the run"), ("each", "one scenario")):
+        checker.add_argument(
+            f"--max-tokens-{name}",
+            type=_positive(int),
+            metavar="N",
+            help=f"what {said} may cost, at its worst",
+        )
+    checker.add_argument(
+        "--max-seconds", type=_positive(float), metavar="SECONDS", help="begin no scenario after so long"
+    )
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     _add_outputs(checker)
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
@@ -90,6 +104,8 @@ def run_command(arguments: argparse.Namespace) -> int:
                 concurrency=int(arguments.concurrency),
                 timeout=arguments.timeout,
                 recording=arguments.record,
+                trials=max(0, arguments.trials),
+                budget=_budget(arguments),
             )
         case "list" if arguments.rules:
             return commands.run_rules(markdown=arguments.markdown)
@@ -122,6 +138,14 @@ def run_command(arguments: argparse.Namespace) -> int:
                 connections=int(arguments.connections),
             )
     raise AssertionError(arguments.command)
+
+
+def _budget(arguments: argparse.Namespace) -> Budget:
+    return Budget(
+        tokens=arguments.max_tokens_total,
+        tokens_each=arguments.max_tokens_each,
+        seconds=arguments.max_seconds,
+    )
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from plumbline_conformance.baseline import Baseline, UnreadableBaseline
+from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.explain import explain
@@ -53,11 +54,14 @@ def check(
     concurrency: int = 4,
     timeout: float = 60.0,
     strict: bool = False,
+    trials: int = 0,
     json_file: Path | None = None,
 ) -> int:
     """Judge a target by these checks, print what is not green, return the exit status."""
     outputs = Outputs(strict=strict, json=json_file)
-    return run_check(target, Selection(ids=ids), outputs, concurrency=concurrency, timeout=timeout)
+    return run_check(
+        target, Selection(ids=ids), outputs, concurrency=concurrency, timeout=timeout, trials=trials
+    )
 
 
 def run_check(
@@ -68,6 +72,8 @@ def run_check(
     concurrency: int = 4,
     timeout: float = 60.0,
     recording: Path | None = None,
+    trials: int = 0,
+    budget: Budget | None = None,
 ) -> int:
     """Judge a server."""
     out = console()
@@ -95,14 +101,23 @@ def run_check(
                     file.add(seen)
 
             transcripts = asyncio.run(
-                record(scenarios, target, concurrency=concurrency, patience=timeout, ended=ended)
+                record(
+                    scenarios,
+                    target,
+                    concurrency=concurrency,
+                    patience=timeout,
+                    trials=trials,
+                    budget=budget,
+                    wanted=wanted,
+                    ended=ended,
+                )
             )
     except UnicodeEncodeError:
         return _cannot(out, "The API key cannot be sent: it is not ASCII.")
     except (UnknownChoice, UnreadableBaseline, OSError) as error:
         return _cannot(out, str(error))
     exchanges = [exchange for transcript in transcripts for exchange in transcript.exchanges]
-    if all(exchange.status == 0 for exchange in exchanges):
+    if exchanges and all(exchange.status == 0 for exchange in exchanges):
         return _cannot(out, f"{header.base_url} cannot be reached: {exchanges[0].error or ''}")
     findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
     seconds = time.monotonic() - began
@@ -143,7 +158,7 @@ def _judge_watched(
 ) -> int:
     tally = Tally()
     for seen in found.transcripts:
-        tally.add(seen, judge_live(seen))
+        tally.add(seen, judge_live(seen.last))
     findings = [finding for finding in tally.findings() if finding.check in wanted]
     return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
 

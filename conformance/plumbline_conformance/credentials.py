@@ -30,6 +30,7 @@ _HEADERS = frozenset(
     }
 )
 _QUERY = re.compile(r"(?i)(^|&)([^=&]*(?:key|token|secret|signature|password)[^=&]*)=([^&]*)")
+_PRINT = re.compile(r"sha256:[0-9a-f]{12}")
 _SHORTEST = 6
 """A shorter key is a word like any other: covering it in bodies would cover half of an answer."""
 
@@ -55,8 +56,12 @@ def redacted_url(url: str) -> str:
 
 def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
     """The transcript as it may be written: credentials of its headers, and these wherever they stand, are covered."""
-    exchanges = [_exchange(exchange, tuple(secrets)) for exchange in transcript.exchanges]
-    return msgspec.structs.replace(transcript, exchanges=exchanges)
+    known = tuple(secrets)
+    exchanges, *again = (
+        [_exchange(exchange, known) for exchange in attempt]
+        for attempt in (transcript.exchanges, *transcript.again)
+    )
+    return msgspec.structs.replace(transcript, exchanges=exchanges, again=again)
 
 
 def _exchange(exchange: Exchange, secrets: tuple[str, ...]) -> Exchange:
@@ -80,14 +85,19 @@ def _exchange(exchange: Exchange, secrets: tuple[str, ...]) -> Exchange:
 
 def _of_headers(headers: Iterable[tuple[str, str]]) -> list[str]:
     values = [value for name, value in headers if name.lower() in _HEADERS]
-    return [value.rpartition(" ")[2] for value in values]
+    return [value.rpartition(" ")[2] for value in values if not _PRINT.fullmatch(value)]
 
 
 def _headers(headers: Iterable[tuple[str, str]], covers: list[bytes]) -> list[tuple[str, str]]:
     return [
-        (name, fingerprint(value) if name.lower() in _HEADERS else _covered(value, covers))
+        (name, _printed(value) if name.lower() in _HEADERS else _covered(value, covers))
         for name, value in headers
     ]
+
+
+def _printed(value: str) -> str:
+    """What was read from a recording is a fingerprint already, and stays the same one."""
+    return value if _PRINT.fullmatch(value) else fingerprint(value)
 
 
 def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]]:

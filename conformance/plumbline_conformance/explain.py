@@ -37,7 +37,9 @@ def _check(found: Check) -> Iterator[str]:
         yield from _rule(rule, full=False)
     if rules()[found.rules[0]]["level"].removesuffix(" NOT") != found.level:
         yield "The check asks for less than its rule, because servers of good repute disagree on it."
-    said = inspect.getdoc(found.judge)
+    if found.sampled:
+        yield "Another draw of the model may keep the rule: where it is broken, the scenario is asked again."
+    said = inspect.getdoc(found.law or found.judge)
     if said:
         yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
     yield ""

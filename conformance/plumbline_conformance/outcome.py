@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -112,8 +113,13 @@ def conclude(
 
 def show(console: Console, report: Report) -> None:
     """Print what is not green, and the counts."""
+    for name, reason, count in _skipped(report):
+        said = "1 check" if count == 1 else f"{count} checks"
+        console.print(
+            f"[{STYLES['skipped']}]skipped[/] {escape(name)}, {said}: {escape(printable(reason or ''))}"
+        )
     for result in report.results:
-        if result.verdict != "pass":
+        if result.verdict not in ("pass", "skipped"):
             console.print(
                 f"[{STYLES.get(result.verdict, 'bold')}]{result.verdict}[/] {escape(_headline(result))}"
             )
@@ -127,6 +133,14 @@ def show(console: Console, report: Report) -> None:
     accepted = sum(result.expected is not None for result in report.results)
     of_these = f" ({accepted} in the baseline)" if accepted else ""
     console.print(f"{len(report.results)} checks: {summary}{of_these}")
+
+
+def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
+    """A line for each scenario that was not asked: its id, why, and how many checks it would have had."""
+    counts = Counter(
+        (result.scenario, result.reason) for result in report.results if result.verdict == "skipped"
+    )
+    return [(name, reason, count) for (name, reason), count in counts.items()]
 
 
 def _headline(result: Result) -> str:

@@ -54,7 +54,7 @@ def run() -> int:
         return main(["check", *sys.argv[1:]])
     try:
         with our_server() as base_url:
-            return check(Target(base_url=base_url, model=MODEL))
+            return check(Target(base_url=base_url, model=MODEL), trials=3)
     except DidNotStart:
         print("the server did not come up", file=sys.stderr)
         return 2

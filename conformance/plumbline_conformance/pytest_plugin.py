@@ -36,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a check, pattern or rule; repeatable",
     )
     group.addoption("--plumbline-strict", action="store_true", help="a broken SHOULD fails as well")
+    group.addoption(
+        "--plumbline-trials", type=int, default=3, metavar="N", help="further attempts at a broken MUST"
+    )
     group.addoption("--plumbline-timeout", type=float, default=60.0, metavar="SECONDS")
 
 
@@ -95,7 +98,8 @@ class _Suite(pytest.Collector):
         key = option("--plumbline-api-key") or os.environ.get("OPENAI_API_KEY")
         target = Target(base_url=option("--plumbline-url"), model=option("--plumbline-model"), api_key=key)
         wanted = scenarios_of(self._selection.checks())
-        seen = asyncio.run(record(wanted, target, patience=option("--plumbline-timeout")))
+        patience, trials = option("--plumbline-timeout"), max(0, option("--plumbline-trials"))
+        seen = asyncio.run(record(wanted, target, patience=patience, trials=trials))
         findings = [finding for transcript in seen for finding in judge(transcript)]
         header = Header.of(target.base_url, target.model, key)
         report = report_of(header, seen, findings, secrets=[key] if key else [])

@@ -25,6 +25,8 @@ _LEFT_OUT = {
 
 def curl(exchange: Exchange, *, key: bool = False) -> str:
     """A command that sends the same bytes; with `key`, it sends the OPENAI_API_KEY of the environment as well."""
+    if exchange.method == "WEBSOCKET":
+        return _websocat(exchange, key)
     parts = ["curl -sS -N -i"]
     if exchange.method != ("POST" if exchange.request_body else "GET"):
         parts.append(f"-X {shlex.quote(exchange.method)}")
@@ -44,6 +46,13 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
     # What is no plain text travels as octal escapes, which every shell's printf knows. It may begin with a dash.
     escaped = "".join(_octal(byte) for byte in body)
     return f"printf -- '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
+
+
+def _websocat(exchange: Exchange, key: bool) -> str:
+    """curl speaks no WebSocket; a message is a line."""
+    header = ' -H="authorization: Bearer $OPENAI_API_KEY"' if key else ""
+    escaped = "".join("\\n" if byte == 0x0A else _octal(byte) for byte in exchange.request_body)
+    return f"printf -- '{escaped}\\n' | websocat -n{header} {_quoted(redacted_url(exchange.url))}"
 
 
 def _octal(byte: int) -> str:

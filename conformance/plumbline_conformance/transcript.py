@@ -27,6 +27,11 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     error: str | None = None
 
     @cached_property
+    def request_json(self) -> Any:
+        """What was asked, as JSON, or None if it is none."""
+        return load_json(self.request_body)
+
+    @cached_property
     def body(self) -> bytes:
         """All bytes of the response."""
         return b"".join(frame for _, frame in self.frames)
@@ -43,7 +48,9 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def chunks(self) -> list[Any]:
-        """The JSON of every event but `[DONE]`; None where it does not parse."""
+        """The JSON of every event but `[DONE]`, or of every message of a WebSocket; None where it does not parse."""
+        if self.method == "WEBSOCKET":
+            return [load_json(frame) for _, frame in self.frames]
         return [event.json for event in self.events if event.data != "[DONE]"]
 
     def header(self, name: str) -> str | None:
@@ -58,6 +65,19 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: list[Exchange]
     skipped: str | None = None
     """Why the scenario was not run; the exchanges are then those that showed the reason."""
+    again: list[list[Exchange]] = msgspec.field(default_factory=list)
+    """Further attempts at the same scenario, each with all of its exchanges."""
+
+    @property
+    def attempts(self) -> list[Transcript]:
+        """Every attempt as a transcript of its own, the first one first."""
+        every = [self.exchanges, *self.again]
+        return [Transcript(scenario=self.scenario, exchanges=exchanges) for exchanges in every]
+
+    @property
+    def everything(self) -> list[Exchange]:
+        """The exchanges of all attempts: what `Problem.exchange` counts."""
+        return [exchange for exchanges in (self.exchanges, *self.again) for exchange in exchanges]
 
     @property
     def last(self) -> Exchange:

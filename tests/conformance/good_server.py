@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 from reference import application
-from reference.app import KEY, MODEL
+from reference.names import KEY, MODEL
 
 from plumbline.engine.api import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
@@ -112,7 +112,7 @@ def serving(application: Any) -> Iterator[str]:
     """Serve an ASGI application on a free port; gives the base URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(application, log_level="error", access_log=False, lifespan="on")
+        config = uvicorn.Config(application, log_level="critical", access_log=False, lifespan="on")
         server = uvicorn.Server(config)
         ended = threading.Event()
 

@@ -7,10 +7,11 @@ from mutants_chat import CHAT
 from mutants_completions import COMPLETIONS
 from mutants_laws import LAWS
 from mutants_responses import RESPONSES
+from mutants_state import STATE
 from mutations import Mutant
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS]
+MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS, *STATE]

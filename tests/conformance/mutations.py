@@ -14,8 +14,10 @@ __all__ = [
     "Mutation",
     "again",
     "body",
+    "changed",
     "chunk",
     "chunks",
+    "each",
     "error",
     "events",
     "header",
@@ -32,13 +34,13 @@ Event = tuple[str | None, Any]
 """(name, JSON or `[DONE]`)."""
 
 
-def _copy(exchange: Exchange, **changed: Any) -> Exchange:
+def changed(exchange: Exchange, **changed: Any) -> Exchange:
     """An exchange without what has been cached about the old bytes."""
     kept = {name: getattr(exchange, name) for name in exchange.__struct_fields__}
     return Exchange(**{**kept, **changed})
 
 
-def _each(index: int | None, change: Callable[[Exchange], Exchange]) -> Mutation:
+def each(index: int | None, change: Callable[[Exchange], Exchange]) -> Mutation:
     """Change one exchange, or all if index is None."""
 
     def mutate(seen: Transcript) -> Transcript:
@@ -51,27 +53,27 @@ def _each(index: int | None, change: Callable[[Exchange], Exchange]) -> Mutation
 
 
 def with_body(exchange: Exchange, content: bytes) -> Exchange:
-    return _copy(exchange, frames=[(0.0, content)])
+    return changed(exchange, frames=[(0.0, content)])
 
 
 def status(value: int, index: int | None = -1) -> Mutation:
-    return _each(index, lambda e: _copy(e, status=value))
+    return each(index, lambda e: changed(e, status=value))
 
 
 def error(text: str, index: int | None = None) -> Mutation:
-    return _each(index, lambda e: _copy(e, error=text, status=e.status, frames=e.frames[:1]))
+    return each(index, lambda e: changed(e, error=text, status=e.status, frames=e.frames[:1]))
 
 
 def header(name: str, value: str | None, index: int | None = -1) -> Mutation:
     def change(exchange: Exchange) -> Exchange:
         kept = [(key, old) for key, old in exchange.headers if key.lower() != name]
-        return _copy(exchange, headers=kept if value is None else [*kept, (name, value)])
+        return changed(exchange, headers=kept if value is None else [*kept, (name, value)])
 
-    return _each(index, change)
+    return each(index, change)
 
 
 def raw(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
-    return _each(index, lambda e: with_body(e, change(e.body)))
+    return each(index, lambda e: with_body(e, change(e.body)))
 
 
 def body(change: Callable[[Any], object], index: int | None = -1) -> Mutation:
@@ -100,7 +102,7 @@ def events(change: Callable[[list[Event]], list[Event]], index: int | None = -1)
         ]
         return with_body(exchange, "".join(written).encode())
 
-    return _each(index, mutate)
+    return each(index, mutate)
 
 
 def chunks(change: Callable[[list[Any]], object], index: int | None = -1) -> Mutation:

@@ -273,7 +273,9 @@ def test_everything_is_explained(name: str, capsys: pytest.CaptureFixture[str]) 
         assert rules()[rule]["sentence"] in out
         assert rules()[rule]["source"] in out
     if name in CHECKS:
-        assert "curl -sS" in out
+        assert (
+            "websocat" if "websocket/" in name and name != "websocket/upgrade/refused" else "curl -sS"
+        ) in out
 
 
 def test_nothing_is_explained_that_does_not_exist() -> None:

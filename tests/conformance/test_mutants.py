@@ -40,6 +40,35 @@ def test_a_broken_server_trips_the_checks_of_the_rule(
     assert "error" not in {finding.verdict for finding in found}
 
 
+COMPARING = {
+    "models/list/retrievable",
+    "responses/inputs/text",
+    "responses/inputs/chat",
+    "completions/logprobs/stream-tokens",
+    "responses/background/states",
+    "responses/background-cancel/again",
+    "responses/background-stream/resumed",
+}
+"""Checks of two answers that disagree, of which nobody knows which one is wrong: they name the later one."""
+
+
+@pytest.mark.parametrize(("scenario", "_name", "mutation", "_tripped"), MUTANTS, ids=NAMES)
+def test_a_problem_names_the_exchange_that_is_broken(
+    scenario: str, _name: str, mutation: Mutation, _tripped: tuple[str, ...]
+) -> None:
+    """Where there are several: a reader has to know which of them to look at."""
+    good, bad = transcripts()[scenario].exchanges, mutation(transcripts()[scenario]).exchanges
+    broken = {place for place, one in enumerate(bad) if place >= len(good) or one is not good[place]}
+    problems = [
+        problem
+        for finding in judge(mutation(transcripts()[scenario]))
+        for problem in finding.problems
+        if finding.check not in COMPARING
+    ]
+
+    assert {problem.exchange for problem in problems} <= (broken if len(bad) > 1 else {None})
+
+
 def test_every_check_is_tripped_by_some_broken_server() -> None:
     tripped = {f"{scenario}/{slug}" for scenario, _, _, slugs in MUTANTS for slug in slugs}
 
@@ -65,5 +94,5 @@ def test_every_must_that_is_checked_is_broken_by_somebody() -> None:
 
 
 def test_the_zoo_is_large() -> None:
-    assert len(MUTANTS) >= 600
-    assert len(CHECKS) >= 500
+    assert len(MUTANTS) >= 700
+    assert len(CHECKS) >= 600

@@ -16,10 +16,13 @@ from plumbline_conformance.checks import (
     models,
     refusals,
     responses,
+    responses_background,
+    responses_compaction,
     responses_forms,
     responses_inputs,
     responses_state,
     responses_tools,
+    websocket,
 )
 
 __all__ = [
@@ -38,8 +41,11 @@ __all__ = [
     "models",
     "refusals",
     "responses",
+    "responses_background",
+    "responses_compaction",
     "responses_forms",
     "responses_inputs",
     "responses_state",
     "responses_tools",
+    "websocket",
 ]

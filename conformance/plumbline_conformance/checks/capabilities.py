@@ -77,6 +77,33 @@ def stored(target: Target) -> Probing:
     return "the server says that it keeps nothing: `store` is false in its answer" if kept else None
 
 
+@capability("background", "Responses that run in the background")
+def background(target: Target) -> Probing:
+    body = {"model": target.model, "input": "Hi", "max_output_tokens": 16, "store": True, "background": True}
+    found = yield Request(path="/responses", json=body)
+    if (refusal := _refusal(found)) is not None:
+        return refusal
+    echoed = found.json.get("background") if isinstance(found.json, dict) else None
+    return None if echoed is True else f"it was asked for, and `background` is {echoed!r} in the answer"
+
+
+@capability("compact", "Compaction of a conversation")
+def compact(target: Target) -> Probing:
+    found = yield Request(path="/responses/compact", json={"model": target.model, "input": "Hi"})
+    return (
+        f"there is no POST /responses/compact: status {found.status}" if _absent(found) else _refusal(found)
+    )
+
+
+@capability("websocket", "Responses over a WebSocket")
+def websocket(target: Target) -> Probing:
+    create = {"type": "response.create", "model": target.model, "input": "Hi", "max_output_tokens": 16}
+    found = yield Request(path="/responses", method="WEBSOCKET", json=create)
+    if found.status == 101:
+        return None
+    return f"there is no WebSocket at /responses: {found.error or f'status {found.status}'}"
+
+
 @capability("count", "Counting the tokens of an input")
 def count(target: Target) -> Probing:
     found = yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi"})

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, content_type, last, request_id, usage_adds_up
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, scenario
+from plumbline_conformance.checks.asked import asked, count_asked, limit_asked, top_asked
+from plumbline_conformance.checks.chat_laws import shape
+from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
 from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript import Exchange
 
 LIMIT = 8
+SHORT = 16
+"""A limit that every window has room for."""
 
 
 @scenario("chat/text", "A short answer", core=True)
@@ -19,41 +24,43 @@ def chat_text(target: Target) -> Generator[Request, Exchange, None]:
     yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT))
 
 
-@check("chat/text/shape", "Answer as the contract says", "CHAT-01", "CHAT-03", "CHAT-04")
-def chat_text_shape(seen: Transcript) -> Iterator[Problem]:
-    yield from violations("CreateChatCompletionResponse", accepted(last(seen)).json)
+whole("chat/text/shape", "Answer as the contract says", "CHAT-01", "CHAT-03", "CHAT-04")(shape)
+whole("chat/text/content-type", "Send application/json", "HTTP-01")(plain)
+whole("chat/text/request-id", "Carry an x-request-id", "HTTP-03")(request_id)
 
 
-@check("chat/text/content-type", "Send application/json", "HTTP-01")
-def chat_text_content_type(seen: Transcript) -> Iterator[Problem]:
-    yield from content_type(accepted(last(seen)), "application/json")
+@whole("chat/text/one", "Give one choice, with index 0, where n is not said", "CHAT-02")
+def numbered(exchange: Exchange) -> Iterator[Problem]:
+    """CHAT-02."""
+    wanted = range(count_asked(exchange))
+    choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
+    found = (
+        [choice.get("index") for choice in choices if isinstance(choice, dict)]
+        if isinstance(choices, list)
+        else []
+    )
+    if sorted(map(repr, found)) != sorted(map(repr, wanted)):
+        yield Problem(expected=repr(list(wanted)), actual=repr(found), pointer="choices[].index")
 
 
-@check("chat/text/request-id", "Carry an x-request-id", "HTTP-03")
-def chat_text_request_id(seen: Transcript) -> Iterator[Problem]:
-    yield from request_id(accepted(last(seen)))
-
-
-@check("chat/text/one", "Give one choice, with index 0, where n is not said", "CHAT-02")
-def chat_text_one(seen: Transcript) -> Iterator[Problem]:
-    yield from _indexes(accepted(last(seen)), 1)
-
-
-@check("chat/text/usage", "Count tokens so that the total is the sum", "CHAT-08")
-def chat_text_usage(seen: Transcript) -> Iterator[Problem]:
-    answer = accepted(last(seen)).json
+@whole("chat/text/usage", "Count tokens so that the total is the sum", "CHAT-08")
+def _usage(exchange: Exchange) -> Iterator[Problem]:
+    answer = exchange.json
     yield from usage_adds_up(answer.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
 
-@check("chat/text/length", "Say `length` only when the limit was reached, and never exceed it", "CHAT-06")
-def chat_text_length(seen: Transcript) -> Iterator[Problem]:
-    answer = accepted(last(seen)).json
-    reason = _choice(accepted(last(seen))).get("finish_reason")
+@whole("chat/text/length", "Say `length` only when the limit was reached, and never exceed it", "CHAT-06")
+def _length(exchange: Exchange) -> Iterator[Problem]:
+    """A window that was met first is `length` as well, and only short limits fit into every window."""
+    answer = exchange.json
+    limit = limit_asked(exchange) * count_asked(exchange)
+    reason = _choice(exchange).get("finish_reason")
     tokens = (answer.get("usage") or {}).get("completion_tokens")
     if not isinstance(tokens, int):
         raise Inconclusive("the answer has no usage; another check says so")
-    if tokens > LIMIT or (reason == "length" and tokens != LIMIT):
-        yield Problem(expected=f"{LIMIT} tokens for `length`", actual=f"{tokens}, {reason}", pointer="usage")
+    early = reason == "length" and tokens != limit and count_asked(exchange) == 1 and limit <= SHORT
+    if tokens > limit or early:
+        yield Problem(expected=f"{limit} tokens for `length`", actual=f"{tokens}, {reason}", pointer="usage")
 
 
 @scenario("chat/choices", "Two choices")
@@ -61,20 +68,7 @@ def chat_choices(target: Target) -> Generator[Request, Exchange, None]:
     yield Request(path="/chat/completions", json=chat(target, n=2, temperature=1, seed=1))
 
 
-@check("chat/choices/n", "Give exactly n choices with indexes from 0", "CHAT-02")
-def chat_choices_n(seen: Transcript) -> Iterator[Problem]:
-    yield from _indexes(accepted(last(seen)), 2)
-
-
-def _indexes(exchange: Exchange, wanted: int) -> Iterator[Problem]:
-    choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
-    found = (
-        [choice.get("index") for choice in choices if isinstance(choice, dict)]
-        if isinstance(choices, list)
-        else []
-    )
-    if sorted(map(repr, found)) != sorted(map(repr, range(wanted))):
-        yield Problem(expected=repr(list(range(wanted))), actual=repr(found), pointer="choices[].index")
+whole("chat/choices/n", "Give exactly n choices with indexes from 0", "CHAT-02")(numbered)
 
 
 @scenario("chat/logprobs", "A short answer with the logprobs of its tokens")
@@ -84,35 +78,38 @@ def chat_logprobs(target: Target) -> Generator[Request, Exchange, None]:
     )
 
 
-@check("chat/logprobs/shape", "Write logprobs as the contract says", "LP-02")
-def chat_logprobs_shape(seen: Transcript) -> Iterator[Problem]:
-    choice = _choice(accepted(last(seen)))
+@whole("chat/logprobs/shape", "Write logprobs as the contract says", "LP-02")
+def _shape(exchange: Exchange) -> Iterator[Problem]:
+    choice = _choice(exchange)
     if choice.get("logprobs") is not None:
         yield from violations("ChatCompletionLogprobs", choice["logprobs"], "choices[0].logprobs.")
 
 
-@check("chat/logprobs/given", "Give an entry for each token of the content", "LP-01")
-def chat_logprobs_given(seen: Transcript) -> Iterator[Problem]:
-    choice = _choice(accepted(last(seen)))
+@whole("chat/logprobs/given", "Give an entry for each token of the content", "LP-01")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    choice = _choice(exchange)
     content = (choice.get("logprobs") or {}).get("content")
     if not content and choice["message"].get("content"):
         yield Problem(expected="entries", actual=repr(content), pointer="choices[0].logprobs.content")
 
 
-@check("chat/logprobs/alternatives", "Give at most as many alternatives as asked for, best first", "LP-02")
-def chat_logprobs_alternatives(seen: Transcript) -> Iterator[Problem]:
-    choice = _choice(accepted(last(seen)))
+@whole("chat/logprobs/alternatives", "Give at most as many alternatives as asked for, best first", "LP-02")
+def _alternatives(exchange: Exchange) -> Iterator[Problem]:
+    choice = _choice(exchange)
     for number, entry in enumerate((choice.get("logprobs") or {}).get("content") or []):
         found = [other["logprob"] for other in entry["top_logprobs"]]
         # A drawn token outside the best k may be listed after them.
-        if len(found) > 3 or found[:2] != sorted(found[:2], reverse=True) or entry["logprob"] > 0:
+        top = top_asked(exchange)
+        if len(found) > top + 1 or found[:top] != sorted(found[:top], reverse=True) or entry["logprob"] > 0:
             where = f"choices[0].logprobs.content[{number}]"
-            yield Problem(expected="2 alternatives, descending, at most 0", actual=repr(found), pointer=where)
+            yield Problem(
+                expected=f"{top} alternatives, descending, at most 0", actual=repr(found), pointer=where
+            )
 
 
-@check("chat/logprobs/join", "Give entries whose bytes join to the content", "LP-03")
-def chat_logprobs_join(seen: Transcript) -> Iterator[Problem]:
-    choice = _choice(accepted(last(seen)))
+@whole("chat/logprobs/join", "Give entries whose bytes join to the content", "LP-03")
+def _join(exchange: Exchange) -> Iterator[Problem]:
+    choice = _choice(exchange)
     message = choice["message"]
     entries = (choice.get("logprobs") or {}).get("content") or []
     if not entries or any(entry["bytes"] is None for entry in entries):
@@ -127,6 +124,8 @@ def chat_logprobs_join(seen: Transcript) -> Iterator[Problem]:
             expected="numbers from 0 to 255", actual="others", pointer="choices[0].logprobs.content"
         )
         return
+    if choice.get("finish_reason") == "stop" and asked(exchange).get("stop"):
+        raise Inconclusive("tokens that a stop string cut have entries of their own")
     found = [bytes(entry["bytes"]) for entry in entries]
     # The token that ended the answer may have an entry, and no text.
     candidates = [found] if choice.get("finish_reason") == "length" else [found, found[:-1]]

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Problem, Target, check
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Target
+from plumbline_conformance.checks.asked import asked, schema_asked, structured_asked
 from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.errors import chat
-from plumbline_conformance.checks.reading import choice, finished, parsed, stream_of, whole_of
+from plumbline_conformance.checks.forms import both
+from plumbline_conformance.checks.reading import choice, finished, parsed
 from plumbline_conformance.schema import fits
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript import Exchange
 
 __all__ = ["PLACE", "document_of"]
 
@@ -43,22 +45,27 @@ def _schema(target: Target, **fields: object) -> dict[str, object]:
 pair("chat/json-schema", "An answer under a strict schema", _schema)
 
 
-@check("chat/json-schema/valid", "Write content that validates", "SO-01")
-def schema_valid(seen: Transcript) -> Iterator[Problem]:
-    yield from document_of(whole_of(seen))
-
-
-@check("chat/json-schema/stream-valid", "Stream content that validates", "SO-09")
-def schema_stream_valid(seen: Transcript) -> Iterator[Problem]:
-    yield from document_of(stream_of(seen))
-
-
+@both(
+    "chat/json-schema/valid",
+    ("Write content that validates", "SO-01"),
+    ("Stream content that validates", "SO-09"),
+)
 def document_of(exchange: Exchange) -> Iterator[Problem]:
-    """The content is one document, and it is a place."""
-    found = finished(choice(exchange))
-    if not fits(PLACE, parsed(found.content)):
-        shown = repr(found.content)[:200]
+    """SO-01, SO-09, SO-11: the content is one document, and the schema has it."""
+    schema = schema_asked(exchange)
+    if not fits(schema, parsed(_said(exchange))):
+        shown = repr(choice(exchange).content)[:200]
         yield Problem(expected="one document that validates", actual=shown, pointer="content")
+
+
+def _said(exchange: Exchange) -> str:
+    """The text that a form was promised for; a call and a refusal are answers of another kind."""
+    found = finished(choice(exchange))
+    if found.reason not in ("stop", None) and not found.content:
+        raise Inconclusive(f"the answer is no text: it ended with {found.reason}")
+    if not found.content and asked(exchange).get("tools"):
+        raise Inconclusive("the answer is no text")
+    return found.content
 
 
 def _object(target: Target) -> dict[str, object]:
@@ -69,20 +76,15 @@ def _object(target: Target) -> dict[str, object]:
 pair("chat/json-object", "An answer that is any object", _object)
 
 
-@check("chat/json-object/object", "Write content that is one JSON object", "SO-02")
-def object_whole(seen: Transcript) -> Iterator[Problem]:
-    yield from _an_object(whole_of(seen))
-
-
-@check("chat/json-object/stream-object", "Stream content that is one JSON object", "SO-09", "SO-02")
-def object_stream(seen: Transcript) -> Iterator[Problem]:
-    yield from _an_object(stream_of(seen))
-
-
+@both(
+    "chat/json-object/object",
+    ("Write content that is one JSON object", "SO-02"),
+    ("Stream content that is one JSON object", "SO-09", "SO-02"),
+)
 def _an_object(exchange: Exchange) -> Iterator[Problem]:
-    found = finished(choice(exchange))
-    if not isinstance(parsed(found.content), dict):
-        yield Problem(expected="one JSON object", actual=repr(found.content)[:200], pointer="content")
+    content = _said(exchange)
+    if not isinstance(parsed(content), dict):
+        yield Problem(expected="one JSON object", actual=repr(content)[:200], pointer="content")
 
 
 def _cut(target: Target) -> dict[str, object]:
@@ -92,19 +94,16 @@ def _cut(target: Target) -> dict[str, object]:
 pair("chat/json-cut", "A document that the token limit cuts", _cut)
 
 
-@check("chat/json-cut/length", "Never call half a document complete", "SO-05")
-def cut_length(seen: Transcript) -> Iterator[Problem]:
-    yield from _not_called_whole(whole_of(seen))
-
-
-@check("chat/json-cut/stream-length", "Never call half a streamed document complete", "SO-05")
-def cut_stream_length(seen: Transcript) -> Iterator[Problem]:
-    yield from _not_called_whole(stream_of(seen))
-
-
+@both(
+    "chat/json-cut/length",
+    ("Never call half a document complete", "SO-05"),
+    ("Never call half a streamed document complete", "SO-05"),
+)
 def _not_called_whole(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
-    if found.reason != "length" and not fits(PLACE, parsed(found.content)):
+    if found.reason in ("stop", None) and not fits(schema_asked(exchange), parsed(found.content)):
+        if not found.content and asked(exchange).get("tools"):
+            raise Inconclusive("the answer is no text")
         yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")
 
 
@@ -115,14 +114,11 @@ def _reasoned(target: Target) -> dict[str, object]:
 pair("chat/json-reasoning", "A schema for a model that thinks", _reasoned, needs=("reasoning",))
 
 
-@check("chat/json-reasoning/valid", "Hold the content to the schema, and not the reasoning", "SO-11")
-def reasoned_valid(seen: Transcript) -> Iterator[Problem]:
-    yield from document_of(whole_of(seen))
-
-
-@check("chat/json-reasoning/stream-valid", "Hold streamed content to the schema after reasoning", "SO-11")
-def reasoned_stream_valid(seen: Transcript) -> Iterator[Problem]:
-    yield from document_of(stream_of(seen))
+both(
+    "chat/json-reasoning/valid",
+    ("Hold the content to the schema, and not the reasoning", "SO-11"),
+    ("Hold streamed content to the schema after reasoning", "SO-11"),
+)(document_of)
 
 
 REGEX = "20[0-9]{2}"
@@ -135,18 +131,17 @@ def _regex(target: Target) -> dict[str, object]:
 pair("chat/regex", "An answer under a regular expression", _regex, needs=("structured",))
 
 
-@check("chat/regex/matches", "Write content that matches as a whole", "SO-12")
-def regex_whole(seen: Transcript) -> Iterator[Problem]:
-    yield from _matching(whole_of(seen))
-
-
-@check("chat/regex/stream-matches", "Stream content that matches as a whole", "SO-12")
-def regex_stream(seen: Transcript) -> Iterator[Problem]:
-    yield from _matching(stream_of(seen))
-
-
+@both(
+    "chat/regex/matches",
+    ("Write content that matches as a whole", "SO-12"),
+    ("Stream content that matches as a whole", "SO-12"),
+)
 def _matching(exchange: Exchange) -> Iterator[Problem]:
+    """Patterns differ between languages: but for ours, one that Python does not read, or not soon, proves nothing."""
+    pattern = structured_asked(exchange, "regex")
     found = finished(choice(exchange))
+    if pattern != REGEX:
+        raise NotAsked("the pattern is not the suite's own")
     if not re.fullmatch(REGEX, found.content):
         yield Problem(expected=REGEX, actual=repr(found.content)[:200], pointer="content")
 
@@ -161,17 +156,14 @@ def _choice(target: Target) -> dict[str, object]:
 pair("chat/choice", "An answer that is one of two", _choice, needs=("structured",))
 
 
-@check("chat/choice/one-of", "Write one of the choices and nothing else", "SO-12")
-def choice_whole(seen: Transcript) -> Iterator[Problem]:
-    yield from _one_of(whole_of(seen))
-
-
-@check("chat/choice/stream-one-of", "Stream one of the choices and nothing else", "SO-12")
-def choice_stream(seen: Transcript) -> Iterator[Problem]:
-    yield from _one_of(stream_of(seen))
-
-
+@both(
+    "chat/choice/one-of",
+    ("Write one of the choices and nothing else", "SO-12"),
+    ("Stream one of the choices and nothing else", "SO-12"),
+)
 def _one_of(exchange: Exchange) -> Iterator[Problem]:
+    ones = structured_asked(exchange, "choice")
     found = finished(choice(exchange))
-    if found.content not in ONES:
-        yield Problem(expected=" or ".join(ONES), actual=repr(found.content)[:200], pointer="content")
+    if isinstance(ones, list) and found.content not in ones:
+        shown = " or ".join(map(str, ones))[:200]
+        yield Problem(expected=shown, actual=repr(found.content)[:200], pointer="content")

@@ -7,17 +7,27 @@ scenarios is held against the same laws.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
 
-from plumbline_conformance.case import Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up
-from plumbline_conformance.checks.reading import choices, chunks, deltas, stream_of, whole_of
+from plumbline_conformance.checks.forms import STREAM, Of, stream, whole
+from plumbline_conformance.checks.reading import choices, chunks, deltas
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["finish_once", "pair", "same_role", "shapes", "streamed_laws"]
+__all__ = [
+    "finish_once",
+    "one_channel",
+    "pair",
+    "same_role",
+    "shape",
+    "shapes",
+    "streamed_laws",
+    "usage",
+    "wire",
+]
 
 Body = Callable[[Target], dict[str, object]]
 
@@ -30,67 +40,47 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
 
     scenario(slug, title, needs=needs)(steps)
 
-    @check(f"{slug}/shape", "Answer as the contract says", "CHAT-01", "CHAT-03", "CHAT-04")
-    def shape(seen: Transcript) -> Iterator[Problem]:
-        yield from violations("CreateChatCompletionResponse", whole_of(seen).json)
-
-    @check(f"{slug}/usage", "Count tokens so that the total is the sum", "CHAT-08")
-    def usage(seen: Transcript) -> Iterator[Problem]:
-        yield from usage_of(whole_of(seen).json)
-
-    streamed_laws(slug, stream_of)
+    whole(f"{slug}/shape", "Answer as the contract says", "CHAT-01", "CHAT-03", "CHAT-04")(shape)
+    whole(f"{slug}/usage", "Count tokens so that the total is the sum", "CHAT-08")(usage)
+    streamed_laws(slug)
 
     @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
         yield from same(seen, choices, choices)
 
 
-def streamed_laws(slug: str, stream: Callable[[Transcript], Exchange]) -> None:
-    """Register the laws of a stream."""
-
-    @check(f"{slug}/wire", "Frame one JSON object per event, and end with one [DONE]", "SSE-05", "SSE-01")
-    def wire(seen: Transcript) -> Iterator[Problem]:
-        found = stream(seen)
-        yield from content_type(found, "text/event-stream")
-        yield from framing(found, named=False)
-        yield from done_last(found)
-
-    @check(f"{slug}/chunks", "Send chunks as the contract says, under one id", "CS-01", "CS-03")
-    def of_shape(seen: Transcript) -> Iterator[Problem]:
-        yield from shapes(stream(seen))
-
-    @check(f"{slug}/role-once", "Give the role in the first delta of a choice and never again", "CS-02")
-    def role(seen: Transcript) -> Iterator[Problem]:
-        yield from same_role(stream(seen))
-
-    @check(
-        f"{slug}/finish-once", "Finish each choice exactly once, and send nothing of it after that", "CS-03"
-    )
-    def finish(seen: Transcript) -> Iterator[Problem]:
-        yield from finish_once(stream(seen))
-
-    @check(f"{slug}/one-channel", "Put text, reasoning and calls into deltas of their own", "CS-19")
-    def channel(seen: Transcript) -> Iterator[Problem]:
-        for number, _, delta in deltas(stream(seen)):
-            filled = [key for key in ("content", "tool_calls") if delta.get(key)]
-            filled += ["reasoning"] if any(delta.get(key) for key in REASONING_KEYS) else []
-            if len(filled) > 1:
-                yield Problem(expected="one of them", actual=" and ".join(filled), pointer=f"event {number}")
+def streamed_laws(slug: str, place: int = STREAM, before: Of | None = None) -> None:
+    """Register the laws of a stream; see `stream`."""
+    for name, title, rules, law in _STREAMED:
+        stream(f"{slug}/{name}", title, *rules, place=place, before=before)(law)
 
 
-def usage_of(answer: Any) -> Iterator[Problem]:
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """CHAT-01, CHAT-03, CHAT-04."""
+    yield from violations("CreateChatCompletionResponse", exchange.json)
+
+
+def wire(exchange: Exchange) -> Iterator[Problem]:
+    """SSE-01, SSE-05, SSE-07."""
+    yield from content_type(exchange, "text/event-stream")
+    yield from framing(exchange, named=False)
+    yield from done_last(exchange)
+
+
+def usage(exchange: Exchange) -> Iterator[Problem]:
     """CHAT-08."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    yield from usage_adds_up(usage, prompt="prompt_tokens", completion="completion_tokens")
-    if not isinstance(usage, dict):
+    answer = exchange.json
+    found = answer.get("usage") if isinstance(answer, dict) else None
+    yield from usage_adds_up(found, prompt="prompt_tokens", completion="completion_tokens")
+    if not isinstance(found, dict):
         return
-    for details, name, whole in (
+    for details, name, total in (
         ("prompt_tokens_details", "cached_tokens", "prompt_tokens"),
         ("completion_tokens_details", "reasoning_tokens", "completion_tokens"),
     ):
-        held = usage.get(details)
+        held = found.get(details)
         part = held.get(name) if isinstance(held, dict) else None
-        limit = usage.get(whole)
+        limit = found.get(total)
         if isinstance(part, int) and isinstance(limit, int) and not 0 <= part <= limit:
             yield Problem(expected=f"{name} from 0 to {limit}", actual=str(part), pointer=f"usage.{details}")
 
@@ -132,3 +122,26 @@ def finish_once(exchange: Exchange) -> Iterator[Problem]:
             ended.add(place)
     if ended != met or not met:
         yield Problem(expected=f"{sorted(met)} finished", actual=repr(sorted(ended)), pointer="choices")
+
+
+def one_channel(exchange: Exchange) -> Iterator[Problem]:
+    """CS-19."""
+    for number, _, delta in deltas(exchange):
+        filled = [key for key in ("content", "tool_calls") if delta.get(key)]
+        filled += ["reasoning"] if any(delta.get(key) for key in REASONING_KEYS) else []
+        if len(filled) > 1:
+            yield Problem(expected="one of them", actual=" and ".join(filled), pointer=f"event {number}")
+
+
+_STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (
+    ("wire", "Frame one JSON object per event, and end with one [DONE]", ("SSE-05", "SSE-01"), wire),
+    ("chunks", "Send chunks as the contract says, under one id", ("CS-01", "CS-03"), shapes),
+    ("role-once", "Give the role in the first delta of a choice and never again", ("CS-02",), same_role),
+    (
+        "finish-once",
+        "Finish each choice exactly once, and send nothing of it after that",
+        ("CS-03",),
+        finish_once,
+    ),
+    ("one-channel", "Put text, reasoning and calls into deltas of their own", ("CS-19",), one_channel),
+)

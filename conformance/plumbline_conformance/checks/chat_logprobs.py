@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Target, check
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Target, check
+from plumbline_conformance.checks.asked import asked, greedy, top_asked
 from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.errors import chat
-from plumbline_conformance.checks.reading import choice, deltas, stream_of, whole_of
+from plumbline_conformance.checks.forms import both, stream, whole
+from plumbline_conformance.checks.reading import choice, deltas, is_stream, stream_of, whole_of
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = ["entries_of_chat", "ranked", "sampled_in"]
@@ -19,6 +21,11 @@ TOLERANCE = 1e-3
 """Two passes over the same tokens may add numbers in another order."""
 
 
+FORCING = {"logit_bias", "response_format", "structured_outputs", "tools", "min_tokens", "stop", "ignore_eos"}
+FORCING |= {"presence_penalty", "frequency_penalty", "repetition_penalty"}
+"""What makes a server draw another token than the model's best."""
+
+
 def _asked(target: Target) -> dict[str, object]:
     return chat(target, max_tokens=8, temperature=0, seed=1, logprobs=True, top_logprobs=TOP)
 
@@ -26,9 +33,9 @@ def _asked(target: Target) -> dict[str, object]:
 pair("chat/logprobs-pair", "Logprobs in one piece and streamed", _asked)
 
 
-def entries_of_chat(exchange: Exchange, *, streamed: bool) -> list[dict[str, Any]]:
+def entries_of_chat(exchange: Exchange) -> list[dict[str, Any]]:
     """The entries of the first choice, whatever chunk they came in."""
-    if streamed:
+    if is_stream(exchange):
         held = [one.get("logprobs") for _, one, _ in deltas(exchange) if one.get("index") == 0]
     else:
         held = [
@@ -44,36 +51,38 @@ def _whole(entry: Any) -> bool:
     return numbers and isinstance(entry.get("top_logprobs"), list) and isinstance(entry.get("token"), str)
 
 
-def _entries(seen: Transcript, *, streamed: bool) -> list[dict[str, Any]]:
-    found = entries_of_chat(stream_of(seen) if streamed else whole_of(seen), streamed=streamed)
+def _entries(exchange: Exchange) -> list[dict[str, Any]]:
+    found = entries_of_chat(exchange)
     if not found:
         raise Inconclusive("there are no entries; another check says so")
     return found
 
 
-@check("chat/logprobs-pair/stream-given", "Stream entries for the tokens of the content", "CS-14", "LP-01")
-def pair_given(seen: Transcript) -> Iterator[Problem]:
-    found = entries_of_chat(stream_of(seen), streamed=True)
-    if not found and choice(stream_of(seen)).content:
+@stream("chat/logprobs-pair/stream-given", "Stream entries for the tokens of the content", "CS-14", "LP-01")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    if not entries_of_chat(exchange) and choice(exchange).content:
         yield Problem(expected="entries", actual="none", pointer="choices[0].logprobs.content")
 
 
 @check("chat/logprobs-pair/stream-same", "Stream the entries that the whole answer has", "CS-14")
 def pair_same(seen: Transcript) -> Iterator[Problem]:
-    whole, streamed = _entries(seen, streamed=False), _entries(seen, streamed=True)
+    wanted, found = (
+        [one["token"] for one in _entries(answer)] for answer in (whole_of(seen), stream_of(seen))
+    )
     if choice(whole_of(seen)).content != choice(stream_of(seen)).content:
         raise Inconclusive("the same request was answered differently each time")
-    if [one["token"] for one in whole] != [one["token"] for one in streamed]:
-        shown = repr([one["token"] for one in streamed])[:200]
-        yield Problem(expected=repr([one["token"] for one in whole])[:200], actual=shown, pointer="token")
+    if wanted != found:
+        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="token")
 
 
-@check("chat/logprobs-pair/stream-join", "Stream entries whose bytes join to the content", "LP-03")
-def pair_join(seen: Transcript) -> Iterator[Problem]:
-    found = _entries(seen, streamed=True)
-    said = choice(stream_of(seen))
+@stream("chat/logprobs-pair/stream-join", "Stream entries whose bytes join to the content", "LP-03")
+def _joined(exchange: Exchange) -> Iterator[Problem]:
+    found = _entries(exchange)
+    said = choice(exchange)
     if said.reasoning or said.calls or not all(isinstance(one.get("bytes"), list) for one in found):
         raise Inconclusive("the entries have no bytes, or cover more than the content")
+    if said.reason == "stop" and asked(exchange).get("stop"):
+        raise Inconclusive("tokens that a stop string cut have entries of their own")
     parts = [bytes(byte % 256 for byte in one["bytes"] if isinstance(byte, int)) for one in found]
     ends = [parts] if said.reason == "length" else [parts, parts[:-1]]
     texts = [b"".join(end).decode("utf-8", "replace").rstrip("\ufffd") for end in ends]
@@ -81,16 +90,13 @@ def pair_join(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=repr(said.content), actual=repr(texts[0]), pointer="choices[0].logprobs")
 
 
-@check("chat/logprobs-pair/sampled", "Give the drawn token the same value in the list of the best", "LP-04")
-def pair_sampled(seen: Transcript) -> Iterator[Problem]:
-    yield from sampled_in(_entries(seen, streamed=False))
-
-
-@check(
-    "chat/logprobs-pair/stream-sampled", "Stream the drawn token's value as in the list of the best", "LP-04"
+@both(
+    "chat/logprobs-pair/sampled",
+    ("Give the drawn token the same value in the list of the best", "LP-04"),
+    ("Stream the drawn token's value as in the list of the best", "LP-04"),
 )
-def pair_stream_sampled(seen: Transcript) -> Iterator[Problem]:
-    yield from sampled_in(_entries(seen, streamed=True))
+def _sampled(exchange: Exchange) -> Iterator[Problem]:
+    yield from sampled_in(_entries(exchange))
 
 
 def sampled_in(found: list[dict[str, Any]]) -> Iterator[Problem]:
@@ -107,9 +113,11 @@ def _same(other: Any, one: dict[str, Any]) -> bool:
     return isinstance(other, dict) and other.get("token") == one["token"]
 
 
-@check("chat/logprobs-pair/greedy", "Draw the best token at temperature 0", "LP-04")
-def pair_greedy(seen: Transcript) -> Iterator[Problem]:
-    for number, one in enumerate(_entries(seen, streamed=False)):
+@whole("chat/logprobs-pair/greedy", "Draw the best token at temperature 0", "LP-04")
+def _greedy(exchange: Exchange) -> Iterator[Problem]:
+    if not greedy(exchange) or set(asked(exchange)) & FORCING:
+        raise NotAsked("another token than the best may be drawn")
+    for number, one in enumerate(_entries(exchange)):
         best = max((other["logprob"] for other in one["top_logprobs"] if _number(other)), default=None)
         if best is not None and best > one["logprob"] + TOLERANCE:
             where = f"logprobs.content[{number}].logprob"
@@ -120,16 +128,13 @@ def _number(other: Any) -> bool:
     return isinstance(other, dict) and isinstance(other.get("logprob"), int | float)
 
 
-@check("chat/logprobs-pair/count", "Give as many alternatives as asked for, each once, best first", "LP-02")
-def pair_count(seen: Transcript) -> Iterator[Problem]:
-    yield from ranked(_entries(seen, streamed=False), TOP)
-
-
-@check(
-    "chat/logprobs-pair/stream-count", "Stream at most as many alternatives, each once, best first", "LP-02"
+@both(
+    "chat/logprobs-pair/count",
+    ("Give as many alternatives as asked for, each once, best first", "LP-02"),
+    ("Stream at most as many alternatives, each once, best first", "LP-02"),
 )
-def pair_stream_count(seen: Transcript) -> Iterator[Problem]:
-    yield from ranked(_entries(seen, streamed=True), TOP)
+def _count(exchange: Exchange) -> Iterator[Problem]:
+    yield from ranked(_entries(exchange), top_asked(exchange))
 
 
 def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
@@ -154,15 +159,22 @@ def _unasked(target: Target) -> dict[str, object]:
 pair("chat/logprobs-off", "An answer without logprobs", _unasked)
 
 
-@check("chat/logprobs-off/none", "Give no logprobs that were not asked for", "LP-01")
-def off_none(seen: Transcript) -> Iterator[Problem]:
-    for one in whole_of(seen).json.get("choices") or []:
+@whole("chat/logprobs-off/none", "Give no logprobs that were not asked for", "LP-01")
+def _none(exchange: Exchange) -> Iterator[Problem]:
+    _not_asked(exchange)
+    for one in exchange.json.get("choices") or []:
         if isinstance(one, dict) and one.get("logprobs") is not None:
             yield Problem(expected="null", actual="logprobs", pointer="choices[0].logprobs")
 
 
-@check("chat/logprobs-off/stream-none", "Stream no logprobs that were not asked for", "CS-14")
-def off_stream_none(seen: Transcript) -> Iterator[Problem]:
-    for number, one, _ in deltas(stream_of(seen)):
+@stream("chat/logprobs-off/stream-none", "Stream no logprobs that were not asked for", "CS-14")
+def _stream_none(exchange: Exchange) -> Iterator[Problem]:
+    _not_asked(exchange)
+    for number, one, _ in deltas(exchange):
         if one.get("logprobs") is not None:
             yield Problem(expected="null", actual="logprobs", pointer=f"event {number}, choices[0].logprobs")
+
+
+def _not_asked(exchange: Exchange) -> None:
+    if asked(exchange).get("logprobs"):
+        raise NotAsked("logprobs were asked for")

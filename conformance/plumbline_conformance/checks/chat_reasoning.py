@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.asked import asked, count_asked, limit_asked
 from plumbline_conformance.checks.capabilities import REASONING_KEYS, user
 from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.chat_tools import asking
 from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
 from plumbline_conformance.checks.errors import chat
-from plumbline_conformance.checks.reading import choice, deltas, finished, stream_of, whole_of
+from plumbline_conformance.checks.forms import both, either, stream, whole
+from plumbline_conformance.checks.reading import choice, deltas, finished
 from plumbline_conformance.transcript import Exchange, Transcript
 
 NEEDS = ("reasoning",)
@@ -26,16 +28,11 @@ def _thinks(target: Target) -> dict[str, object]:
 pair("chat/reasoning", "An answer with reasoning", _thinks, needs=NEEDS)
 
 
-@check("chat/reasoning/not-in-content", "Keep reasoning and its markers out of the content", "CS-17")
-def reasoning_content(seen: Transcript) -> Iterator[Problem]:
-    yield from _apart(whole_of(seen))
-
-
-@check("chat/reasoning/stream-not-in-content", "Keep reasoning out of the streamed content", "CS-17")
-def reasoning_stream_content(seen: Transcript) -> Iterator[Problem]:
-    yield from _apart(stream_of(seen))
-
-
+@both(
+    "chat/reasoning/not-in-content",
+    ("Keep reasoning and its markers out of the content", "CS-17"),
+    ("Keep reasoning out of the streamed content", "CS-17"),
+)
 def _apart(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
     for mark in MARKS:
@@ -45,20 +42,21 @@ def _apart(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="reasoning once", actual="again in the content", pointer="content")
 
 
-@check("chat/reasoning/stream-first", "Stream reasoning before the content that it led to", "CS-17")
-def reasoning_first(seen: Transcript) -> Iterator[Problem]:
-    said = False
-    for number, _, delta in deltas(stream_of(seen)):
-        said = said or bool(delta.get("content"))
-        if said and any(delta.get(key) for key in REASONING_KEYS) and not delta.get("content"):
+@stream("chat/reasoning/stream-first", "Stream reasoning before the content that it led to", "CS-17")
+def _first(exchange: Exchange) -> Iterator[Problem]:
+    said: set[object] = set()
+    for number, one, delta in deltas(exchange):
+        said |= {repr(one.get("index"))} if delta.get("content") else set()
+        late = any(delta.get(key) for key in REASONING_KEYS) and not delta.get("content")
+        if late and repr(one.get("index")) in said:
             yield Problem(expected="the answer alone", actual="more reasoning", pointer=f"event {number}")
 
 
-@check("chat/reasoning/counted", "Count the tokens of reasoning in the usage", "ST-19")
-def reasoning_counted(seen: Transcript) -> Iterator[Problem]:
-    if not choice(whole_of(seen)).reasoning:
+@whole("chat/reasoning/counted", "Count the tokens of reasoning in the usage", "ST-19")
+def _counted(exchange: Exchange) -> Iterator[Problem]:
+    if not choice(exchange).reasoning:
         raise Inconclusive("the model did not think")
-    usage = whole_of(seen).json.get("usage")
+    usage = exchange.json.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     count = details.get("reasoning_tokens") if isinstance(details, dict) else None
     if not isinstance(count, int) or count < 1:
@@ -74,15 +72,14 @@ def _thinks_and_calls(target: Target) -> dict[str, object]:
 pair("chat/reasoning-tool", "Reasoning that leads to a call", _thinks_and_calls, needs=("tools", "reasoning"))
 
 
-@check("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "CS-17")
-def reasoning_tool_apart(seen: Transcript) -> Iterator[Problem]:
-    yield from _apart(whole_of(seen))
+whole("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "CS-17")(_apart)
 
 
-@check("chat/reasoning-tool/finish", "Say `tool_calls` where thinking led to a call", "CHAT-05")
-def reasoning_tool_finish(seen: Transcript) -> Iterator[Problem]:
-    found = finished(choice(whole_of(seen)))
-    if found.calls and found.reason != "tool_calls":
+@whole("chat/reasoning-tool/finish", "Say `tool_calls` where thinking led to a call", "CHAT-05")
+def _led_to_a_call(exchange: Exchange) -> Iterator[Problem]:
+    found = finished(choice(exchange))
+    free = asked(exchange).get("tool_choice") in (None, "auto")
+    if found.calls and free and found.reason != "tool_calls":
         yield Problem(expected="tool_calls", actual=repr(found.reason), pointer="choices[0].finish_reason")
 
 
@@ -93,21 +90,23 @@ def _cut(target: Target) -> dict[str, object]:
 pair("chat/reasoning-cut", "Reasoning that the token limit cuts", _cut, needs=NEEDS)
 
 
-@check("chat/reasoning-cut/length", "Say `length` where the limit cut the reasoning", "CHAT-06", "CHAT-05")
-def cut_length(seen: Transcript) -> Iterator[Problem]:
-    found = choice(whole_of(seen))
-    usage = whole_of(seen).json.get("usage")
+@whole("chat/reasoning-cut/length", "Say `length` where the limit cut the reasoning", "CHAT-06", "CHAT-05")
+def _length(exchange: Exchange) -> Iterator[Problem]:
+    limit = limit_asked(exchange)
+    found = choice(exchange)
+    usage = exchange.json.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     if not isinstance(tokens, int):
         raise Inconclusive("the answer has no usage; another check says so")
-    if tokens > 3 or ((found.reason == "length") != (tokens == 3) and found.reason != "stop"):
-        yield Problem(expected="3 tokens and `length`", actual=f"{tokens}, {found.reason}", pointer="usage")
+    if count_asked(exchange) > 1:
+        raise NotAsked("the tokens are those of several choices")
+    ended = ("stop", "tool_calls", "content_filter")
+    if tokens > limit or ((found.reason == "length") != (tokens == limit) and found.reason not in ended):
+        shown = f"{tokens}, {found.reason}"
+        yield Problem(expected=f"{limit} tokens and `length`", actual=shown, pointer="usage")
 
 
-@check("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the content", "CS-17")
-def cut_content(seen: Transcript) -> Iterator[Problem]:
-    yield from _apart(whole_of(seen))
-    yield from _apart(stream_of(seen))
+either("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the content", "CS-17")(_apart)
 
 
 @scenario("chat/reasoning-round", "An answer with reasoning, sent back as it came", needs=NEEDS)

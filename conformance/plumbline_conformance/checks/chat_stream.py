@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import (
-    accepted,
-    at,
-    content_type,
-    done_last,
-    framing,
-    last,
-    tidy,
-    usage_adds_up,
-)
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.asked import asked, count_asked
+from plumbline_conformance.checks.common import accepted, done_last, streaming, tidy, unnamed, usage_adds_up
 from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -52,46 +45,34 @@ def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
             yield number, choice
 
 
-@check("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")
-def stream_text_content_type(seen: Transcript) -> Iterator[Problem]:
-    yield from content_type(accepted(last(seen)), "text/event-stream")
+stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
+stream("chat/stream-text/framing", "Frame one JSON object per event, without names", "SSE-01", "SSE-05")(
+    unnamed
+)
+stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(tidy)
+stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
 
 
-@check("chat/stream-text/framing", "Frame one JSON object per event, without names", "SSE-01", "SSE-05")
-def stream_text_framing(seen: Transcript) -> Iterator[Problem]:
-    yield from framing(accepted(last(seen)), named=False)
-
-
-@check("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")
-def stream_text_tidy(seen: Transcript) -> Iterator[Problem]:
-    yield from tidy(accepted(last(seen)))
-
-
-@check("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")
-def stream_text_done(seen: Transcript) -> Iterator[Problem]:
-    yield from done_last(accepted(last(seen)))
-
-
-@check("chat/stream-text/shape", "Send chunks as the contract says", "CS-01", "CS-03")
-def stream_text_shape(seen: Transcript) -> Iterator[Problem]:
-    for number, chunk in enumerate(_chunks(last(seen))):
+@stream("chat/stream-text/shape", "Send chunks as the contract says", "CS-01", "CS-03")
+def _shapes(exchange: Exchange) -> Iterator[Problem]:
+    for number, chunk in enumerate(_chunks(exchange)):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
 
 
-@check("chat/stream-text/identity", "Keep id, created and model the same in every chunk", "CS-01")
-def stream_text_identity(seen: Transcript) -> Iterator[Problem]:
+@stream("chat/stream-text/identity", "Keep id, created and model the same in every chunk", "CS-01")
+def _identity(exchange: Exchange) -> Iterator[Problem]:
     for key in ("id", "created", "model"):
-        values = {repr(chunk.get(key)) for chunk in _chunks(last(seen))}
+        values = {repr(chunk.get(key)) for chunk in _chunks(exchange)}
         if len(values) > 1:
             yield Problem(expected=f"one {key}", actual=", ".join(sorted(values)), pointer=key)
 
 
-@check("chat/stream-text/role-once", "Give the role in the first delta of a choice and never again", "CS-02")
-def stream_text_role(seen: Transcript) -> Iterator[Problem]:
+@stream("chat/stream-text/role-once", "Give the role in the first delta of a choice and never again", "CS-02")
+def _role(exchange: Exchange) -> Iterator[Problem]:
     met: set[int] = set()
-    for number, choice in _choices(last(seen)):
+    for number, choice in _choices(exchange):
         role = choice["delta"].get("role")
-        where = f"event {number}, choices[0].delta.role"
+        where = f"event {number}, choices[{choice['index']}].delta.role"
         if choice["index"] not in met and role != "assistant":
             yield Problem(expected="role assistant", actual=repr(role), pointer=where)
         if choice["index"] in met and role:
@@ -99,16 +80,13 @@ def stream_text_role(seen: Transcript) -> Iterator[Problem]:
         met.add(choice["index"])
 
 
-@check(
+@stream(
     "chat/stream-text/finish-once",
     "Finish the choice exactly once, and send nothing of it after that",
     "CS-03",
 )
-def stream_text_finish(seen: Transcript) -> Iterator[Problem]:
-    yield from _finish(last(seen), {0})
-
-
-def _finish(exchange: Exchange, wanted: set[int]) -> Iterator[Problem]:
+def _finish(exchange: Exchange) -> Iterator[Problem]:
+    wanted = set(range(count_asked(exchange)))
     finished: set[int] = set()
     for number, choice in _choices(exchange):
         if choice["index"] in finished:
@@ -119,9 +97,11 @@ def _finish(exchange: Exchange, wanted: set[int]) -> Iterator[Problem]:
         yield Problem(expected=f"{wanted} finished", actual=repr(finished), pointer="choices")
 
 
-@check("chat/stream-text/no-usage", "Send no usage that was not asked for", "CS-07")
-def stream_text_no_usage(seen: Transcript) -> Iterator[Problem]:
-    for number, chunk in enumerate(_chunks(last(seen))):
+@stream("chat/stream-text/no-usage", "Send no usage that was not asked for", "CS-07")
+def _no_usage(exchange: Exchange) -> Iterator[Problem]:
+    if asked(exchange).get("stream_options"):
+        raise NotAsked("the usage was asked for")
+    for number, chunk in enumerate(_chunks(exchange)):
         if chunk.get("usage") is not None:
             yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
 
@@ -138,30 +118,25 @@ def stream_choices(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
 
 
-@check("chat/stream-choices/shape", "Send chunks as the contract says", "CS-01", "CS-03")
-def stream_choices_shape(seen: Transcript) -> Iterator[Problem]:
-    for number, chunk in enumerate(_chunks(last(seen))):
-        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
-
-
-@check(
+stream("chat/stream-choices/shape", "Send chunks as the contract says", "CS-01", "CS-03", place=0)(_shapes)
+stream(
     "chat/stream-choices/finish-once",
     "Finish each choice exactly once, and send nothing of it after that",
     "CS-03",
-)
-def stream_choices_finish(seen: Transcript) -> Iterator[Problem]:
-    yield from _finish(last(seen), {0, 1})
+    place=0,
+)(_finish)
 
 
-@check(
+@stream(
     "chat/stream-choices/order",
     "Let choices appear for the first time in the order of their index",
     "CS-04",
+    place=0,
 )
-def stream_choices_order(seen: Transcript) -> Iterator[Problem]:
-    order = list(dict.fromkeys(choice["index"] for _, choice in _choices(last(seen))))
+def _order(exchange: Exchange) -> Iterator[Problem]:
+    order = list(dict.fromkeys(choice["index"] for _, choice in _choices(exchange)))
     if order != sorted(order):
-        yield Problem(expected="0, 1", actual=repr(order), pointer="choices[].index")
+        yield Problem(expected="in order", actual=repr(order), pointer="choices[].index")
 
 
 @scenario("chat/stream-usage", "A stream that is asked for its usage")
@@ -171,21 +146,20 @@ def stream_usage(target: Target) -> Steps:
     )
 
 
-@check("chat/stream-usage/shape", "Send chunks as the contract says", "CS-01", "CS-03")
-def stream_usage_shape(seen: Transcript) -> Iterator[Problem]:
-    for number, chunk in enumerate(_chunks(at(seen, 0))):
-        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+stream("chat/stream-usage/shape", "Send chunks as the contract says", "CS-01", "CS-03", place=0)(_shapes)
 
 
-@check("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08")
-def stream_usage_last(seen: Transcript) -> Iterator[Problem]:
-    chunks = _chunks(at(seen, 0))
+@stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08", place=0)
+def _usage_last(exchange: Exchange) -> Iterator[Problem]:
+    chunks = _chunks(exchange)
     if not chunks:
         raise Inconclusive("no chunks")
     final = chunks[-1]
     if final.get("choices") != []:
         yield Problem(expected="choices []", actual=repr(final.get("choices"))[:80], pointer="last chunk")
     yield from usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+    if asked(exchange).get("stream_options", {}).get("continuous_usage_stats"):
+        return  # An extension: every chunk was to have it.
     for number, chunk in enumerate(chunks[:-1]):
         if chunk.get("usage") is not None:
             yield Problem(expected="usage null", actual="a usage", pointer=f"event {number}, usage")

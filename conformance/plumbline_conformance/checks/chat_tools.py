@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.asked import asked, tools_asked
 from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.chat_laws import pair
-from plumbline_conformance.checks.common import taken, whole_shapes
+from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
 from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.forms import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.reading import (
     called,
     choice,
     deltas,
     finished,
     parsed,
-    stream_of,
-    whole_of,
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["asking", "fragments"]
+__all__ = ["asking", "fragments", "objects", "reasons"]
 
 LIMIT = 128
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
@@ -41,69 +41,52 @@ def _one(target: Target) -> dict[str, object]:
 pair("chat/tool", "A tool that may be called", _one, needs=("tools",))
 
 
-@check("chat/tool/arguments", "Write arguments as a string that is one JSON object", "TOOL-01")
-def tool_arguments(seen: Transcript) -> Iterator[Problem]:
-    yield from _objects(whole_of(seen))
-
-
-@check("chat/tool/stream-arguments", "Stream fragments that join to one JSON object", "CS-12")
-def tool_stream_arguments(seen: Transcript) -> Iterator[Problem]:
-    yield from _objects(stream_of(seen))
-
-
-def _objects(exchange: Exchange) -> Iterator[Problem]:
+@both(
+    "chat/tool/arguments",
+    ("Write arguments as a string that is one JSON object", "TOOL-01"),
+    ("Stream fragments that join to one JSON object", "CS-12"),
+)
+def objects(exchange: Exchange) -> Iterator[Problem]:
+    """TOOL-01, CS-12. The input of a custom tool is any text."""
     for number, call in enumerate(called(exchange)):
-        if not isinstance(parsed(call.arguments), dict):
+        if not call.custom and not isinstance(parsed(call.arguments), dict):
             where = f"tool_calls[{number}].function.arguments"
             yield Problem(expected="one JSON object", actual=repr(call.arguments)[:200], pointer=where)
 
 
-@check("chat/tool/known-name", "Call only tools of the request", "TOOL-02")
-def tool_known(seen: Transcript) -> Iterator[Problem]:
-    yield from _known(whole_of(seen), {"get_weather"})
-
-
-@check("chat/tool/stream-known-name", "Call only tools of the request, streamed", "TOOL-02")
-def tool_stream_known(seen: Transcript) -> Iterator[Problem]:
-    yield from _known(stream_of(seen), {"get_weather"})
-
-
-def _known(exchange: Exchange, names: set[str]) -> Iterator[Problem]:
+@both(
+    "chat/tool/known-name",
+    ("Call only tools of the request", "TOOL-02"),
+    ("Call only tools of the request, streamed", "TOOL-02"),
+)
+def _known(exchange: Exchange) -> Iterator[Problem]:
+    names = set(tools_asked(exchange))
     for number, call in enumerate(called(exchange)):
         if call.name not in names:
             where = f"tool_calls[{number}].function.name"
             yield Problem(expected=" or ".join(sorted(names)), actual=repr(call.name), pointer=where)
 
 
-@check("chat/tool/finish", "Say `tool_calls` where calls are returned, and nowhere else", "CHAT-05")
-def tool_finish(seen: Transcript) -> Iterator[Problem]:
-    yield from reasons(whole_of(seen))
-
-
-@check("chat/tool/stream-finish", "Say `tool_calls` where calls were streamed, and nowhere else", "CS-13")
-def tool_stream_finish(seen: Transcript) -> Iterator[Problem]:
-    yield from reasons(stream_of(seen))
-
-
-def reasons(exchange: Exchange, *, named: bool = False) -> Iterator[Problem]:
+@both(
+    "chat/tool/finish",
+    ("Say `tool_calls` where calls are returned, and nowhere else", "CHAT-05"),
+    ("Say `tool_calls` where calls were streamed, and nowhere else", "CS-13"),
+)
+def reasons(exchange: Exchange) -> Iterator[Problem]:
     """The finish reason by what was said. A forced tool may end with `stop`, as the service's does."""
     found = finished(choice(exchange))
-    wanted = {"tool_calls"} | ({"stop"} if named else set()) if found.calls else {"stop", "content_filter"}
+    free = asked(exchange).get("tool_choice") in (None, "auto")
+    wanted = {"tool_calls"} | (set() if free else {"stop"}) if found.calls else {"stop", "content_filter"}
     if found.reason not in wanted:
         shown = " or ".join(sorted(wanted))
         yield Problem(expected=shown, actual=repr(found.reason), pointer="choices[0].finish_reason")
 
 
-@check("chat/tool/no-markup", "Keep the markup of calls out of the content", "TOOL-18")
-def tool_markup(seen: Transcript) -> Iterator[Problem]:
-    yield from _clean(whole_of(seen))
-
-
-@check("chat/tool/stream-no-markup", "Keep the markup of calls out of the streamed content", "TOOL-18")
-def tool_stream_markup(seen: Transcript) -> Iterator[Problem]:
-    yield from _clean(stream_of(seen))
-
-
+@both(
+    "chat/tool/no-markup",
+    ("Keep the markup of calls out of the content", "TOOL-18"),
+    ("Keep the markup of calls out of the streamed content", "TOOL-18"),
+)
 def _clean(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     content = choice(exchange).content
@@ -112,14 +95,14 @@ def _clean(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"no {mark}", actual=repr(content)[:200], pointer="content")
 
 
-@check("chat/tool/id-once", "Give id, type and name in the first delta of a call, and never again", "CS-10")
-def tool_once(seen: Transcript) -> Iterator[Problem]:
-    called(stream_of(seen))
+@stream("chat/tool/id-once", "Give id, type and name in the first delta of a call, and never again", "CS-10")
+def _once(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange)
     met: set[str] = set()
-    for where, piece in fragments(stream_of(seen)):
-        function = piece.get("function") or {}
+    for where, piece in fragments(exchange):
+        function = piece.get("function") or piece.get("custom") or {}
         given = [key for key, value in (*piece.items(), *function.items()) if key in _HEAD and value]
-        place = repr(piece.get("index"))
+        place = f"{where.rpartition('choices[')[2].partition(']')[0]}, {piece.get('index')!r}"
         if place not in met and sorted(given) != sorted(_HEAD):
             yield Problem(expected="id, type and name", actual=repr(piece)[:200], pointer=where)
         if place in met and given:
@@ -132,35 +115,29 @@ _HEAD = ("id", "type", "name")
 
 def fragments(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every fragment of a call, and where it stands."""
-    for number, _, delta in deltas(exchange):
+    for number, one, delta in deltas(exchange):
         pieces = delta.get("tool_calls")
         for place, piece in enumerate(pieces if isinstance(pieces, list) else []):
             if isinstance(piece, dict):
-                yield f"event {number}, choices[0].delta.tool_calls[{place}]", piece
+                yield f"event {number}, choices[{one.get('index')}].delta.tool_calls[{place}]", piece
 
 
-@check("chat/tool/index", "Number calls from 0, in the order of their appearance", "CS-11")
-def tool_index(seen: Transcript) -> Iterator[Problem]:
-    yield from _indexes(stream_of(seen))
-
-
+@stream("chat/tool/index", "Number calls from 0, in the order of their appearance", "CS-11")
 def _indexes(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
-    found = [piece.get("index") for _, piece in fragments(exchange)]
+    found = [piece.get("index") for where, piece in fragments(exchange) if "choices[0]" in where]
     order = list(dict.fromkeys(map(repr, found)))
     if order != [str(number) for number in range(len(order))]:
         yield Problem(expected="0, 1, 2, …", actual=", ".join(order), pointer="tool_calls[].index")
-    if [repr(index) for index in found] != sorted(map(repr, found)):
+    # As numbers: the tenth call stands behind the second.
+    numbers = [index for index in found if isinstance(index, int)]
+    if numbers != sorted(numbers):
         yield Problem(
             expected="one call after the other", actual=repr(found)[:200], pointer="tool_calls[].index"
         )
 
 
-@check("chat/tool/ids", "Give every call an id of 1 to 64 characters", "TOOL-09")
-def tool_ids(seen: Transcript) -> Iterator[Problem]:
-    yield from _ids(whole_of(seen))
-
-
+@whole("chat/tool/ids", "Give every call an id of 1 to 64 characters", "TOOL-09")
 def _ids(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     found = [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
@@ -179,32 +156,41 @@ def _two(target: Target) -> dict[str, object]:
 pair("chat/tools", "Two tools that are both asked for", _two, needs=("tools",))
 
 
-def _several(exchange: Exchange) -> Exchange:
-    if len(called(exchange)) < 2:
-        raise Inconclusive("the model made one call only")
-    return exchange
+def _several(place: int) -> Callable[[Transcript], None]:
+    def before(seen: Transcript) -> None:
+        if len(called(accepted(at(seen, place)))) < 2:
+            raise Inconclusive("the model made one call only")
+
+    return before
 
 
-@check("chat/tools/ids", "Give every call of an answer an id of its own", "TOOL-09")
-def tools_ids(seen: Transcript) -> Iterator[Problem]:
-    yield from _ids(_several(whole_of(seen)))
+whole("chat/tools/ids", "Give every call of an answer an id of its own", "TOOL-09", before=_several(WHOLE))(
+    _ids
+)
 
 
-@check("chat/tools/stream-ids", "Give every streamed call an id of its own", "TOOL-09")
-def tools_stream_ids(seen: Transcript) -> Iterator[Problem]:
-    found = [piece["id"] for _, piece in fragments(_several(stream_of(seen))) if piece.get("id")]
+@stream(
+    "chat/tools/stream-ids", "Give every streamed call an id of its own", "TOOL-09", before=_several(STREAM)
+)
+def _stream_ids(exchange: Exchange) -> Iterator[Problem]:
+    found = [piece["id"] for _, piece in fragments(exchange) if piece.get("id")]
     if len(set(map(repr, found))) != len(found):
         yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
 
 
-@check("chat/tools/index", "Number calls 0, 1, 2, and finish one before the next", "CS-11")
-def tools_index(seen: Transcript) -> Iterator[Problem]:
-    yield from _indexes(_several(stream_of(seen)))
-
-
-@check("chat/tools/arguments", "Keep the arguments of several calls apart", "CS-12", "TOOL-01")
-def tools_arguments(seen: Transcript) -> Iterator[Problem]:
-    yield from _objects(_several(stream_of(seen)))
+stream(
+    "chat/tools/index",
+    "Number calls 0, 1, 2, and finish one before the next",
+    "CS-11",
+    before=_several(STREAM),
+)(_indexes)
+stream(
+    "chat/tools/arguments",
+    "Keep the arguments of several calls apart",
+    "CS-12",
+    "TOOL-01",
+    before=_several(STREAM),
+)(objects)
 
 
 def _empty(target: Target) -> dict[str, object]:
@@ -214,14 +200,11 @@ def _empty(target: Target) -> dict[str, object]:
 pair("chat/tool-empty", "A tool without parameters", _empty, needs=("tools",))
 
 
-@check("chat/tool-empty/arguments", "Write the arguments of a tool without parameters as {}", "TOOL-19")
-def empty_arguments(seen: Transcript) -> Iterator[Problem]:
-    yield from _objects(whole_of(seen))
-
-
-@check("chat/tool-empty/stream-arguments", "Stream the arguments of such a tool as {}", "TOOL-19")
-def empty_stream_arguments(seen: Transcript) -> Iterator[Problem]:
-    yield from _objects(stream_of(seen))
+both(
+    "chat/tool-empty/arguments",
+    ("Write the arguments of a tool without parameters as {}", "TOOL-19"),
+    ("Stream the arguments of such a tool as {}", "TOOL-19"),
+)(objects)
 
 
 @scenario(

@@ -22,10 +22,14 @@ __all__ = [
     "error_of",
     "framing",
     "last",
+    "plain",
+    "refusal",
     "refused",
     "request_id",
+    "streaming",
     "taken",
     "tidy",
+    "unnamed",
     "usage_adds_up",
     "whole_shapes",
 ]
@@ -67,7 +71,7 @@ def accepted(exchange: Exchange) -> Exchange:
     if exchange.status < 400 and exchange.status != 200:
         raise Inconclusive(f"status {exchange.status} to {exchange.header('location') or 'nowhere'}")
     if exchange.status != 200:
-        raise Rejected(f"status {exchange.status}: {_message(exchange)}")
+        raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
     for number, event in enumerate(exchange.chunks if b"data:" in exchange.body else ()):
         if isinstance(event, dict) and (
             event.get("error") or event.get("type") in ("error", "response.failed")
@@ -77,7 +81,7 @@ def accepted(exchange: Exchange) -> Exchange:
     return exchange
 
 
-def _message(exchange: Exchange) -> str:
+def refusal(exchange: Exchange) -> str:
     """What the server says of a refusal."""
     message = (error_of(exchange) or {}).get("message")
     return message[:200] if isinstance(message, str) else "no error object"
@@ -112,6 +116,21 @@ def content_type(exchange: Exchange, wanted: str) -> Iterator[Problem]:
     found = exchange.header("content-type") or "none"
     if found.partition(";")[0].strip().lower() != wanted:
         yield Problem(expected=wanted, actual=found, pointer="headers.content-type")
+
+
+def plain(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-01."""
+    yield from content_type(exchange, "application/json")
+
+
+def streaming(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-02."""
+    yield from content_type(exchange, "text/event-stream")
+
+
+def unnamed(exchange: Exchange) -> Iterator[Problem]:
+    """SSE-01, SSE-05: of chat completions and completions."""
+    yield from framing(exchange, named=False)
 
 
 def request_id(exchange: Exchange) -> Iterator[Problem]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, at, done_last, framing, usage_adds_up
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.checks.asked import asked, count_asked
+from plumbline_conformance.checks.common import done_last, unnamed, usage_adds_up
+from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript import Exchange
 
 PROMPTS = ["One two", "Red"]
 Steps = Generator[Request, Exchange, None]
@@ -22,21 +25,29 @@ def completions_text(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target))
 
 
-@check("completions/text/shape", "Answer as the contract says", "CMP-01")
-def completions_text_shape(seen: Transcript) -> Iterator[Problem]:
-    yield from violations("CreateCompletionResponse", accepted(at(seen, 0)).json)
+@whole("completions/text/shape", "Answer as the contract says", "CMP-01")
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """CMP-01."""
+    yield from violations("CreateCompletionResponse", exchange.json)
 
 
-@check("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")
-def completions_text_indexes(seen: Transcript) -> Iterator[Problem]:
-    found = [choice["index"] for choice in accepted(at(seen, 0)).json["choices"]]
-    if sorted(found) != [0, 1]:
-        yield Problem(expected="[0, 1]", actual=repr(found), pointer="choices[].index")
+@whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")
+def _indexes(exchange: Exchange) -> Iterator[Problem]:
+    wanted = list(range(len(_prompts(exchange)) * count_asked(exchange)))
+    found = [choice["index"] for choice in exchange.json["choices"]]
+    if sorted(found) != wanted:
+        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[].index")
 
 
-@check("completions/text/usage", "Count tokens so that the total is the sum", "CMP-09", "CHAT-08")
-def completions_text_usage(seen: Transcript) -> Iterator[Problem]:
-    answer = accepted(at(seen, 0)).json
+def _prompts(exchange: Exchange) -> list[Any]:
+    """The prompts of the request; token ids are one."""
+    prompt = asked(exchange).get("prompt")
+    return prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
+
+
+@whole("completions/text/usage", "Count tokens so that the total is the sum", "CMP-09", "CHAT-08")
+def _usage(exchange: Exchange) -> Iterator[Problem]:
+    answer = exchange.json
     yield from usage_adds_up(answer.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
 
@@ -45,19 +56,19 @@ def completions_stream(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, stream=True))
 
 
-@check("completions/stream/framing", "Frame one JSON object per event, without names", "SSE-05", "SSE-01")
-def completions_stream_framing(seen: Transcript) -> Iterator[Problem]:
-    yield from framing(accepted(at(seen, 0)), named=False)
+stream(
+    "completions/stream/framing",
+    "Frame one JSON object per event, without names",
+    "SSE-05",
+    "SSE-01",
+    place=0,
+)(unnamed)
+stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07", place=0)(done_last)
 
 
-@check("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")
-def completions_stream_done(seen: Transcript) -> Iterator[Problem]:
-    yield from done_last(accepted(at(seen, 0)))
-
-
-@check("completions/stream/shape", "Send chunks as the contract says, with one id", "CMP-08")
-def completions_stream_shape(seen: Transcript) -> Iterator[Problem]:
-    chunks = [chunk for chunk in accepted(at(seen, 0)).chunks if isinstance(chunk, dict)]
+@stream("completions/stream/shape", "Send chunks as the contract says, with one id", "CMP-08", place=0)
+def _chunks(exchange: Exchange) -> Iterator[Problem]:
+    chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
     ids = {repr(chunk.get("id")) for chunk in chunks}
@@ -70,28 +81,32 @@ def completions_echo(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, echo=True, logprobs=1))
 
 
-@check("completions/echo/shape", "Answer as the contract says", "CMP-01")
-def completions_echo_shape(seen: Transcript) -> Iterator[Problem]:
-    yield from violations("CreateCompletionResponse", accepted(at(seen, 0)).json)
+whole("completions/echo/shape", "Answer as the contract says", "CMP-01")(shape)
 
 
-@check("completions/echo/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")
-def completions_echo_order(seen: Transcript) -> Iterator[Problem]:
-    for choice in accepted(at(seen, 0)).json["choices"]:
-        prompt = PROMPTS[choice["index"]] if choice["index"] in range(len(PROMPTS)) else None
+@whole("completions/echo/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")
+def _order(exchange: Exchange) -> Iterator[Problem]:
+    prompts, count = _prompts(exchange), count_asked(exchange)
+    for choice in exchange.json["choices"]:
+        place = choice["index"] // count
+        prompt = prompts[place] if place in range(len(prompts)) else None
+        if isinstance(prompt, list | int):
+            raise NotAsked("token ids have no text that a client knows")
         if prompt is None or prompt not in choice["text"]:
             where = f"choice {choice['index']}"
             yield Problem(expected=f"a text with {prompt!r}", actual=repr(choice["text"]), pointer=where)
 
 
-@check(
+@whole(
     "completions/echo/logprobs",
     "Give four lists of one length whose tokens join to the text",
     "CMP-05",
     "CMP-04",
 )
-def completions_echo_logprobs(seen: Transcript) -> Iterator[Problem]:
-    for choice in accepted(at(seen, 0)).json["choices"]:
+def _lists(exchange: Exchange) -> Iterator[Problem]:
+    if asked(exchange).get("logprobs") is None:
+        raise NotAsked("no logprobs were asked for")
+    for choice in exchange.json["choices"]:
         logprobs = choice["logprobs"]
         where = f"choice {choice['index']}, logprobs"
         if logprobs is None:

@@ -6,8 +6,10 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.asked import asked
 from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
+from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -51,9 +53,9 @@ def _lists(choice: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: held[name] for name in LISTS}
 
 
-@check("completions/logprobs/given", "Give four lists of one length", "CMP-05")
-def logprobs_given(seen: Transcript) -> Iterator[Problem]:
-    held = _first(at(seen, 0)).get("logprobs")
+@whole("completions/logprobs/given", "Give four lists of one length", "CMP-05")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    held = _first(exchange).get("logprobs")
     lengths = (
         [len(held[name]) if isinstance(held.get(name), list) else None for name in LISTS]
         if isinstance(held, dict)
@@ -65,9 +67,9 @@ def logprobs_given(seen: Transcript) -> Iterator[Problem]:
         )
 
 
-@check("completions/logprobs/offsets", "Give offsets at which the tokens stand in the text", "CMP-05")
-def logprobs_offsets(seen: Transcript) -> Iterator[Problem]:
-    choice = _first(at(seen, 0))
+@whole("completions/logprobs/offsets", "Give offsets at which the tokens stand in the text", "CMP-05")
+def _offsets(exchange: Exchange) -> Iterator[Problem]:
+    choice = _first(exchange)
     lists = _lists(choice)
     offsets = lists["text_offset"]
     if not all(isinstance(offset, int) for offset in offsets) or offsets != sorted(offsets):
@@ -76,24 +78,25 @@ def logprobs_offsets(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="offsets within the text", actual=repr(offsets), pointer="text_offset")
 
 
-@check("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05", "LP-04")
-def logprobs_sampled(seen: Transcript) -> Iterator[Problem]:
-    lists = _lists(_first(at(seen, 0)))
+@whole("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05", "LP-04")
+def _sampled(exchange: Exchange) -> Iterator[Problem]:
+    lists = _lists(_first(exchange))
     rows = zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=False)
     for number, (token, value, top) in enumerate(rows):
         if not isinstance(top, dict) or not isinstance(token, str) or not isinstance(value, int | float):
             continue
         where = f"choices[0].logprobs.top_logprobs[{number}]"
-        if len(top) > TOP + 1:
-            yield Problem(expected=f"at most {TOP + 1}", actual=str(len(top)), pointer=where)
+        most = asked(exchange).get("logprobs")
+        if isinstance(most, int) and len(top) > most + 1:
+            yield Problem(expected=f"at most {most + 1}", actual=str(len(top)), pointer=where)
         # Tokens that are parts of characters share a text, and one place in the object.
         if "\ufffd" not in token and token not in top:
             yield Problem(expected=repr(token), actual=repr(list(top))[:200], pointer=where)
 
 
-@check("completions/logprobs/join", "Give tokens that join to the text", "CMP-05", "LP-03")
-def logprobs_join(seen: Transcript) -> Iterator[Problem]:
-    choice = _first(at(seen, 0))
+@whole("completions/logprobs/join", "Give tokens that join to the text", "CMP-05", "LP-03")
+def _join(exchange: Exchange) -> Iterator[Problem]:
+    choice = _first(exchange)
     joined = "".join(map(str, _lists(choice)["tokens"]))
     if "\ufffd" in joined or "bytes:" in joined:
         raise Inconclusive("tokens that are parts of characters have no text of their own")
@@ -103,8 +106,8 @@ def logprobs_join(seen: Transcript) -> Iterator[Problem]:
         )
 
 
-def _streamed(seen: Transcript, index: int) -> list[dict[str, Any]]:
-    return [chunk for chunk in accepted(at(seen, index)).chunks if isinstance(chunk, dict)]
+def _streamed(exchange: Exchange) -> list[dict[str, Any]]:
+    return [chunk for chunk in accepted(exchange).chunks if isinstance(chunk, dict)]
 
 
 def _choices(chunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -117,20 +120,20 @@ def _text(chunks: list[dict[str, Any]]) -> str:
     return "".join(one["text"] for one in _choices(chunks) if isinstance(one.get("text"), str))
 
 
-@check(
+@stream(
     "completions/logprobs/stream-wire",
     "Frame one JSON object per event, and end with one [DONE]",
     "SSE-05",
     "SSE-07",
 )
-def logprobs_wire(seen: Transcript) -> Iterator[Problem]:
-    yield from framing(accepted(at(seen, 1)), named=False)
-    yield from done_last(accepted(at(seen, 1)))
+def _wire(exchange: Exchange) -> Iterator[Problem]:
+    yield from framing(exchange, named=False)
+    yield from done_last(exchange)
 
 
-@check("completions/logprobs/stream-shape", "Send chunks as the contract says", "CMP-08")
-def logprobs_stream_shape(seen: Transcript) -> Iterator[Problem]:
-    for number, chunk in enumerate(_streamed(seen, 1)):
+@stream("completions/logprobs/stream-shape", "Send chunks as the contract says", "CMP-08")
+def _stream_shape(exchange: Exchange) -> Iterator[Problem]:
+    for number, chunk in enumerate(_streamed(exchange)):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
 
 
@@ -139,7 +142,7 @@ def logprobs_stream_shape(seen: Transcript) -> Iterator[Problem]:
 )
 def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
     whole = _first(at(seen, 0))
-    chunks = _streamed(seen, 1)
+    chunks = _streamed(at(seen, 1))
     if _text(chunks) != whole.get("text"):
         raise Inconclusive("the same request was answered differently each time")
     held = [one["logprobs"] for one in _choices(chunks) if isinstance(one.get("logprobs"), dict)]
@@ -151,9 +154,9 @@ def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
         )
 
 
-@check("completions/logprobs/stream-offsets", "Stream offsets that go on from chunk to chunk", "CMP-05")
-def logprobs_stream_offsets(seen: Transcript) -> Iterator[Problem]:
-    held = [one["logprobs"] for one in _choices(_streamed(seen, 1)) if isinstance(one.get("logprobs"), dict)]
+@stream("completions/logprobs/stream-offsets", "Stream offsets that go on from chunk to chunk", "CMP-05")
+def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
+    held = [one["logprobs"] for one in _choices(_streamed(exchange)) if isinstance(one.get("logprobs"), dict)]
     found = [o for lists in held if isinstance(lists.get("text_offset"), list) for o in lists["text_offset"]]
     numbers = [offset for offset in found if isinstance(offset, int)]
     if numbers != sorted(numbers):
@@ -199,19 +202,19 @@ def _said(seen: Transcript) -> tuple[str, str, str]:
     return word, plain[: plain.find(word)], plain
 
 
-def _cut(found: Any, seen: Transcript) -> Iterator[Problem]:
+def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
     _, wanted, _ = _said(seen)
     if not isinstance(found, str) or found == wanted:
         return
     if not found.startswith(wanted) and not wanted.startswith(found):
         raise Inconclusive("the same request was answered differently each time")
-    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text")
+    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=place)
 
 
 @check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20", "CMP-09")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    yield from _cut(_first(at(seen, 1)).get("text"), seen)
+    yield from _cut(_first(at(seen, 1)).get("text"), seen, 1)
 
 
 @check(
@@ -219,20 +222,20 @@ def stop_prefix(seen: Transcript) -> Iterator[Problem]:
 )
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    yield from _cut(_text(_streamed(seen, 2)), seen)
+    yield from _cut(_text(_streamed(at(seen, 2))), seen, 2)
 
 
 @check("completions/stop/stream-shape", "Send chunks as the contract says", "CMP-08")
 def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    for number, chunk in enumerate(_streamed(seen, 2)):
+    for number, chunk in enumerate(_streamed(at(seen, 2))):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
 
 
 @check("completions/stop/stream-usage", "Send the usage alone in the last chunk", "CMP-08")
 def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    found = _streamed(seen, 2)
+    found = _streamed(at(seen, 2))
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
     if places != [len(found) - 1] or found[-1].get("choices") != []:
         yield Problem(expected="in the last chunk alone", actual=repr(places), pointer="usage")
@@ -243,6 +246,6 @@ def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
 @check("completions/stop/stream-finish", "Finish the streamed choice exactly once, at its end", "CMP-08")
 def stop_stream_finish(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    reasons = [one.get("finish_reason") for one in _choices(_streamed(seen, 2))]
+    reasons = [one.get("finish_reason") for one in _choices(_streamed(at(seen, 2)))]
     if [reason for reason in reasons if reason is not None] != reasons[-1:]:
         yield Problem(expected="one, the last", actual=repr(reasons), pointer="choices[0].finish_reason")

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import answered, at, envelope, error_of, last, refused, request_id
+from plumbline_conformance.checks.forms import refusal
 from plumbline_conformance.transcript import Exchange, Transcript
 
 JSON = {"content-type": "application/json"}
@@ -35,14 +36,8 @@ def _malformed(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="an error object", actual=repr(shown), pointer="body")
 
 
-@check("errors/broken-json/envelope", "Write the error object with all its keys", "ERR-01")
-def broken_json_envelope(seen: Transcript) -> Iterator[Problem]:
-    yield from envelope(last(seen))
-
-
-@check("errors/broken-json/request-id", "Give errors an x-request-id as well", "HTTP-03")
-def broken_json_request_id(seen: Transcript) -> Iterator[Problem]:
-    yield from request_id(last(seen))
+refusal("errors/broken-json/envelope", "Write the error object with all its keys", "ERR-01")(envelope)
+refusal("errors/broken-json/request-id", "Give errors an x-request-id as well", "HTTP-03")(request_id)
 
 
 @scenario("errors/invalid-utf8", "A body that is not UTF-8")

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused
+from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -27,9 +28,10 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
     return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 
 
-@check("models/list/shape", "List models as the contract says", "MOD-01")
-def models_list_shape(seen: Transcript) -> Iterator[Problem]:
-    yield from violations("ListModelsResponse", accepted(at(seen, 0)).json)
+@whole("models/list/shape", "List models as the contract says", "MOD-01")
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """MOD-01."""
+    yield from violations("ListModelsResponse", exchange.json)
 
 
 @check("models/list/retrievable", "Give the same object by id as in the list", "MOD-02")

@@ -60,12 +60,11 @@ def refusals(
         for _, exchange in _refused(rows, seen):
             yield from envelope(exchange)
 
-    @check(f"{slug}/no-leak", "Say nothing of the server's inside", "ERR-13")
+    @check(f"{slug}/no-leak", "Say nothing of the server's inside", "ERR-13", law=no_leak, of="refusal")
     def leak(seen: Transcript) -> Iterator[Problem]:
         for field, exchange in _refused(rows, seen):
-            shown = LEAKS.search(exchange.body.decode("utf-8", "replace"))
-            if shown:
-                yield Problem(expected="no trace", actual=repr(shown[0]), pointer=field)
+            for problem in no_leak(exchange):
+                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field)
 
     if not named:
         return
@@ -76,6 +75,13 @@ def refusals(
             found = (error_of(exchange) or {}).get("param")
             if not isinstance(found, str) or not (_within(found, field) or _within(field, found)):
                 yield Problem(expected=field, actual=repr(found), pointer="error.param")
+
+
+def no_leak(exchange: Exchange) -> Iterator[Problem]:
+    """ERR-13."""
+    shown = LEAKS.search(answered(exchange).body.decode("utf-8", "replace"))
+    if shown:
+        yield Problem(expected="no trace", actual=repr(shown[0]), pointer="body")
 
 
 def _within(path: str, field: str) -> bool:

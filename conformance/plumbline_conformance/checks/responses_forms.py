@@ -6,10 +6,12 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.checks.asked import asked, limit_asked, schema_asked, tools_asked, top_asked
 from plumbline_conformance.checks.chat_formed import PLACE
 from plumbline_conformance.checks.chat_logprobs import ranked, sampled_in
 from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
-from plumbline_conformance.checks.reading import parsed, stream_of, whole_of
+from plumbline_conformance.checks.forms import both, either, stream, whole
+from plumbline_conformance.checks.reading import parsed
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
 from plumbline_conformance.schema import fits
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -29,20 +31,19 @@ def _thought(exchange: Exchange) -> list[dict[str, Any]]:
     return found
 
 
-@check("responses/reasoning/first", "Put reasoning before the message that it led to", "RS-12")
-def reasoning_first(seen: Transcript) -> Iterator[Problem]:
-    for exchange in (whole_of(seen), stream_of(seen)):
-        _thought(exchange)
-        kinds = [item.get("type") for item in items(exchange)]
-        if kinds[0] != "reasoning":
-            yield Problem(expected="reasoning first", actual=repr(kinds), pointer="output")
+@either("responses/reasoning/first", "Put reasoning before the message that it led to", "RS-12")
+def _first(exchange: Exchange) -> Iterator[Problem]:
+    _thought(exchange)
+    kinds = [item.get("type") for item in items(exchange)]
+    if kinds[0] != "reasoning":
+        yield Problem(expected="reasoning first", actual=repr(kinds), pointer="output")
 
 
-@check("responses/reasoning/events", "Stream raw reasoning as a part with deltas and an end", "RS-12")
-def reasoning_events(seen: Transcript) -> Iterator[Problem]:
-    names = {item.get("id") for item in _thought(stream_of(seen)) if item.get("content")}
+@stream("responses/reasoning/events", "Stream raw reasoning as a part with deltas and an end", "RS-12")
+def _part_events(exchange: Exchange) -> Iterator[Problem]:
+    names = {item.get("id") for item in _thought(exchange) if item.get("content")}
     for name in names:
-        own = [event for event in events(stream_of(seen)) if event.get("item_id") == name]
+        own = [event for event in events(exchange) if event.get("item_id") == name]
         order = list(dict.fromkeys(str(event.get("type")).removeprefix("response.") for event in own))
         raw = [kind for kind in order if "summary" not in kind]
         stem = ["reasoning_text.delta", "reasoning_text.done"]
@@ -52,14 +53,13 @@ def reasoning_events(seen: Transcript) -> Iterator[Problem]:
             )
 
 
-@check("responses/reasoning/not-in-text", "Keep reasoning out of the text", "ST-19")
-def reasoning_apart(seen: Transcript) -> Iterator[Problem]:
-    for exchange in (whole_of(seen), stream_of(seen)):
-        thought = "".join(_texts(item) for item in _thought(exchange))
-        said = "".join(_texts(item) for item in items(exchange, "message"))
-        leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in said + thought]
-        if leaked or (len(thought) > 20 and thought in said):
-            yield Problem(expected="no reasoning", actual=repr(said)[:200], pointer="output_text")
+@either("responses/reasoning/not-in-text", "Keep reasoning out of the text", "ST-19")
+def _apart(exchange: Exchange) -> Iterator[Problem]:
+    thought = "".join(_texts(item) for item in _thought(exchange))
+    said = "".join(_texts(item) for item in items(exchange, "message"))
+    leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in said + thought]
+    if leaked or (len(thought) > 20 and thought in said):
+        yield Problem(expected="no reasoning", actual=repr(said)[:200], pointer="output_text")
 
 
 def _texts(item: dict[str, Any]) -> str:
@@ -68,10 +68,10 @@ def _texts(item: dict[str, Any]) -> str:
     return "".join(text for text in found if isinstance(text, str))
 
 
-@check("responses/reasoning/counted", "Count the tokens of reasoning", "ST-19", "R-10")
-def reasoning_counted(seen: Transcript) -> Iterator[Problem]:
-    _thought(whole_of(seen))
-    usage = response(whole_of(seen)).get("usage")
+@whole("responses/reasoning/counted", "Count the tokens of reasoning", "ST-19", "R-10")
+def _counted(exchange: Exchange) -> Iterator[Problem]:
+    _thought(exchange)
+    usage = response(exchange).get("usage")
     details = usage.get("output_tokens_details") if isinstance(usage, dict) else None
     count = details.get("reasoning_tokens") if isinstance(details, dict) else None
     total = usage.get("output_tokens") if isinstance(usage, dict) else None
@@ -125,30 +125,30 @@ def _schema(target: Target) -> dict[str, object]:
 pair("responses/json-schema", "An answer under a strict schema", _schema)
 
 
-@check("responses/json-schema/valid", "Write text that validates", "SO-01")
-def schema_valid(seen: Transcript) -> Iterator[Problem]:
-    yield from _document(whole_of(seen))
-
-
-@check("responses/json-schema/stream-valid", "Stream text that validates", "SO-09")
-def schema_stream_valid(seen: Transcript) -> Iterator[Problem]:
-    yield from _document(stream_of(seen))
-
-
+@both(
+    "responses/json-schema/valid",
+    ("Write text that validates", "SO-01"),
+    ("Stream text that validates", "SO-09"),
+)
 def _document(exchange: Exchange) -> Iterator[Problem]:
+    schema = schema_asked(exchange)
     if response(exchange).get("status") == "incomplete":
         raise Inconclusive("the token limit cut the answer")
+    if not items(exchange, "message") and tools_asked(exchange):
+        raise Inconclusive("the answer is no text")
     text = "".join(_texts(item) for item in items(exchange, "message"))
-    if not fits(PLACE, parsed(text)):
+    if not fits(schema, parsed(text)):
         yield Problem(expected="one document that validates", actual=repr(text)[:200], pointer="output_text")
 
 
-@check("responses/json-schema/echo", "Echo the format in the response", "SO-07")
-def schema_echo(seen: Transcript) -> Iterator[Problem]:
-    text = response(whole_of(seen)).get("text")
+@whole("responses/json-schema/echo", "Echo the format in the response", "SO-07")
+def _format_echo(exchange: Exchange) -> Iterator[Problem]:
+    wanted = asked(exchange).get("text", {}).get("format", {}).get("name")
+    text = response(exchange).get("text")
     form = text.get("format") if isinstance(text, dict) else None
-    if not isinstance(form, dict) or (form.get("type"), form.get("name")) != ("json_schema", "place"):
-        yield Problem(expected="the json_schema `place`", actual=repr(form)[:200], pointer="text.format")
+    if not isinstance(form, dict) or (form.get("type"), form.get("name")) != ("json_schema", wanted):
+        shown = repr(form)[:200]
+        yield Problem(expected=f"the json_schema `{wanted}`", actual=shown, pointer="text.format")
 
 
 def _logprobs(target: Target) -> dict[str, object]:
@@ -174,42 +174,44 @@ def _some(exchange: Exchange) -> list[dict[str, Any]]:
     return found
 
 
-@check("responses/logprobs/given", "Fill the logprobs of the text where they are included", "LP-06")
-def logprobs_given(seen: Transcript) -> Iterator[Problem]:
-    for exchange in (whole_of(seen), stream_of(seen)):
-        if any(_texts(item) for item in items(exchange, "message")) and not _entries(exchange):
-            yield Problem(expected="entries", actual="none", pointer="output_text.logprobs")
+@either("responses/logprobs/given", "Fill the logprobs of the text where they are included", "LP-06")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    if any(_texts(item) for item in items(exchange, "message")) and not _entries(exchange):
+        yield Problem(expected="entries", actual="none", pointer="output_text.logprobs")
 
 
-@check("responses/logprobs/join", "Give entries whose bytes join to the text", "LP-03")
-def logprobs_join(seen: Transcript) -> Iterator[Problem]:
-    found = _some(whole_of(seen))
+@whole("responses/logprobs/join", "Give entries whose bytes join to the text", "LP-03")
+def _joined(exchange: Exchange) -> Iterator[Problem]:
+    found = _some(exchange)
     if not all(isinstance(entry.get("bytes"), list) for entry in found):
         raise Inconclusive("there are no bytes to join")
-    text = "".join(_texts(item) for item in items(whole_of(seen), "message")).rstrip("\ufffd")
+    text = "".join(_texts(item) for item in items(exchange, "message")).rstrip("\ufffd")
     parts = [bytes(byte % 256 for byte in entry["bytes"] if isinstance(byte, int)) for entry in found]
-    cut = response(whole_of(seen)).get("status") == "incomplete"
+    cut = response(exchange).get("status") == "incomplete"
     joined = [b"".join(some).decode("utf-8", "replace").rstrip("\ufffd") for some in (parts, parts[:-1])]
     if text not in (joined[:1] if cut else joined):
         yield Problem(expected=repr(text), actual=repr(joined[0]), pointer="output_text.logprobs")
 
 
-@check("responses/logprobs/ranked", "Give the alternatives best first, each once", "LP-02")
-def logprobs_ranked(seen: Transcript) -> Iterator[Problem]:
-    yield from ranked([one for one in _some(whole_of(seen)) if isinstance(one.get("top_logprobs"), list)], 2)
+def _listed(exchange: Exchange) -> list[dict[str, Any]]:
+    return [one for one in _some(exchange) if isinstance(one.get("top_logprobs"), list)]
 
 
-@check("responses/logprobs/sampled", "Give the drawn token the same value in the list of the best", "LP-04")
-def logprobs_sampled(seen: Transcript) -> Iterator[Problem]:
-    listed = [one for one in _some(whole_of(seen)) if isinstance(one.get("top_logprobs"), list)]
-    yield from sampled_in([one for one in listed if "token" in one])
+@whole("responses/logprobs/ranked", "Give the alternatives best first, each once", "LP-02")
+def _ranked(exchange: Exchange) -> Iterator[Problem]:
+    yield from ranked(_listed(exchange), top_asked(exchange))
 
 
-@check("responses/logprobs/deltas", "Let the entries of deltas join to those of the end", "LP-07")
-def logprobs_deltas(seen: Transcript) -> Iterator[Problem]:
-    _some(stream_of(seen))
+@whole("responses/logprobs/sampled", "Give the drawn token the same value in the list of the best", "LP-04")
+def _sampled(exchange: Exchange) -> Iterator[Problem]:
+    yield from sampled_in([one for one in _listed(exchange) if "token" in one])
+
+
+@stream("responses/logprobs/deltas", "Let the entries of deltas join to those of the end", "LP-07")
+def _deltas(exchange: Exchange) -> Iterator[Problem]:
+    _some(exchange)
     deltas, ends = 0, 0
-    for event in events(stream_of(seen)):
+    for event in events(exchange):
         count = len(event.get("logprobs") or [])
         deltas += count if event.get("type") == "response.output_text.delta" else 0
         ends += count if event.get("type") == "response.output_text.done" else 0
@@ -224,55 +226,51 @@ def _cut(target: Target) -> dict[str, object]:
 pair("responses/limits", "An answer with a limit, metadata and instructions", _cut)
 
 
-@check("responses/limits/incomplete", "Say `incomplete` and why where the limit was met", "R-05", "R-03")
-def limits_incomplete(seen: Transcript) -> Iterator[Problem]:
-    for exchange in (whole_of(seen), stream_of(seen)):
-        yield from _limited(response(exchange))
-
-
-def _limited(found: dict[str, Any]) -> Iterator[Problem]:
+@either("responses/limits/incomplete", "Say `incomplete` and why where the limit was met", "R-05", "R-03")
+def _limited(exchange: Exchange) -> Iterator[Problem]:
+    limit = limit_asked(exchange)
+    found = response(exchange)
     usage = found.get("usage")
     tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
-    if isinstance(tokens, int) and tokens > 16:
-        yield Problem(expected="at most 16 tokens", actual=str(tokens), pointer="usage.output_tokens")
+    if isinstance(tokens, int) and tokens > limit:
+        yield Problem(expected=f"at most {limit} tokens", actual=str(tokens), pointer="usage.output_tokens")
     details = found.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     state = found.get("status")
     wanted = {"incomplete": "max_output_tokens", "completed": None}
-    if state in wanted and reason != wanted[state]:
+    if state in wanted and reason not in (wanted[state], "content_filter" if state == "incomplete" else None):
         yield Problem(expected=repr(wanted[state]), actual=repr(reason), pointer="incomplete_details.reason")
     if (state == "completed") != (found.get("completed_at") is not None):
         shown = f"{found.get('completed_at')} while {state}"
         yield Problem(expected="a time when completed", actual=shown, pointer="completed_at")
 
 
-@check(
+@either(
     "responses/limits/last-item", "Call the item incomplete that the limit cut, and no other", "R-05", "R-07"
 )
-def limits_item(seen: Transcript) -> Iterator[Problem]:
-    for exchange in (whole_of(seen), stream_of(seen)):
-        if response(exchange).get("status") != "incomplete" or not items(exchange):
-            raise Inconclusive("the answer was not cut")
-        states = [item.get("status") for item in items(exchange)]
-        if states[-1] != "incomplete" or "incomplete" in states[:-1]:
-            yield Problem(expected="incomplete at the end", actual=repr(states), pointer="output[].status")
+def _last_item(exchange: Exchange) -> Iterator[Problem]:
+    if response(exchange).get("status") != "incomplete" or not items(exchange):
+        raise Inconclusive("the answer was not cut")
+    states = [item.get("status") for item in items(exchange)]
+    if states[-1] != "incomplete" or "incomplete" in states[:-1]:
+        yield Problem(expected="incomplete at the end", actual=repr(states), pointer="output[].status")
 
 
-@check("responses/limits/echo", "Echo what was asked for", "R-11", "R-16")
-def limits_echo(seen: Transcript) -> Iterator[Problem]:
-    wanted: dict[str, object] = {"max_output_tokens": 16, "metadata": {"run": "1"}}
-    wanted["instructions"] = "Count to 1000."
-    for exchange in (whole_of(seen), stream_of(seen)):
-        for key, value in wanted.items():
-            if response(exchange).get(key) != value:
-                yield Problem(
-                    expected=repr(value), actual=repr(response(exchange).get(key))[:100], pointer=key
-                )
+@either("responses/limits/echo", "Echo what was asked for", "R-11", "R-16")
+def _echo(exchange: Exchange) -> Iterator[Problem]:
+    wanted = {key: asked(exchange)[key] for key in ECHOED if asked(exchange).get(key) is not None}
+    for key, value in wanted.items():
+        if response(exchange).get(key) != value:
+            shown = repr(response(exchange).get(key))[:100]
+            yield Problem(expected=repr(value)[:200], actual=shown, pointer=key)
 
 
-@check("responses/limits/ended", "End text and item before an incomplete response", "RS-15")
-def limits_ended(seen: Transcript) -> Iterator[Problem]:
-    kinds = [event.get("type") for event in events(stream_of(seen))]
+ECHOED = ("max_output_tokens", "metadata", "instructions")
+
+
+@stream("responses/limits/ended", "End text and item before an incomplete response", "RS-15")
+def _ended(exchange: Exchange) -> Iterator[Problem]:
+    kinds = [event.get("type") for event in events(exchange)]
     if "response.incomplete" not in kinds:
         raise Inconclusive("the answer was not cut")
     for added, done in (

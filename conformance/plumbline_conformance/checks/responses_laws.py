@@ -6,16 +6,35 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, content_type, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.items import Items, sums, terminal, without_nulls
-from plumbline_conformance.checks.reading import is_stream, stream_of, whole_of
+from plumbline_conformance.checks.reading import is_stream
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.contract import event_schemas
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["NEEDS", "asking", "events", "items", "outputs", "pair", "response"]
+__all__ = [
+    "NEEDS",
+    "asking",
+    "event_shapes",
+    "events",
+    "items",
+    "life",
+    "lifecycle",
+    "nesting",
+    "outputs",
+    "pair",
+    "response",
+    "shape",
+    "shapes",
+    "snapshots",
+    "summed",
+    "usage",
+    "wire",
+]
 
 NEEDS = ("responses",)
 Body = Callable[[Target], dict[str, object]]
@@ -37,53 +56,42 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
 
     scenario(slug, title, needs=(*NEEDS, *needs))(steps)
 
-    @check(f"{slug}/shape", "Answer with the whole response object", "R-01", "R-11")
-    def shape(seen: Transcript) -> Iterator[Problem]:
-        yield from violations("Response", whole_of(seen).json)
-
-    @check(f"{slug}/usage", "Count tokens so that the total is the sum", "R-10")
-    def usage(seen: Transcript) -> Iterator[Problem]:
-        found = whole_of(seen).json.get("usage")
-        yield from usage_adds_up(found, prompt="input_tokens", completion="output_tokens")
-
-    @check(f"{slug}/wire", "Name every event after its type", "SSE-04", "SSE-01", "SSE-07")
-    def wire(seen: Transcript) -> Iterator[Problem]:
-        yield from content_type(stream_of(seen), "text/event-stream")
-        yield from framing(stream_of(seen), named=True)
-        yield from done_last(stream_of(seen), required=False)
-
-    @check(f"{slug}/event-shapes", "Send events as the contract says", "RS-17")
-    def event_shapes(seen: Transcript) -> Iterator[Problem]:
-        yield from shapes(stream_of(seen))
-
-    @check(
-        f"{slug}/lifecycle",
-        "Begin with created, end with one terminal event, count upwards",
-        "RS-01",
-        "RS-02",
-    )
-    def lifecycle(seen: Transcript) -> Iterator[Problem]:
-        yield from life(stream_of(seen))
-
-    @check(
-        f"{slug}/nesting", "Open, fill and close items and parts in order", "RS-07", "RS-05", "RS-06", "RS-08"
-    )
-    def nesting(seen: Transcript) -> Iterator[Problem]:
-        yield from Items().judge(events(stream_of(seen)))
-
-    @check(
-        f"{slug}/sums", "Let deltas sum to done, done to the item, items to the response", "RS-09", "RS-14"
-    )
-    def summed(seen: Transcript) -> Iterator[Problem]:
-        yield from sums(events(stream_of(seen)))
-
-    @check(f"{slug}/snapshots", "Say the same of the response in all its snapshots", "RS-03", "RS-04")
-    def snapshots(seen: Transcript) -> Iterator[Problem]:
-        yield from _snapshots(events(stream_of(seen)))
+    for name, title, rules, law in _WHOLE:
+        whole(f"{slug}/{name}", title, *rules)(law)
+    for name, title, rules, law in _STREAMED:
+        stream(f"{slug}/{name}", title, *rules)(law)
 
     @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
         yield from same(seen, outputs, outputs)
+
+
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """R-01, R-11."""
+    yield from violations("Response", exchange.json)
+
+
+def usage(exchange: Exchange) -> Iterator[Problem]:
+    """R-10: nothing is counted before the end."""
+    answer = exchange.json if isinstance(exchange.json, dict) else {}
+    if answer.get("status") in ("queued", "in_progress"):
+        raise Inconclusive("the response has not ended")
+    yield from usage_adds_up(answer.get("usage"), prompt="input_tokens", completion="output_tokens")
+
+
+def wire(exchange: Exchange) -> Iterator[Problem]:
+    """SSE-01, SSE-04, SSE-07."""
+    yield from content_type(exchange, "text/event-stream")
+    yield from framing(exchange, named=True)
+    yield from done_last(exchange, required=False)
+
+
+def _of_events(claim: Callable[[list[dict[str, Any]]], Iterator[Problem]], doc: str) -> Law:
+    def law(exchange: Exchange) -> Iterator[Problem]:
+        yield from claim(events(exchange))
+
+    law.__doc__ = doc
+    return law
 
 
 def events(exchange: Exchange) -> list[dict[str, Any]]:
@@ -123,9 +131,9 @@ def _steady(value: Any) -> Any:
     return value
 
 
-def shapes(exchange: Exchange) -> Iterator[Problem]:
+def shapes(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """RS-17: every event by its own schema; types with a colon are extensions, and marked as such."""
-    for number, event in enumerate(events(exchange)):
+    for number, event in enumerate(found):
         kind = event.get("type")
         if isinstance(kind, str) and ":" in kind:
             continue
@@ -133,9 +141,8 @@ def shapes(exchange: Exchange) -> Iterator[Problem]:
         yield from violations(known or "ResponseStreamEvent", event, f"event {number}, ")
 
 
-def life(exchange: Exchange) -> Iterator[Problem]:
+def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """RS-01, RS-02."""
-    found = events(exchange)
     kinds = [event.get("type") for event in found]
     if kinds[:1] != ["response.created"]:
         yield Problem(expected="response.created", actual=repr(kinds[:1]), pointer="event 0")
@@ -149,7 +156,8 @@ def life(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
 
 
-def _snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
+def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-03, RS-04: of one response, empty at first and as its event says at the end."""
     held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
         values = {repr(snapshot.get(key)) for _, snapshot in held}
@@ -166,3 +174,33 @@ def _snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
         for key in wrong:
             shown = repr(snapshot.get(key))[:100]
             yield Problem(expected=f"what {kind} is", actual=shown, pointer=f"event {number}, response.{key}")
+
+
+event_shapes = _of_events(shapes, "RS-17.")
+lifecycle = _of_events(life, "RS-01, RS-02.")
+nesting = _of_events(lambda found: Items().judge(found), "RS-05 to RS-08.")
+summed = _of_events(sums, "RS-09, RS-14.")
+steady = _of_events(snapshots, "RS-03, RS-04.")
+Row = tuple[str, str, tuple[str, ...], Law]
+_WHOLE: tuple[Row, ...] = (
+    ("shape", "Answer with the whole response object", ("R-01", "R-11"), shape),
+    ("usage", "Count tokens so that the total is the sum", ("R-10",), usage),
+)
+_STREAMED: tuple[Row, ...] = (
+    ("wire", "Name every event after its type", ("SSE-04", "SSE-01", "SSE-07"), wire),
+    ("event-shapes", "Send events as the contract says", ("RS-17",), event_shapes),
+    (
+        "lifecycle",
+        "Begin with created, end with one terminal event, count upwards",
+        ("RS-01", "RS-02"),
+        lifecycle,
+    ),
+    (
+        "nesting",
+        "Open, fill and close items and parts in order",
+        ("RS-07", "RS-05", "RS-06", "RS-08"),
+        nesting,
+    ),
+    ("sums", "Let deltas sum to done, done to the item, items to the response", ("RS-09", "RS-14"), summed),
+    ("snapshots", "Say the same of the response in all its snapshots", ("RS-03", "RS-04"), steady),
+)

@@ -27,7 +27,8 @@ NOBODY = "resp_0f3a0f3a0f3a0f3a"
 BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}
 
 
-def _name(exchange: Exchange) -> str | None:
+def named(exchange: Exchange) -> str | None:
+    """The id of a response, if it can stand in a path."""
     name = exchange.json.get("id") if isinstance(exchange.json, dict) else None
     return name if isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum() else None
 
@@ -36,7 +37,7 @@ def _name(exchange: Exchange) -> str | None:
 def stored(target: Target) -> Steps:
     """Exchanges: make, get, items, continue, cancel, delete, then get, items, delete and continue once more."""
     made = yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
-    name = _name(made)
+    name = named(made)
     if name is None:
         return
     path = f"/responses/{name}"
@@ -96,7 +97,7 @@ def _page(page: Any) -> Iterator[Problem]:
 
 @check("responses/stored/continued", "Continue from a kept response, and name it", "ST-04")
 def stored_continued(seen: Transcript) -> Iterator[Problem]:
-    name = _name(accepted(at(seen, 0)))
+    name = named(accepted(at(seen, 0)))
     found = _found(at(seen, 3))
     echoed = found.json.get("previous_response_id") if isinstance(found.json, dict) else None
     if found.status != 200 or echoed != name:
@@ -119,7 +120,7 @@ def stored_cancel(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/stored/delete", "Say what was deleted", "ST-02")
 def stored_delete(seen: Transcript) -> Iterator[Problem]:
-    name = _name(accepted(at(seen, 0)))
+    name = named(accepted(at(seen, 0)))
     found = _found(at(seen, 5))
     body = found.json if isinstance(found.json, dict) else {}
     if found.status != 200 or (body.get("id"), body.get("deleted")) != (name, True):
@@ -159,7 +160,7 @@ def stored_stream_get(seen: Transcript) -> Iterator[Problem]:
 @scenario("responses/unkept", "A response that is not to be kept", needs=NEEDS)
 def unkept(target: Target) -> Steps:
     made = yield Request(path="/responses", json=asking(target, "Hi", max_output_tokens=16, store=False))
-    if (name := _name(made)) is not None:
+    if (name := named(made)) is not None:
         yield Request(path=f"/responses/{name}", method="GET")
 
 
@@ -184,7 +185,7 @@ ITEMS = [{"role": "user", "content": text} for text in ("One", "Two", "Three")]
 def pages(target: Target) -> Steps:
     """Exchanges: make, all, all ascending, two, the rest."""
     made = yield Request(path="/responses", json=asking(target, ITEMS, **BRIEF))
-    name = _name(made)
+    name = named(made)
     if name is None:
         return
     path = f"/responses/{name}/input_items"
@@ -237,12 +238,12 @@ def pages_more(seen: Transcript) -> Iterator[Problem]:
 def branches(target: Target) -> Steps:
     """Exchanges: parent, first child, the same child again, a grandchild."""
     made = yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
-    if (name := _name(made)) is None:
+    if (name := named(made)) is None:
         return
     child = asking(target, "One", previous_response_id=name, **BRIEF)
     first = yield Request(path="/responses", json=child)
     yield Request(path="/responses", json=child)
-    if (below := _name(first)) is not None:
+    if (below := named(first)) is not None:
         yield Request(path="/responses", json=asking(target, "Two", previous_response_id=below, **BRIEF))
 
 
@@ -257,7 +258,8 @@ whole_shapes("responses/branches", "Response", "R-01", 0, 1, 2, 3)
 def branches_apart(seen: Transcript) -> Iterator[Problem]:
     counts = _counts(seen)
     if counts[1] != counts[2]:
-        yield Problem(expected=str(counts[1]), actual=str(counts[2]), pointer="usage.input_tokens")
+        wanted, found = str(counts[1]), str(counts[2])
+        yield Problem(expected=wanted, actual=found, pointer="usage.input_tokens", exchange=2)
 
 
 @check(

@@ -11,8 +11,8 @@ import msgspec
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.fuzz.strategies import Operation
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.watch.live import judge_live, kind_of
+from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["Claim", "claims"]
 
@@ -65,10 +65,9 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
 
 def _of_live_checks(exchange: Exchange) -> Iterator[Claim]:
     """The envelope of refusals and the grammar of streams, as `watch` looks at them."""
-    kind = kind_of(exchange)
-    if kind is None or exchange.status == 404:
+    if exchange.status == 404:
         return  # An operation that a server does not have is answered in the framework's own words as often as not.
-    for finding in judge_live(Transcript(scenario=kind, exchanges=[exchange])):
+    for finding in judge_live(exchange):
         if finding.verdict == "fail" and finding.problems:
             problem = finding.problems[0]
             where = f" ({problem.pointer})" if problem.pointer else ""

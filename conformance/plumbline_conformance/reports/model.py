@@ -142,7 +142,7 @@ def report_of(
     evidence = {
         seen.scenario: [
             _evidence(exchange, frozenset(marks[seen.scenario]), key=run.key is not None)
-            for exchange in redacted(seen, secrets).exchanges
+            for exchange in redacted(seen, secrets).everything
         ]
         for seen in transcripts
         if seen.scenario in shown

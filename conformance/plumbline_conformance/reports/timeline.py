@@ -35,7 +35,10 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Moment]:
-    """The moments of an answer. Of a long stream the beginning, the end and what stands around the marked events."""
+    """The moments of an answer, or the messages of a turn.
+
+    Of a long stream the beginning, the end and what stands around the marked events.
+    """
     body = exchange.body
     ends = list(accumulate(len(frame) for _, frame in exchange.frames))
 
@@ -46,6 +49,12 @@ def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Mo
         at = exchange.frames[bisect_left(ends, stop)][0]
         return Moment(kind=kind, at=round(at, 6), text=text, number=number, size=stop - start)
 
+    if exchange.method == "WEBSOCKET" and exchange.status == 101:
+        starts = [0, *ends[:-1]]
+        every = [
+            moment("event", start, stop, n) for n, (start, stop) in enumerate(zip(starts, ends, strict=True))
+        ]
+        return _shortened(every, marked)
     if not _is_stream(exchange):
         return [moment("body", 0, len(body), None)] if body else []
     found: list[Moment] = []

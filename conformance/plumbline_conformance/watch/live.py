@@ -1,65 +1,25 @@
-"""Judging what passes: the checks that need one exchange only, and their counts.
+"""Judging what passes: the laws of one exchange, and their counts.
 
-Live traffic was not asked by us, so only what must hold of any answer to any request is looked at.
+Live traffic was not asked by us, so a law reads off the request what it has to know, and says nothing where it cannot.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
-import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.baseline import VIOLATIONS
 from plumbline_conformance.case import CHECKS
-from plumbline_conformance.judge import Finding, judge_one
+from plumbline_conformance.checks.asked import OPERATIONS
 from plumbline_conformance.reports.model import VERDICTS
 from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.verdicts import Finding, judge_law
+from plumbline_conformance.watch.laws import features_of, laws_of
 
-__all__ = ["LIVE", "Tally", "judge_live", "kind_of"]
+__all__ = ["Tally", "judge_live", "kind_of"]
 
-_CHAT = "chat/stream-text"
-_RESPONSES = "responses/stream-text"
-LIVE: dict[str, tuple[str, ...]] = {
-    "watch/chat": ("chat/text/shape", "chat/text/content-type", "chat/text/request-id", "chat/text/usage"),
-    "watch/chat-stream": tuple(
-        f"{_CHAT}/{name}"
-        for name in (
-            "content-type",
-            "framing",
-            "tidy",
-            "done",
-            "shape",
-            "identity",
-            "role-once",
-            "finish-once",
-        )
-    ),
-    "watch/responses": (f"{_RESPONSES}/shape", f"{_RESPONSES}/usage"),
-    "watch/responses-stream": tuple(
-        f"{_RESPONSES}/{name}"
-        for name in (
-            "content-type",
-            "framing",
-            "tidy",
-            "done",
-            "terminator",
-            "event-shapes",
-            "lifecycle",
-            "sequence",
-            "nesting",
-            "sums",
-        )
-    ),
-    "watch/models": ("models/list/shape",),
-    "watch/error": ("errors/broken-json/envelope", "errors/broken-json/request-id"),
-}
-"""By the kind of an exchange, the checks that hold of every one of that kind."""
-_OF_ONE_CHOICE = frozenset({f"{_CHAT}/finish-once"})
-"""Hold only where one choice was asked for."""
 _SAMPLES = 5
 _RANK = {
     name: place
@@ -67,27 +27,17 @@ _RANK = {
 }
 
 
-def kind_of(exchange: Exchange) -> str | None:
-    """What is judged of an exchange; None for what the suite says nothing of."""
-    path = exchange.url.partition("?")[0].rstrip("/")
-    request = _request(exchange)
-    if exchange.status >= 400:
-        return "watch/error"
-    if path.endswith("/chat/completions"):
-        return "watch/chat-stream" if request.get("stream") is True else "watch/chat"
-    if path.endswith("/responses") and exchange.method == "POST":
-        return "watch/responses-stream" if request.get("stream") is True else "watch/responses"
-    if path.endswith("/models") and exchange.method == "GET":
-        return "watch/models"
-    return None
+def kind_of(exchange: Exchange) -> str:
+    """The operation that was asked for, under which its exchange is recorded."""
+    return "watch/" + (
+        "error" if exchange.status >= 400 else min(features_of(exchange) & OPERATIONS, default="other")
+    )
 
 
-def judge_live(transcript: Transcript) -> list[Finding]:
-    """Apply the checks of the transcript's kind. Never raises."""
-    names = LIVE.get(transcript.scenario, ())
-    if any(_request(exchange).get("n") not in (None, 1) for exchange in transcript.exchanges):
-        names = tuple(name for name in names if name not in _OF_ONE_CHOICE)
-    return [_fair(judge_one(CHECKS[name], transcript)) for name in names]
+def judge_live(exchange: Exchange) -> list[Finding]:
+    """Apply the laws that hold of the exchange. Never raises."""
+    findings = (judge_law(found, exchange) for found, _ in laws_of(exchange))
+    return [_fair(finding) for finding in findings if finding is not None]
 
 
 def _fair(finding: Finding) -> Finding:
@@ -95,14 +45,6 @@ def _fair(finding: Finding) -> Finding:
     if finding.verdict != "error":
         return finding
     return msgspec.structs.replace(finding, verdict="inconclusive")
-
-
-def _request(exchange: Exchange) -> dict[str, Any]:
-    try:
-        value = json.loads(exchange.request_body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 class Tally:

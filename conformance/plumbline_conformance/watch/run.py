@@ -1,7 +1,7 @@
 """`plumbline watch`: the proxy, the judge beside it, the picture, and the reports at the end.
 
-Judging happens on a thread of its own, with a bounded queue: if it cannot keep up, exchanges pass without being judged,
-and their number is said. Traffic never waits for a verdict.
+Judging happens in a process of its own, with a bounded queue: if it cannot keep up, exchanges pass without being
+judged, and their number is said. Traffic never waits for a verdict, nor for the interpreter that comes to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext, suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
@@ -35,10 +38,19 @@ _WAITING = 256
 _SWITCH = 0.0005
 """Seconds after which the judging thread gives way: the interpreter's five milliseconds would be felt per event."""
 _REFRESH = 0.5
+_NOTHING = Exchange(method="GET", url="", request_headers={}, request_body=b"", status=200)
+
+
+def _quiet() -> None:
+    """The judging process ends when the proxy does, and not when somebody interrupts both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Watcher:
-    """The judging thread; a context manager, whose end waits until everything that was taken is judged.
+    """Judging beside the traffic; a context manager, whose end waits until everything that was taken is judged.
+
+    A thread hands exchanges to a process and counts what it says: checks are plain Python and would hold the
+    interpreter for as long as several events take to pass.
 
     Args:
         recorder: where exchanges are written, if they are.
@@ -55,6 +67,8 @@ class Watcher:
         self._wrong = wrong
         self._queue: queue.Queue[Exchange | None] = queue.Queue(_WAITING)
         self._thread = threading.Thread(target=self._run, name="judge")
+        # A new interpreter, because a copy of this one would have its threads' locks and none of its threads.
+        self._judge = ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet)
 
     def take(self, exchange: Exchange) -> None:
         """Queue an exchange, or count it as not judged."""
@@ -66,18 +80,25 @@ class Watcher:
     def __enter__(self) -> Watcher:
         self._before = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH)
+        self._judge.submit(judge_live, _NOTHING)  # What it imports is there before the first exchange is.
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._queue.put(None)
         self._thread.join()
+        self._judge.shutdown()
         sys.setswitchinterval(self._before)
 
     def _run(self) -> None:
         while (exchange := self._queue.get()) is not None:
-            seen = Transcript(scenario=kind_of(exchange) or "watch/other", exchanges=[exchange])
-            wrong = self.tally.add(seen, judge_live(seen))
+            seen = Transcript(scenario=kind_of(exchange), exchanges=[exchange])
+            try:
+                found = self._judge.submit(judge_live, exchange).result()
+            except BrokenProcessPool:
+                self.tally.unjudged += 1
+                continue
+            wrong = self.tally.add(seen, found)
             if wrong and self._wrong is not None:
                 self._wrong(exchange, wrong)
             if self._recorder is not None and self.failure is None:
@@ -132,7 +153,7 @@ def run_watch(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop costs half as much for each event, and is taken where it is installed; it is no dependency."""
+    """uvloop costs half as much for each event, and is taken where it is installed: `plumbline[watch]` has it."""
     try:
         import uvloop
     except ModuleNotFoundError:

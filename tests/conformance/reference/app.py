@@ -9,19 +9,20 @@ from urllib.parse import parse_qsl, unquote
 
 from plumbline_conformance.sse import load_json
 from reference import chat
-from reference.refuse import Refused, check_chat, check_completion, check_response
+from reference.names import KEY, MODEL
+from reference.refuse import Refused, authorised, check_chat, check_completion, check_response
 from reference.responses import Kept
+from reference.sockets import converse
 
-__all__ = ["MODEL", "application"]
+__all__ = ["KEY", "MODEL", "application"]
 
-MODEL = "org/good"
-KEY = "sk-reference"
 THE_MODEL = {"id": MODEL, "object": "model", "created": 1_764_000_000, "owned_by": "org"}
 PATHS = {
     "/v1/chat/completions": "POST",
     "/v1/completions": "POST",
     "/v1/responses": "POST",
     "/v1/responses/input_tokens": "POST",
+    "/v1/responses/compact": "POST",
     "/v1/models": "GET",
 }
 Json = dict[str, Any]
@@ -34,6 +35,9 @@ def application() -> Any:
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         nonlocal count
+        if scope["type"] == "websocket":
+            await converse(kept, scope, receive, send)
+            return
         if scope["type"] == "lifespan":
             for event in ("startup", "shutdown"):
                 await receive()
@@ -48,7 +52,7 @@ def application() -> Any:
         count += 1
         status, kind, body = 200, "application/json", b""
         try:
-            _authorised(dict(scope["headers"]))
+            authorised(scope)
             value = _route(kept, scope, content)
             if isinstance(value, dict):
                 body = json.dumps(value).encode()
@@ -61,13 +65,6 @@ def application() -> Any:
         await send({"type": "http.response.body", "body": body})
 
     return serve
-
-
-def _authorised(headers: dict[bytes, bytes]) -> None:
-    if headers.get(b"authorization") != f"Bearer {KEY}".encode():
-        raise Refused(
-            "Incorrect API key provided.", None, "invalid_api_key", status=401, kind="authentication_error"
-        )
 
 
 def _frames(events: Iterable[Json]) -> Iterable[bytes]:
@@ -86,7 +83,7 @@ def _route(kept: Kept, scope: Any, content: bytes) -> Any:
         name, _, action = path.removeprefix("/v1/responses/").partition("/")
         match method, action:
             case "GET", "":
-                return kept.get(name)
+                return kept.get(name, query)
             case "DELETE", "":
                 return kept.delete(name)
             case "POST", "cancel":
@@ -122,6 +119,8 @@ def _answer(kept: Kept, path: str, body: Json) -> Any:
         case "completions", False:
             check_completion(body, MODEL)
             return chat.completion_chunks(body) if body.get("stream") else chat.complete(body)
+    if path.endswith("compact"):
+        return kept.compact(body)
     check_response(body, MODEL)
     if path.endswith("input_tokens"):
         response, _ = kept.create({**body, "store": False})

@@ -8,8 +8,9 @@ from typing import Any
 import jsonschema_rs
 
 from plumbline_conformance.schema import violations
+from reference.names import KEY
 
-__all__ = ["Refused", "check_chat", "check_completion", "check_response"]
+__all__ = ["Refused", "authorised", "check_chat", "check_completion", "check_response"]
 
 WINDOW = 4096
 
@@ -29,6 +30,14 @@ class Refused(Exception):  # noqa: N818 - it is an answer
         super().__init__(message)
         self.status = status
         self.error = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def authorised(scope: Any) -> None:
+    """HTTP-06."""
+    if dict(scope["headers"]).get(b"authorization") != f"Bearer {KEY}".encode():
+        raise Refused(
+            "Incorrect API key provided.", None, "invalid_api_key", status=401, kind="authentication_error"
+        )
 
 
 def valid(schema: str, body: Any) -> None:

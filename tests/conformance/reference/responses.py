@@ -37,18 +37,30 @@ ECHOED: Json = {
 }
 
 
+Memory = dict[str, tuple[Json, list[Json], list[Json]]]
+"""By id: the response, its own input, and all the context that it was made from."""
+
+
 class Kept:
     """The responses that were made, with the items that led to them."""
 
     def __init__(self) -> None:
         self._made = 0
-        self._kept: dict[str, tuple[Json, list[Json], list[Json]]] = {}
-        """The response, its own input, and all the context that it was made from."""
+        self._kept: Memory = {}
+        self._running: dict[str, Iterator[Json]] = {}
+        """What runs in the background, by id: each look at it brings it one state further."""
+        self._streams: dict[str, list[Json]] = {}
 
-    def get(self, name: str) -> Json:
-        """ST-03."""
+    def get(self, name: str, query: dict[str, str] | None = None) -> Json | list[Json]:
+        """ST-03, ST-10; with `stream`, RS-20."""
         if name not in self._kept:
             raise Refused(f"Response {name} not found.", "response_id", "response_not_found", status=404)
+        after = int((query or {}).get("starting_after", -1))
+        if (query or {}).get("stream") == "true":
+            return [event for event in self._streams[name] if event["sequence_number"] > after]
+        state = next(self._running.get(name, iter(())), None)
+        if state is not None:
+            self._kept[name] = (state, *self._kept[name][1:])
         return self._kept[name][0]
 
     def delete(self, name: str) -> Json:
@@ -59,8 +71,25 @@ class Kept:
 
     def cancel(self, name: str) -> Json:
         """ST-11."""
-        self.get(name)
-        raise Refused("Only responses created with background=true can be cancelled.", None, None)
+        if name not in self._kept:
+            self.get(name)
+        response = self._kept[name][0]
+        if not response["background"]:
+            raise Refused("Only responses created with background=true can be cancelled.", None, None)
+        if response["status"] in ("queued", "in_progress"):
+            del self._running[name]
+            response = {**response, "status": "cancelled"}
+            self._kept[name] = (response, *self._kept[name][1:])
+        return response
+
+    def compact(self, body: Json) -> Json:
+        """ST-15."""
+        self._made += 1
+        prompt = _count(_items(body), body)
+        held = {"type": "compaction", "id": f"cmp_{self._made}", "encrypted_content": "b3BhcXVl"}
+        usage = _usage(prompt, 4, 0)
+        made = {"id": f"resp_{self._made}", "created_at": 1_764_000_000, "object": "response.compaction"}
+        return {**made, "output": [held], "usage": usage}
 
     def items(self, name: str, query: dict[str, str]) -> Json:
         """ST-08."""
@@ -83,22 +112,41 @@ class Kept:
             "has_more": len(found) > limit,
         }
 
-    def create(self, body: Json) -> tuple[Json, list[Json]]:
-        """The response, and the events that lead to it."""
+    def create(self, body: Json, beside: Memory | None = None) -> tuple[Json, list[Json]]:
+        """The response, and the events that lead to it.
+
+        Args:
+            body: the request.
+            beside: what a connection remembers of its own, which is its latest response (WS-05).
+        """
         own = _items(body)
         previous = body.get("previous_response_id")
-        if previous and previous not in self._kept:
+        known = {**self._kept, **(beside or {})}
+        if previous and previous not in known:
             raise Refused(
                 "Previous response not found.", "previous_response_id", "previous_response_not_found"
             )
-        context = [*(self._kept[previous][2] if previous else []), *own]
+        if body.get("background") and body.get("store") is False:
+            raise Refused("What runs in the background is kept.", "store")
+        context = [*(known[previous][2] if previous else []), *own]
         check_calls(context)
         found = _said(body, context)
         self._made += 1
         events = list(_events(_frame(body, self._made), found, body, _count(context, body)))
         response = events[-1]["response"]
+        name = response["id"]
+        found_again = (response, own, [*context, *response["output"]])
+        if beside is not None:
+            beside.clear()
+            beside[name] = found_again
         if body.get("store") is not False:
-            self._kept[response["id"]] = (response, own, [*context, *response["output"]])
+            self._kept[name] = found_again
+            self._streams[name] = events
+        if body.get("background") and not body.get("stream"):
+            begun = events[0]["response"]
+            self._running[name] = iter([{**begun, "status": "in_progress"}, response])
+            response = {**begun, "status": "queued"}
+            self._kept[name] = (response, *found_again[1:])
         return response, events
 
 
@@ -167,6 +215,8 @@ def _events(frame: Json, found: Said, body: Json, prompt: int) -> Iterator[Json]
         return {"type": f"response.{kind}", "sequence_number": number - 1, **deepcopy(fields)}
 
     yield event("created", response=frame)
+    if frame["background"]:
+        yield event("queued", response={**frame, "status": "queued"})
     yield event("in_progress", response=frame)
     complete = found.finish != "length"
     wanted = "message.output_text.logprobs" in (body.get("include") or [])
@@ -184,15 +234,19 @@ def _events(frame: Json, found: Said, body: Json, prompt: int) -> Iterator[Json]
         output[-1]["status"] = "incomplete"
     ended = {"completed_at": 1_764_000_001, "status": "completed"}
     cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    usage = {
-        "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": found.tokens,
-        "output_tokens_details": {"reasoning_tokens": len(found.reasoning)},
-        "total_tokens": prompt + found.tokens,
-    }
+    usage = _usage(prompt, found.tokens, len(found.reasoning))
     state = ended if complete else cut
     yield event(str(state["status"]), response={**frame, **state, "output": output, "usage": usage})
+
+
+def _usage(prompt: int, tokens: int, thought: int) -> Json:
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": tokens,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": prompt + tokens,
+    }
 
 
 def _planned(name: str, found: Said) -> Iterator[tuple[Json, str]]:

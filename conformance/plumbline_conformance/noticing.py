@@ -1,0 +1,55 @@
+"""Which exchange a check was reading when it found a problem.
+
+A check of a scenario with several exchanges points into one of them, and a reader has to know into which. Hardly a
+check says so itself: while it runs, its exchanges note when their answer is read, and a problem belongs to the last one
+that was. A check that compares, and so reads on before it speaks, says `exchange=` itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from plumbline_conformance.case import Problem
+from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = ["Notice", "noticed"]
+
+
+class Notice:
+    """The place of the exchange that was read last."""
+
+    def __init__(self) -> None:
+        self.place: int | None = None
+        self.count = 0
+
+    def placed(self, problem: Problem) -> Problem:
+        """The problem with its exchange, where there are several and it does not say."""
+        if problem.exchange is not None or self.count < 2 or self.place is None:
+            return problem
+        return msgspec.structs.replace(problem, exchange=self.place)
+
+
+class _Noticed:
+    """An exchange that says when it is read."""
+
+    __slots__ = ("_exchange", "_notice", "_place")
+
+    def __init__(self, exchange: Exchange, notice: Notice, place: int) -> None:
+        self._exchange = exchange
+        self._notice = notice
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        # What was asked is read to know what to look for, which is no look at the answer.
+        if not name.startswith("request_"):
+            self._notice.place = self._place
+        return getattr(self._exchange, name)
+
+
+def noticed(transcript: Transcript, notice: Notice) -> Transcript:
+    """The transcript, whose exchanges tell the notice."""
+    notice.count = len(transcript.exchanges)
+    seen = [_Noticed(exchange, notice, place) for place, exchange in enumerate(transcript.exchanges)]
+    return Transcript(scenario=transcript.scenario, exchanges=cast("list[Exchange]", seen))

@@ -1,0 +1,154 @@
+"""Requests on the wire, and everything that comes back: this and `sockets` alone open connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+
+from plumbline_conformance.case import Request, Target
+from plumbline_conformance.sockets import Sockets, message_of
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["Conversation", "conversations", "exchange_of", "sender"]
+
+_MAX_BODY = 32 * 1024 * 1024
+"""A server that never stops talking is cut off here."""
+_MAX_TOTAL = 256 * 1024 * 1024
+"""Of all bodies together: beyond it nothing is kept."""
+_PATIENCE_WITH_LATENESS = 12
+"""After so many answers that did not end in time, the rest is not asked for."""
+_PATIENCE_WITH_SILENCE = 4
+"""After so many requests without any answer, and none with one, the rest is not sent."""
+
+Send = Callable[[Request], Awaitable[Exchange]]
+
+
+class Conversation:
+    """What one scenario sends: its requests share its WebSockets, and nothing else."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._sockets = Sockets()
+
+    async def send(self, request: Request) -> Exchange:
+        """One exchange. It never raises."""
+        return await self._wire.send(request, self._sockets)
+
+    async def __aenter__(self) -> Conversation:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._sockets.close()
+
+
+@asynccontextmanager
+async def conversations(target: Target, patience: float) -> AsyncGenerator[Callable[[], Conversation], None]:
+    """What makes conversations with this target, whose exchanges end after so many seconds."""
+    headers = {"user-agent": "plumbline-conformance"}
+    if target.api_key is not None:
+        headers["authorization"] = f"Bearer {target.api_key}"
+    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
+        wire = _Wire(client, target, patience)
+        yield lambda: Conversation(wire)
+
+
+@asynccontextmanager
+async def sender(target: Target, patience: float) -> AsyncGenerator[Send, None]:
+    """A function that sends a request to this target, and gives up after so many seconds. It never raises."""
+    async with conversations(target, patience) as begin, begin() as conversation:
+        yield conversation.send
+
+
+def exchange_of(target: Target, request: Request) -> Exchange:
+    """The exchange that a request begins: what is sent, and no answer yet."""
+    url = target.base_url.rstrip("/") + request.path
+    headers = dict(request.headers)
+    if request.method == "WEBSOCKET":
+        messages = request.json if isinstance(request.json, list) else [request.json]
+        sent = [request.content] if request.content is not None else [message_of(one) for one in messages]
+        # One message a line: JSON as we write it has no line feeds of its own.
+        body, url = b"\n".join(sent), f"ws{url.removeprefix('http')}"
+    elif request.method == "GET":
+        body = b""
+    elif request.content is not None:
+        body = request.content
+    else:
+        body = json.dumps(request.json).encode()
+        headers["content-type"] = "application/json"
+    return Exchange(method=request.method, url=url, request_headers=headers, request_body=body)
+
+
+class _Wire:
+    """Sends requests and keeps everything that comes back."""
+
+    def __init__(self, client: httpx.AsyncClient, target: Target, patience: float) -> None:
+        self._client = client
+        self._target = target
+        self._patience = patience
+        self._heard = False
+        self._silences = 0
+        self._late = 0
+        self._total = 0
+
+    async def send(self, request: Request, sockets: Sockets) -> Exchange:
+        """One exchange; what goes wrong is noted in it, not raised."""
+        exchange = exchange_of(self._target, request)
+        if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
+            exchange.error = "not sent: the server has answered nothing so far"
+            return exchange
+        if self._late >= _PATIENCE_WITH_LATENESS:
+            exchange.error = f"not sent: {self._late} answers did not end in time"
+            return exchange
+        if request.pause:
+            await asyncio.sleep(request.pause)
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(self._patience):
+                if request.method == "WEBSOCKET":
+                    headers = {**_plain(self._client.headers), **exchange.request_headers}
+                    room = min(_MAX_BODY, _MAX_TOTAL - self._total)
+                    await sockets.exchange(exchange, request, headers, started, room)
+                else:
+                    await self._exchange(exchange, started)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            self._late += 1
+            exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+            exchange.error = f"{type(error).__name__}: {error}".rstrip(": ")
+        if request.method == "WEBSOCKET":
+            self._total += sum(len(frame) for _, frame in exchange.frames)
+        self._heard = self._heard or exchange.status != 0
+        self._silences += exchange.status == 0
+        return exchange
+
+    async def _exchange(self, exchange: Exchange, started: float) -> None:
+        async with self._client.stream(
+            exchange.method, exchange.url, content=exchange.request_body, headers=exchange.request_headers
+        ) as answer:
+            exchange.status = answer.status_code
+            exchange.headers = list(answer.headers.multi_items())
+            size = 0
+            async for part in answer.aiter_bytes():
+                room = min(_MAX_BODY - size, _MAX_TOTAL - self._total)
+                # A few bytes of gzip may have become a great many at once.
+                exchange.frames.append((time.monotonic() - started, part[:room]))
+                size += len(part[:room])
+                self._total += len(part[:room])
+                if len(part) > room:
+                    which = f"the body is longer than {_MAX_BODY}"
+                    if size < _MAX_BODY:
+                        which = f"all bodies together are longer than {_MAX_TOTAL}"
+                    exchange.error = f"{which} bytes"
+                    break
+
+
+def _plain(headers: httpx.Headers) -> dict[str, str]:
+    """Of the headers of every request those that a handshake takes as well."""
+    return {name: value for name, value in headers.items() if name in ("authorization", "user-agent")}
