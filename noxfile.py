@@ -156,6 +156,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def peers(session: nox.Session) -> None:
+    """Judge the reference servers, each in an environment of its own: all, or some with `-- vllm llama-cpp`."""
+    Environment(session, SERVE).run("python", "conformance/reference_servers/run.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
     """Fuzz our server with our strategies and with schemathesis: 2,000 examples each, or `-- --examples N --seed N`."""
     Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)

@@ -83,3 +83,21 @@ def test_arguments(benchmark: Any, tool: ToolDialect) -> None:
 def test_arguments_of_100_000_tokens(benchmark: Any, tool: ToolDialect) -> None:
     """The same, as long as an answer may be: the cost of a token must not grow."""
     run(benchmark, call(6000), tool, None, 1)
+
+
+def small_calls(count: int) -> Utterance:
+    """Many calls with short arguments."""
+    return Utterance(tuple(Call("f", json.dumps({"text": f"word {n}"})) for n in range(count)))
+
+
+@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
+def test_many_small_calls(benchmark: Any, tool: ToolDialect) -> None:
+    """Calls that begin and end all the time: a name to be certain of every few tokens."""
+    run(benchmark, small_calls(200), tool, None, 9)
+
+
+@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
+def test_numbers(benchmark: Any, tool: ToolDialect) -> None:
+    """A list of numbers, each of which is checked before it is passed on."""
+    numbers = [[n, n / 7] for n in range(400)]
+    run(benchmark, Utterance((Call("f", json.dumps({"list": numbers})),)), tool, None, 9)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from plumbline.dialects.continued import begin_with
 from plumbline.dialects.custom import CustomCalls
 from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.response_template import ResponseTemplateParser
 from plumbline.dialects.speech import Speech
 from plumbline.engine.api import (
     Engine,
@@ -26,13 +28,15 @@ from plumbline.engine.api import (
     TokenChunk,
     TokenLogprob,
 )
-from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
-from plumbline.forms.promise import Promises
+from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, TextDelta, Usage
+from plumbline.forms.errors import FormError
+from plumbline.forms.promise import Promise, Promises
+from plumbline.merge import merged
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.shorten import droppable_ends, without_oldest
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import ChatPrompt, Turn
+from plumbline.turn import ChatPrompt, Turn, begun_text
 
 __all__ = [
     "AbortedError",
@@ -43,13 +47,10 @@ __all__ = [
     "PreparedTurn",
     "PromptTooLongError",
     "Road",
-    "merged",
 ]
 
 
 _log = logging.getLogger("plumbline.road")
-
-T = TypeVar("T")
 
 
 class PromptTooLongError(Exception):
@@ -90,7 +91,7 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
-    grammar: str | None = None
+    promise: Promise
     """What every choice of the answer is held to; the engine has compiled it."""
     inside_reasoning: bool = False
     """Generation starts inside the model's thinking."""
@@ -135,26 +136,49 @@ class Road:
         if not ids:
             raise EmptyPromptError
         speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
-        inside = speaks and self.speech is not None and self.speech.starts_inside(ids)
+        begun = begun_text(turn.prompt)
+        inside = (
+            speaks and self.speech is not None and self.speech.starts_inside(ids, begun=bool(begun.strip()))
+        )
         turn = self._bounded(turn, inside=inside)
         ended = speaks and self.speech is not None and self.speech.has_ended(ids)
-        grammar = await self._promises.grammar(turn, inside=inside, ended=ended)
-        return PreparedTurn(turn, tuple(ids), grammar, inside)
+        promise = await self._promises.grammar(turn, inside=inside, ended=ended)
+        prepared = PreparedTurn(turn, tuple(ids), promise, inside)
+        self._check_begun(prepared)
+        return prepared
+
+    def _check_begun(self, prepared: PreparedTurn) -> None:
+        """What is continued under a grammar begins where the grammar begins.
+
+        Raises:
+            FormError: it breaks off inside of markup, the rest of which nobody would hold.
+        """
+        begun = begun_text(prepared.turn.prompt)
+        parser = self._parser(prepared) if begun and prepared.promise.grammar is not None else None
+        if parser is None or isinstance(parser, ResponseTemplateParser):
+            return
+        begin_with(parser, begun, echo=False)
+        if parser.is_amid_markup:
+            raise FormError(
+                "The message that is to be continued breaks off inside of markup, so what follows cannot be held to a "
+                "form. Continue it without strict tools or forms, or leave the markup to the model."
+            )
 
     def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
         """The turn with its budget for thinking in the engine's terms."""
         if turn.thinking_budget is None:
             return turn
-        marks = None if self.speech is None else self.speech.thinking()
-        if marks is None or "span" not in self.engine.info.features:
+        thinking = None if self.speech is None else self.speech.thinking()
+        if self.speech is None or thinking is None or "span" not in self.engine.info.features:
             raise NoThinkingError
-        begins, end = marks
         encode = self.tokenizer.encode_rendered
         span = SpanLimit(
             max_tokens=turn.thinking_budget,
-            begin=tuple(tuple(encode(text)) for text in begins),
-            end=tuple(encode(end)),
+            begin=tuple(tuple(encode(text)) for text in thinking.begin),
+            end=tuple(encode(thinking.end)),
             inside=inside,
+            after=tuple(tuple(encode(text)) for text in thinking.again),
+            blank=self.speech.blank_ids,
         )
         return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, span=span))
 
@@ -193,6 +217,8 @@ class Road:
             AbortedError: the server is shutting down.
             EngineFullError, EngineClosedError, RefusedRequestError: from the engine, before the first event.
         """
+        for warning in prepared.promise.warnings:
+            _log.warning("request %s: %s", request_id, warning)
         count = prepared.turn.num_choices
         if count == 1:
             async with aclosing(self._choice(prepared, request_id, 0)) as events:
@@ -246,13 +272,23 @@ class Road:
         cached = 0
         reason: FinishReason = "stop"
         last_token: int | None = None
+        begun = begun_text(turn.prompt)
+        before: list[OutputEvent] = [TextDelta(begun)] if turn.echo else []
+        if begun and parser is not None and not isinstance(parser, ResponseTemplateParser):
+            before = list(customs.translate(begin_with(parser, begun, echo=turn.echo)))
         if sampling.max_tokens == 0:
+            for event in (*before, *(customs.translate(parser.finish("length")) if parser else ())):
+                yield event
             yield Finish("length", Usage(len(prepared.prompt_token_ids), 0))
             return
         request = self._request(prepared, request_id, sampling)
         async with aclosing(self.engine.generate(request)) as chunks:
             async for chunk in chunks:
                 _raise_if_failed(chunk)
+                # Not before the first chunk: until then the request may still be refused.
+                for event in before:
+                    yield event
+                before = []
                 cached = max(cached, chunk.num_cached_tokens)
                 stopped = chunk.finish_reason == "stop" and bool(chunk.token_ids)
                 stopped = stopped and chunk.token_ids[-1] in sampling.stop_token_ids | eos
@@ -312,17 +348,21 @@ class Road:
                 for tool in prompt.tools
                 if choice.names is None or tool.name in choice.names  # TOOL-06
             }
+        inside = prepared.inside_reasoning
+        if inside and self.speech.opens_thinking(begun_text(prompt)):
+            inside = False  # The text that is continued says so itself, and is read as well.
         return self.speech.parser(
             tools,
-            inside=prepared.inside_reasoning,
+            inside=inside,
             prompt_token_ids=prepared.prompt_token_ids,
             earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
             logprobs=prepared.turn.sampling.logprobs is not None,
+            unread=prepared.promise.unread,
         )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
-        if prepared.grammar is not None and sampling.max_tokens != 0:
-            sampling = msgspec.structs.replace(sampling, grammar=prepared.grammar)
+        if prepared.promise.grammar is not None and sampling.max_tokens != 0:
+            sampling = msgspec.structs.replace(sampling, grammar=prepared.promise.grammar)
         return GenerateRequest(
             request_id=request_id,
             prompt_token_ids=prepared.prompt_token_ids,
@@ -330,40 +370,6 @@ class Road:
             priority=prepared.turn.priority,
             cache_salt=prepared.turn.cache_salt,
         )
-
-
-async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Read all sources side by side; yields (number of the source, item) as they come.
-
-    The first failure of one ends them all. Closing the iterator closes every source.
-    """
-    mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
-
-    async def read(number: int, source: AsyncGenerator[T, None]) -> None:
-        try:
-            async with aclosing(source) as items:
-                async for item in items:
-                    mailbox.put_nowait((number, item))
-        except Exception as error:  # Raised where the items are read.
-            mailbox.put_nowait(error)
-        else:
-            mailbox.put_nowait(None)
-
-    tasks = [asyncio.create_task(read(number, source)) for number, source in enumerate(sources)]
-    try:
-        left = len(tasks)
-        while left:
-            match await mailbox.get():
-                case None:
-                    left -= 1
-                case Exception() as error:
-                    raise error
-                case item:
-                    yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _custom_names(turn: Turn) -> list[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "ToolCall",
     "ToolChoice",
     "Turn",
+    "begun_text",
 ]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -143,6 +144,14 @@ class TokenPrompt(msgspec.Struct, frozen=True):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
+def begun_text(prompt: Prompt) -> str:
+    """The text of the message that a prompt leaves open for the model to go on with; empty if there is none."""
+    if not isinstance(prompt, ChatPrompt) or not prompt.continue_final_message or not prompt.messages:
+        return ""
+    last = prompt.messages[-1]
+    return last.content or "" if last.role == "assistant" else ""
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to answer it."""
 
@@ -161,5 +170,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     num_choices: int = 1
     priority: int = 0
     cache_salt: str | None = None
+    echo: bool = False
+    """The answer begins with the text of the message that it continues."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""

@@ -20,17 +20,19 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
-from peers import Message, Peer, message, peers  # noqa: E402
+from peers import Message, Peer, message, peers, thought  # noqa: E402
 
-from plumbline.dialects.api import Call, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
 from plumbline.dialects.markup import Markup  # noqa: E402
 from plumbline.dialects.parser import DialectParser  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
 from plumbline.dialects.write import write_utterance  # noqa: E402
-from plumbline.events import TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
+from plumbline.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
 
 GENERATED = 6
 MODES = ("whole", "streamed")
+_THINKING = ", thinking"
+"""Behind the name of a reasoning dialect, as a verdict with `thinking` speaks of it."""
 
 
 class Output(NamedTuple):
@@ -103,6 +105,58 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
     return message(content, [(name, arguments) for name, arguments in calls])
 
 
+def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
+    """Our reading of thinking and text."""
+    parser = DialectParser(
+        Markup(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
+    )
+    events = [
+        *parser.push(TextDelta(output.text)),
+        *parser.finish("length" if output.reason == "length" else "stop"),
+    ]
+    kinds = (ReasoningDelta, TextDelta)
+    return thought(*("".join(event.text for event in events if isinstance(event, kind)) for kind in kinds))
+
+
+def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
+    """How many readings of thinking were compared, and those that differ."""
+    known = set(peer.thinkers())
+    compared = 0
+    found = []
+    for dialect in dict.fromkeys(REASONING_DIALECTS.values()):
+        name = next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
+        path = ROOT / "tests/dialects/cases" / f"reasoning-{dialect.name}.json"
+        if name is None or not path.is_file():
+            continue
+        file = json.loads(path.read_text("utf-8"))
+        # Some of their parsers look for the markers of calls as well.
+        markers = sorted(Markup(TOOL_DIALECTS.get(dialect.name), dialect).markers)
+        variables = dict(dialect.switch.on)
+        for inside in (False, True):
+            for case in file["inside" if inside else "cases"]:
+                output = Output(case["title"], case["output"], case.get("reason", "stop"))
+                expected = our_thought(dialect, output, inside=inside)
+                opened = dialect.open[0] if inside or dialect.starts_inside else ""
+                for mode in MODES:
+                    try:
+                        read = peer.think(
+                            name, output.text, markers, opened, variables, streamed=mode == "streamed"
+                        )
+                    except NotImplementedError:  # A stub: the peer reads this family elsewhere.
+                        continue
+                    except Exception as error:
+                        theirs = f"{type(error).__name__}: {str(error)[:80]}"
+                    else:
+                        theirs = "" if read == expected else _said(read)
+                    compared += 1
+                    if theirs:
+                        label = dialect.name + _THINKING
+                        found.append(
+                            Difference(peer.name, label, output.title, mode, output.text, expected, theirs)
+                        )
+    return compared, found
+
+
 def differences(peer: Peer) -> tuple[int, list[Difference]]:
     """How many readings were compared, and those that differ."""
     known = set(peer.names())
@@ -139,10 +193,13 @@ def differences(peer: Peer) -> tuple[int, list[Difference]]:
     return compared, found
 
 
-def verdict(difference: Difference, rules: list[dict[str, str]]) -> dict[str, str] | None:
+def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first rule that speaks of it."""
     for rule in rules:
-        named = (("peer", difference.peer), ("dialect", difference.dialect), ("mode", difference.mode))
+        if ("thinking" in rule) != difference.dialect.endswith(_THINKING):
+            continue
+        dialect = difference.dialect.removesuffix(_THINKING)
+        named = (("peer", difference.peer), ("dialect", dialect), ("mode", difference.mode))
         if all(rule.get(key, value) == value for key, value in named) and difference.title.startswith(
             rule.get("case", "")
         ):
@@ -163,6 +220,8 @@ def main() -> int:
     missing = []
     for peer in peers():
         compared, found = differences(peer)
+        thoughts, more = differences_of_thinking(peer)
+        compared, found = compared + thoughts, found + more
         print(f"{peer.name}: {len(found)} of {compared} readings differ")
         counts = {"ours": 0, "theirs": 0, "ambiguous": 0}
         rows = []
@@ -187,9 +246,10 @@ def main() -> int:
 _HEAD = """# Where other servers read an output differently
 
 Written by `nox -s differential`: the tool parsers of other servers, called in-process with the cases of
-`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token. White
-space in content is not compared. The verdicts are a person's (`tests/differential/verdicts.json`): *ours* means that
-our reading is right, *theirs* that it should change, *ambiguous* that the output can be read either way.
+`tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token, and their
+parsers of thinking with the cases of ours. White space is not compared. The verdicts are a person's
+(`tests/differential/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change,
+*ambiguous* that the output can be read either way.
 """
 
 
@@ -205,7 +265,7 @@ def _section(peer: str, compared: int, counts: dict[str, int], rows: list[str]) 
     )
 
 
-def _row(difference: Difference, rule: dict[str, str]) -> str:
+def _row(difference: Difference, rule: dict[str, Any]) -> str:
     cells = [difference.dialect, difference.title, difference.mode, _said(difference.ours), difference.theirs]
     cells.append(f"**{rule['verdict']}**: {rule['note']}")
     return "| " + " | ".join(_cell(text) for text in cells) + " |"

@@ -39,6 +39,26 @@ class Peer(Protocol):
         """The message of an output."""
         ...
 
+    def thinkers(self) -> Sequence[str]:
+        """Its names of parsers of thinking."""
+        ...
+
+    def think(
+        self,
+        parser: str,
+        text: str,
+        markers: list[str],
+        opened: str,
+        variables: dict[str, Any],
+        *,
+        streamed: bool,
+    ) -> Message:
+        """The thinking and the content of an output, after a prompt that has opened the thinking with this, if any.
+
+        The variables are those of the chat template that turn thinking on.
+        """
+        ...
+
 
 def peers() -> list[Peer]:
     """Those that import."""
@@ -53,6 +73,12 @@ def peers() -> list[Peer]:
 def message(content: str, calls: Sequence[tuple[str, str]]) -> Message:
     """A message in one way of writing: argument values instead of their text, and all white space alike."""
     return Message(" ".join(content.split()), tuple((name, _value(arguments)) for name, arguments in calls))
+
+
+def thought(reasoning: str | None, content: str | None) -> Message:
+    """Thinking and content, all white space alike."""
+    thinks = " ".join((reasoning or "").split())
+    return Message(" ".join((content or "").split()), (("thinks", thinks),) if thinks else ())
 
 
 def _value(arguments: str) -> str:
@@ -115,10 +141,12 @@ class _Vllm:
 
     def __init__(self) -> None:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.reasoning import ReasoningParserManager
         from vllm.tool_parsers import ToolParserManager
 
         self.version = version("vllm")
         self._manager = ToolParserManager
+        self._thinkers = ReasoningParserManager
         self._request = ChatCompletionRequest
 
     def names(self) -> Sequence[str]:
@@ -154,6 +182,43 @@ class _Vllm:
                     one[1] += call.function.arguments or ""
         return message(content, [(name, arguments) for name, arguments in found.values()])
 
+    def thinkers(self) -> Sequence[str]:
+        return list(self._thinkers.list_registered())
+
+    def think(
+        self,
+        parser: str,
+        text: str,
+        markers: list[str],
+        opened: str,
+        variables: dict[str, Any],
+        *,
+        streamed: bool,
+    ) -> Message:
+        request = self._request(model="m", messages=[{"role": "user", "content": "hi"}])
+        tokenizer = _Tokenizer(markers)
+        try:
+            reader = self._thinkers.get_reasoning_parser(parser)(tokenizer, chat_template_kwargs=variables)
+        except KeyError as error:  # It looks for tokens that only the family's own tokenizer has.
+            raise NotImplementedError from error
+        reader.adjust_initial_state_from_prompt(tokenizer.encode(opened))
+        whole = reader.extract_reasoning(text, request)
+        if whole is None:  # A stub, as for calls.
+            raise NotImplementedError
+        if not streamed:
+            return thought(*whole)
+        said = ["", ""]
+        before, ids_before = "", []
+        for token_id in tokenizer.encode(text):
+            piece = tokenizer.decode([token_id])
+            now, ids_now = before + piece, [*ids_before, token_id]
+            delta = reader.extract_reasoning_streaming(before, now, piece, ids_before, ids_now, [token_id])
+            before, ids_before = now, ids_now
+            if delta is not None:
+                said[0] += delta.reasoning or ""
+                said[1] += delta.content or ""
+        return thought(*said)
+
 
 class _Sglang:
     name = "SGLang"
@@ -161,7 +226,9 @@ class _Sglang:
     def __init__(self) -> None:
         from sglang.srt.entrypoints.openai.protocol import Tool
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
+        from sglang.srt.parser.reasoning_parser import ReasoningParser
 
+        self._thinker = ReasoningParser
         self.version = version("sglang")
         self._parser = FunctionCallParser
         self._tool = Tool
@@ -190,3 +257,26 @@ class _Sglang:
     def _pieces(self, text: str, markers: list[str]) -> Iterator[str]:
         tokenizer = _Tokenizer(markers)
         return (tokenizer.decode([token_id]) for token_id in tokenizer.encode(text))
+
+    def thinkers(self) -> Sequence[str]:
+        return list(self._thinker.DetectorMap)
+
+    def think(
+        self,
+        parser: str,
+        text: str,
+        markers: list[str],
+        opened: str,
+        variables: dict[str, Any],
+        *,
+        streamed: bool,
+    ) -> Message:
+        reader = self._thinker(parser, force_reasoning=True if opened else None)
+        if not streamed:
+            return thought(*reader.parse_non_stream(text))
+        said = ["", ""]
+        for piece in self._pieces(text, markers):
+            reasoning, content = reader.parse_stream_chunk(piece)
+            said[0] += reasoning or ""
+            said[1] += content or ""
+        return thought(*said)

@@ -88,3 +88,38 @@ def test_the_end_is_forced_when_the_bound_is_reached() -> None:
 def test_what_looks_like_a_beginning_in_the_text_begins_nothing() -> None:
     wanted = [1, 3, 1, 1, 1]
     assert drawn(SpanLimit(max_tokens=1, begin=((3,),), end=(7,)), wanted)[0] == wanted
+
+
+def test_all_spans_of_an_output_have_one_bound_together() -> None:
+    again = SpanLimit(max_tokens=3, begin=((3, 4),), end=(7,), after=((7,), (5, 6)), blank=frozenset({9}))
+    # Behind the end, and behind what is named, blanks aside, another one begins; the bound is what is left of it.
+    for between in ([], [9, 9], [1, 5, 6], [5, 6, 9], [3, 5, 6]):
+        taken, _ = drawn(again, [3, 4, 1, 7, *between, 3, 4, 1, 1, 1])
+        assert taken == [3, 4, 1, 7, *between, 3, 4, 1, 1, 7], between
+    # Elsewhere the same tokens are text.
+    for text in ([1], [9, 1], [5, 1, 6], [6, 5], [3, 3]):
+        wanted = [3, 4, 1, 7, *text, 3, 4, 1, 1, 1, 1]
+        assert drawn(again, wanted)[0] == wanted, text
+    # Where nothing is left, the end comes at once; blanks may stand before the first one, too.
+    assert drawn(again, [9, 3, 4, 1, 1, 1, 1])[0] == [9, 3, 4, 1, 1, 1, 7]
+    assert drawn(again, [3, 4, 1, 1, 1, 7, 3, 4, 1])[0] == [3, 4, 1, 1, 1, 7, 3, 4, 7]
+
+
+@given(tokens, st.integers(0, 8), st.integers(0, 40))
+def test_no_number_of_spans_is_longer_than_the_bound(wanted: list[int], bound: int, back: int) -> None:
+    limit = SpanLimit(max_tokens=bound, begin=((3,),), end=(2,), after=((2,), (1,)), blank=frozenset({0}))
+    taken, matcher = drawn(limit, wanted)
+    inside = number = 0
+    place, thinking = True, False
+    for token in taken:
+        if thinking:
+            inside += token != 2
+            place, thinking = token == 2, token != 2
+        else:
+            thinking = place and token == 3
+            place = token in (1, 2) or (place and token == 0)
+        number += thinking
+    assert inside <= bound
+    back = min(back, len(taken))
+    matcher.rollback(back)
+    assert allowed(matcher) == allowed(drawn(limit, taken[: len(taken) - back])[1])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import (
     RENDERER,
+    TOKENIZER,
     GatedEngine,
     chatml,
     said,
@@ -20,11 +21,26 @@ from support.models import (
     until,
 )
 
+from plumbline.dialects.registry import choose
+from plumbline.dialects.speech import Speech
 from plumbline.engine.api import GenerateRequest, SamplingParams
+from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
-from plumbline.road import EmptyPromptError, PromptTooLongError, Road, merged
+from plumbline.forms.errors import FormError
+from plumbline.merge import merged
+from plumbline.road import EmptyPromptError, PromptTooLongError, Road
 from plumbline.text.render import Renderer
-from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, ToolCall, Turn
+from plumbline.turn import (
+    ChatPrompt,
+    Message,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    Turn,
+)
 
 
 def turn(*messages: Message, **changes: object) -> Turn:
@@ -231,3 +247,42 @@ async def test_a_finish_names_the_stop_that_made_it() -> None:
         *_, (_, last) = [item async for item in road.answer(prepared, "r")]
         assert isinstance(last, Finish)
         assert (last.reason, last.stop_match) == (reason, match)
+
+
+async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_grammar() -> None:
+    """TOOL-01: the rest of such a call would be held by nobody."""
+    speech = Speech(
+        choose("", tool="hermes", reasoning="qwen3"),
+        added=TOKENIZER.added,
+        special_ids=TOKENIZER.special_ids,
+        table=TOKENIZER.table,
+    )
+
+    class Believing(ScriptedEngine):
+        async def check_grammar(self, grammar: str) -> None:
+            """Take every grammar."""
+
+    info = scripted_info(features=frozenset({"grammar"}))
+    road = Road(Believing(info, said("x")), RENDERER, speech)
+    strict = Tool(
+        name="f", parameters={"type": "object", "properties": {}, "additionalProperties": False}, strict=True
+    )
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for size in range(len(call)):
+        begun = Message(role="assistant", content="So " + call[:size])
+        prompt = ChatPrompt(
+            messages=(Message(role="user", content="hi"), begun),
+            tools=(strict,),
+            add_generation_prompt=False,
+            continue_final_message=True,
+        )
+        base = turn(prompt=prompt, tool_choice=ToolChoice(mode="auto"))
+        free = msgspec.structs.replace(strict, strict=None)
+        await road.prepare(
+            msgspec.structs.replace(base, prompt=msgspec.structs.replace(prompt, tools=(free,)))
+        )
+        if size == 0:
+            await road.prepare(base)
+            continue
+        with pytest.raises(FormError, match="breaks off"):
+            await road.prepare(base)

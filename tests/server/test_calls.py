@@ -216,3 +216,28 @@ def test_the_operator_chooses_the_name_of_the_thinking(field: str, names: set[st
     message = asyncio.run(run())["choices"][0]["message"]
     assert {name for name in ("reasoning", "reasoning_content") if name in message} == names
     assert {message[name] for name in names} == {"So."}
+
+
+BEGUN = '<think>Hm.</think>\n\nI call.\n<tool_call>\n{"name": "f", "arg'
+REST = 'uments": {"a": "b"}}\n</tool_call>'
+
+
+def test_a_call_that_a_message_has_begun_is_a_call() -> None:
+    """Neither its beginning nor its end is text, and of the rest only what is new is told."""
+    for echo in (False, True):
+        choice, chunks = chat(REST, response_prefix=BEGUN, echo=echo)
+        message = choice["message"]
+        assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": "b"}'}
+        assert (message["content"] or "").strip() == ("I call." if echo else "")
+        assert message.get("reasoning_content") == ("Hm." if echo else None)
+        assert choice["finish_reason"] == "tool_calls"
+        told = folded(chunks)
+        assert told["content"] == (message["content"] or "")
+        assert [call["name"] for call in told["calls"]] == ["f"]
+
+
+def test_a_thought_that_a_message_has_begun_goes_on() -> None:
+    for echo in (False, True):
+        choice, _ = chat(" Well.</think>\n\nYes.", response_prefix="<think>Hm.", echo=echo)
+        assert choice["message"]["reasoning_content"] == ("Hm. Well." if echo else " Well.")
+        assert choice["message"]["content"] == "Yes."

@@ -227,3 +227,57 @@ def test_a_form_that_cannot_be_kept_to_is_the_request_s_fault(api: str, outputs:
 
 
 SHORT: dict[str, dict[str, Any]] = {"chat": {"max_tokens": 2}, "completions": {"max_tokens": 2}}
+
+
+MISPLACED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("responses", {"response_format": {"type": "json_object"}}, "response_format", "text.format"),
+    ("responses", {"guided_regex": "a"}, "guided_regex", "structured_outputs"),
+    ("chat", {"text": {"format": {"type": "json_object"}}}, "text.format", "response_format"),
+    ("completions", {"response_format": {"type": "json_object"}}, "response_format", "structured_outputs"),
+]  # fmt: skip
+
+
+async def test_a_form_under_the_name_of_another_api_is_refused_with_the_right_name() -> None:
+    """The client would get an answer without the form and could not tell. What promises nothing is passed over."""
+    async with serving(served(scripted())) as server:
+        for api, extra, param, right in MISPLACED:
+            for twist in (
+                {},
+                {"temperature": 1.0, "max_tokens" if api != "responses" else "max_output_tokens": 50.0},
+            ):
+                answer = await server.post(
+                    PATHS[api], {"model": "test-model", **BODIES[api], **extra, **twist}
+                )
+                assert answer.status == 400
+                assert (answer.error["param"], answer.error["code"]) == (param, "unsupported_parameter")
+                assert f"'{right}'" in answer.error["message"]
+        for api, extra in (
+            ("responses", {"response_format": None}),
+            ("chat", {"text": {"verbosity": "low"}}),
+            ("chat", {"text": "format"}),
+        ):
+            answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **extra})
+            assert answer.status == 200, answer.body
+
+
+async def test_two_tools_of_one_name_are_refused() -> None:
+    """A call of that name could not be told which tool it is meant for."""
+    function, custom = {"name": "f", "parameters": {}}, {"name": "f"}
+    chat_tools = [{"type": "function", "function": function}, {"type": "custom", "custom": custom}]
+    flat_tools = [{"type": "function", **function}, {"type": "custom", **custom}]
+    async with serving(served(scripted())) as server:
+        for api, tools, param in (
+            ("chat", chat_tools, "tools[1].custom.name"),
+            ("responses", flat_tools, "tools[1].name"),
+        ):
+            for last in (tools[1], tools[0]):
+                body = {
+                    "model": "test-model",
+                    **BODIES[api],
+                    "tools": [tools[0], last],
+                    "tool_choice": "none",
+                }
+                answer = await server.post(PATHS[api], body)
+                assert answer.status == 400
+                expected = param if last is tools[1] else param.replace("custom", "function")
+                assert (answer.error["param"], answer.error["code"]) == (expected, "invalid_value")

@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
     loose: bool
 
 
-sizes = st.lists(st.integers(0, 9), min_size=1, max_size=5)
+sizes = st.lists(st.integers(0, 9) | st.sampled_from([20, 70]), min_size=1, max_size=5)
 """Lengths of pieces."""
 
 _texts = st.lists(st.sampled_from([*_PLAIN, *MARKS]), min_size=1, max_size=8).map("".join)

@@ -29,6 +29,7 @@ __all__ = [
     "Section",
     "Switch",
     "ToolDialect",
+    "Unread",
     "Utterance",
 ]
 
@@ -41,6 +42,10 @@ Reader = Literal["sections", "harmony"]
 
 NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
+
+Unread = Literal["all", "after thinking", "after the gap"]
+"""What of an answer has a promised form, and so is text whatever it looks like: all of it, what follows the thinking
+and white space after it, or what follows the thinking and exactly the gap that the dialect writes."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -103,6 +108,11 @@ class Grammar(Protocol):
 
     def until(self, marker: str) -> str:
         """Any text without the marker, then the marker."""
+        ...
+
+    def raw_text(self, schema: Mapping[str, Any], after: str, marker: str, *, or_null: bool = False) -> str:
+        """Raw text that satisfies a schema of strings, then `after`, which ends with the marker at which a reader ends
+        the text; with `or_null` the text may also be `null`."""
         ...
 
     def choice(self, expressions: list[str]) -> str:

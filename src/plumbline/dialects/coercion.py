@@ -15,11 +15,13 @@ So "02134" stays a string everywhere, and `7` is a number only where no string i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["admitted", "allowed_types", "coerce", "member_schema", "referred", "resolved"]
 
+_SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH = 16
 
@@ -58,7 +60,7 @@ def coerce(text: str, types: frozenset[str]) -> str:
         return json.dumps(text, ensure_ascii=False)
     bare = _PYTHON_WORDS.get(text.strip(), text.strip())
     try:
-        value = json.loads(bare, parse_constant=_refuse)
+        value = int(bare) if _SHORT_INTEGER.fullmatch(bare) else _DECODER.decode(bare)
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
     kind = _type_of(value)
@@ -74,6 +76,10 @@ def coerce(text: str, types: frozenset[str]) -> str:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no value of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+"""Made once: `json.loads` makes one for every text that it reads with an option."""
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:

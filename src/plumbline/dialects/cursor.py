@@ -127,6 +127,10 @@ class Cursor:
         """How many characters of the output have been read."""
         return self._base + self.pos
 
+    def begin_at(self, offset: int) -> None:
+        """What comes next has this offset; negative for text that was there before the output."""
+        self._base = offset
+
     def feed(self, text: str) -> None:
         """More text has come."""
         if self._mark is not None:
@@ -172,6 +176,16 @@ class Cursor:
             if self.pos < len(self.text) or self.closed:
                 return
             yield
+
+    def has_space(self) -> bool:
+        """Whether `space` has anything to do; asking costs less than a reader that does nothing."""
+        return self.pos >= len(self.text) or self.text[self.pos] in " \t\r\n"
+
+    def skip(self, char: str) -> bool:
+        """Read this one character if it comes next. To be asked where `space` has been read, so that one is there."""
+        found = self.text.startswith(char, self.pos)
+        self.pos += found
+        return found
 
     def take(self, literal: str) -> Steps[bool]:
         """Read exactly this text if it comes next; else read nothing."""

@@ -167,7 +167,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         )
         options: list[str] = []
         if "string" in types:
-            options.append(grammar.until(end))
+            options.append(grammar.raw_text(schema, end, self.tag))
         if "array" in types:
             item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))

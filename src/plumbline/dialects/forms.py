@@ -43,16 +43,20 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         yield from cursor.expect("{")
         try:
             while True:
-                yield from cursor.space()
-                if (yield from cursor.take("}")):
+                if cursor.has_space():
+                    yield from cursor.space()
+                if cursor.skip("}"):
                     depth -= 1
                     if depth < 0:
                         break
                 else:
                     key = yield from json_string(cursor)
-                    yield from cursor.space()
-                    yield from cursor.expect(":")
-                    yield from cursor.space()
+                    if cursor.has_space():
+                        yield from cursor.space()
+                    if not cursor.skip(":"):
+                        yield from cursor.expect(":")
+                    if cursor.has_space():
+                        yield from cursor.space()
                     char = yield from cursor.peek()
                     if key in names and name is None:
                         name = yield from json_string(cursor)
@@ -81,8 +85,9 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
                         raise MalformedError(f"{key[:40]!r} is no key of a call")
                     else:
                         yield from json_value(cursor, _ignore)
-                yield from cursor.space()
-                if not (yield from cursor.take(",")) and (yield from cursor.peek()) != "}":
+                if cursor.has_space():
+                    yield from cursor.space()
+                if not cursor.skip(",") and (yield from cursor.peek()) != "}":
                     cursor.fail("expected ',' or '}'")
         except MalformedError:
             if not complete:
@@ -117,16 +122,20 @@ class KeyedJson(msgspec.Struct, frozen=True):
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the object."""
         yield from cursor.expect("{")
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         name = yield from json_string(cursor)
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         yield from cursor.expect(":")
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         if (yield from cursor.peek()) != "{":
             cursor.fail("expected '{'")
         call.begin(name)
         yield from json_value(cursor, call.arguments)
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         yield from cursor.take("}")
 
     def write(self, call: Call) -> str:
@@ -161,26 +170,31 @@ class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
         """Read the call."""
         if self.prefix:
             yield from cursor.expect(self.prefix)
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
         name = yield from cursor.run(_NAME, 512)
         if not name:
             cursor.fail("expected the name of a tool")
         if self.numbered:
             name = re.sub(r"^functions\.|:[0-9]+$", "", name)
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         call_id: str | None = None
         if self.id_marker is not None and (yield from cursor.take(self.id_marker)):
             call_id = yield from cursor.run(_NAME, 512)
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
         separator = self.separator.strip()
-        if separator and (yield from cursor.take(separator)):  # Models that leave it out mean the same.
+        if separator:
+            yield from cursor.take(separator)  # Models that leave it out mean the same.
             yield from cursor.space()
         if (yield from cursor.peek()) != "{":
             cursor.fail("expected '{'")
         call.begin(name, call_id or None)
         yield from json_value(cursor, call.arguments)
         if self.suffix:
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
             yield from cursor.take(self.suffix.strip())
 
     def write(self, call: Call) -> str:

@@ -49,9 +49,11 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
         yield from cursor.expect(self.prefix)
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         name = yield from cursor.run(_NAME, 256)
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         if not name or (yield from cursor.peek()) != "{":
             cursor.fail("expected the name of a tool and '{'")
         call.begin(name)
@@ -75,12 +77,12 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         if depth > _MAX_DEPTH:
             raise MalformedError("the value is nested too deeply")
         types = allowed_types(schema, root)
-        char = yield from cursor.peek()
+        char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
         if char == "{":
             yield from self._object(cursor, write, schema, root, depth)
         elif char == "[":
             yield from self._array(cursor, write, schema, root, depth)
-        elif (yield from cursor.take(self.quote)):
+        elif char == self.quote[0] and (yield from cursor.take(self.quote)):
             if types and "string" not in types:
                 text, _ = yield from cursor.collect(finder(self.quote))
                 write(coerce(text, types))
@@ -88,7 +90,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
                 yield from self._string(cursor, write)
         else:
             text = yield from cursor.run(_BARE, 4096)
-            if not text or not (yield from cursor.peek()):
+            if not text or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
                 cursor.fail("expected a value")
             write(coerce(text.strip(), types))
 
@@ -111,11 +113,13 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         comma = ""
         keys: set[str] = set()
         while True:
-            yield from cursor.space()
-            if (yield from cursor.take("}")):
+            if cursor.has_space():
+                yield from cursor.space()
+            if cursor.skip("}"):
                 break
             key = yield from self._key(cursor)
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
             into = write
             if key in keys:  # The first one counts.
                 into = _ignore
@@ -124,8 +128,9 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
                 write(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
                 comma = ", "
             yield from self._value(cursor, into, member_schema(schema, root, key), root, depth + 1)
-            yield from cursor.space()
-            if not (yield from cursor.take(",")):
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.skip(","):
                 yield from cursor.expect("}")
                 break
         write("}")
@@ -133,7 +138,8 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
     def _key(self, cursor: Cursor) -> Steps[str]:
         if (yield from cursor.take(self.quote)):
             key, _ = yield from cursor.collect(finder(self.quote))
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
             yield from cursor.expect(":")
         else:
             key, _ = yield from cursor.collect(finder(":", "{", "}", ",", self.quote))
@@ -149,14 +155,16 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         comma = ""
         items = member_schema(schema, root, None)
         while True:
-            yield from cursor.space()
-            if (yield from cursor.take("]")):
+            if cursor.has_space():
+                yield from cursor.space()
+            if cursor.skip("]"):
                 break
             write(comma)
             comma = ", "
             yield from self._value(cursor, write, items, root, depth + 1)
-            yield from cursor.space()
-            if not (yield from cursor.take(",")):
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.skip(","):
                 yield from cursor.expect("]")
                 break
         write("]")
@@ -206,7 +214,8 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         )
         options: list[str] = []
         if "string" in types:
-            options.append(grammar.sequence([grammar.literal(self.quote), grammar.until(self.quote)]))
+            text = grammar.raw_text(schema, self.quote, self.quote)
+            options.append(grammar.sequence([grammar.literal(self.quote), text]))
         if "array" in types:
             options.append(self._elements(grammar, schema, root, depth))
         if "object" in types:

@@ -24,7 +24,7 @@ from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, Malforme
 from plumbline.dialects.json_text import json_value
 from plumbline.dialects.parser import DialectParser
 
-__all__ = ["HarmonyForm", "HarmonyParser", "is_inside", "write_harmony"]
+__all__ = ["HarmonyForm", "HarmonyParser", "Header", "is_inside", "write_harmony"]
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -38,17 +38,17 @@ _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 _MAX_HEADER = 512
 
 
-class _Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True):
     """What a message's header says."""
 
     channel: str
     recipient: str | None
 
 
-def _parsed(header: str) -> _Header:
+def _parsed(header: str) -> Header:
     channel = _CHANNEL_NAME.search(header)
     recipient = _RECIPIENT.search(header)
-    return _Header(
+    return Header(
         channel.group(1) if channel is not None else "final",
         recipient.group(1) if recipient is not None else None,
     )
@@ -61,11 +61,11 @@ class HarmonyParser(DialectParser):
         cursor = self._cursor
         if self._starts_inside:
             # The prompt has opened a message of analysis already.
-            if not (yield from self._body(_Header("analysis", None), 0)):
+            if not (yield from self._body(Header("analysis", None), 0)):
                 self._content.flush()
                 return
         elif not (yield from self._begins_with_header()):
-            yield from self._body(_Header("final", None), 0)
+            yield from self._body(Header("final", None), 0)
         while True:
             start = cursor.offset
             header = yield from self._header()
@@ -80,7 +80,7 @@ class HarmonyParser(DialectParser):
             return True
         return not (yield from self._cursor.peek())
 
-    def _header(self) -> Steps[_Header | None]:
+    def _header(self) -> Steps[Header | None]:
         """Read a header through `<|message|>`; None at the end of the output, which leaves nothing of it."""
         parts: list[str] = []
         size = 0
@@ -106,7 +106,7 @@ class HarmonyParser(DialectParser):
             parts.clear()
             size = 0
 
-    def _body(self, header: _Header, start: int) -> Steps[bool]:
+    def _body(self, header: Header, start: int) -> Steps[bool]:
         """Read a message's body through its end. Returns whether more may follow."""
         cursor = self._cursor
         recipient = header.recipient

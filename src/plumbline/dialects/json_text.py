@@ -31,6 +31,8 @@ _WORDS: Final = {
     "False": "false",
     "None": "null",
 }
+_SHORT_STRING = re.compile(r'"([^"\\\x00-\x1f]*)("?)')
+_AT_ONCE = 48
 _MAX_DEPTH = 256
 _MAX_ATOM = 400
 
@@ -213,6 +215,16 @@ def json_string(cursor: Cursor, limit: int = 256) -> Steps[str]:
     """
     if (yield from cursor.peek()) != '"':
         cursor.fail("expected a string")
+    while True:  # Most names are plain and short: they are taken as they stand once they are there.
+        match = _SHORT_STRING.match(cursor.text, cursor.pos)
+        if match is None or cursor.closed or match.end() - cursor.pos > _AT_ONCE:
+            break
+        if match.group(2):
+            cursor.pos = match.end()
+            return match.group(1)
+        if match.end() < len(cursor.text):
+            break
+        yield
     parts: list[str] = []
     size = 0
 

@@ -19,32 +19,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.dialects.api import NewId, Section
-from plumbline.dialects.cursor import (
-    Cursor,
-    EndOfOutputError,
-    MalformedError,
-    Steps,
-    Write,
-)
+from plumbline.dialects.cursor import EndOfOutputError, MalformedError, Steps, Write
 from plumbline.dialects.markup import Markup
-from plumbline.dialects.passage import SPACE, Passage
-from plumbline.dialects.spans import LogprobSpans
-from plumbline.events import (
-    FinishReason,
-    OutputEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from plumbline.dialects.passage import SPACE
+from plumbline.dialects.telling import Telling
+from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallStart
 
 __all__ = ["DialectParser"]
 
 _MAX_ID = 64
 
 
-class DialectParser:
+class DialectParser(Telling):
     """Parses one choice of one answer. Sans-IO: text goes in by `push` and `finish`, events come out.
 
     Args:
@@ -74,24 +60,16 @@ class DialectParser:
         self._markup = markup
         self._tools = tools
         self._new_id = new_id
-        self._cursor = Cursor()
         # White space at the end of a text is held only where markup may follow it.
-        self._content = Passage(self._say, hold=holds or bool(markup.in_text.markers))
-        self._thought = Passage(self._think_aloud, hold=True)
-        self._spans = LogprobSpans() if logprobs else None
-        self._out: list[OutputEvent] = []
-        self._run_text: list[str] = []
-        self._run_thought: list[str] = []
+        super().__init__(logprobs=logprobs, hold=holds or bool(markup.in_text.markers))
         self._reason: FinishReason | None = None
         self._regions: list[tuple[int, int]] = []
         self._thought_start: int | None = None
         self._next_marker: str | None = None
-        self._prose_offset: int | None = None
         reasoning = markup.reasoning
         self._starts_inside = reasoning is not None and inside
         self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
-        self.num_calls = 0
-        self.num_broken_calls = 0
+        self._forgotten = 0
         self.warnings: list[str] = []
         self._steps = self._answer()
         next(self._steps, None)
@@ -114,6 +92,24 @@ class DialectParser:
             self._spans.close()
         return self._flushed()
 
+    def read_before(self, num_chars: int, *, silent: bool) -> None:
+        """So many characters were there before the output; with `silent`, none of their text is said again."""
+        self._cursor.begin_at(-num_chars)
+        self._silent = silent
+
+    def forget_calls(self, count: int) -> None:
+        """The calls so far are none of this answer but the last, if it goes on; the numbers of others follow on."""
+        self._forgotten = count
+        self.num_calls -= count
+        self.num_broken_calls = 0
+        self.warnings.clear()
+
+    @property
+    def is_amid_markup(self) -> bool:
+        """Whether what was read so far ends in a call, or in what may become one."""
+        cursor = self._cursor
+        return self._open or cursor.marked or bool(cursor.text[cursor.pos :].strip())
+
     @property
     def reads_calls(self) -> bool:
         """Whether calls are looked for at all."""
@@ -127,40 +123,6 @@ class DialectParser:
         """
         return sum(bisect_right(ends, end) - bisect_right(ends, start) for start, end in self._regions)
 
-    # What was read
-
-    def _say(self, text: str, offset: int) -> None:
-        if self._run_thought:
-            self._end_run()
-        self._run_text.append(text)
-        if self._spans is not None:
-            self._spans.content(offset, offset + len(text))
-
-    def _think_aloud(self, text: str, offset: int) -> None:
-        if self._run_text:
-            self._end_run()
-        self._run_thought.append(text)
-
-    def _end_run(self) -> None:
-        if self._run_thought:
-            self._out.append(ReasoningDelta("".join(self._run_thought)))
-            self._run_thought = []
-        entries = () if self._spans is None else self._spans.take(self._decided())
-        if self._run_text or entries:
-            self._out.append(TextDelta("".join(self._run_text), entries))
-            self._run_text = []
-
-    def _flushed(self) -> list[OutputEvent]:
-        if self._run_text or self._run_thought or self._spans is not None:
-            self._end_run()
-        out, self._out = self._out, []
-        return out
-
-    def _decided(self) -> int:
-        """Up to where it is certain what the characters of the output are."""
-        read = self._cursor.offset if self._prose_offset is None else self._prose_offset
-        return self._content.held_from(read)
-
     # Reading
 
     def _answer(self) -> Steps[None]:
@@ -171,7 +133,8 @@ class DialectParser:
                 # What the prompt said is no text of the output, and has no logprobs.
                 self._run_text.append(reasoning.open[0] + reasoning.after_open)
             else:
-                yield from cursor.space()
+                if cursor.has_space():
+                    yield from cursor.space()
                 yield from cursor.take_one(
                     markup.opening
                 )  # Some models open what the prompt has opened already.
@@ -245,7 +208,8 @@ class DialectParser:
         self._prose_offset = start = cursor.offset - len(marker)
         section = sections[0]
         if len(sections) > 1:
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
             char = yield from cursor.peek()
             fitting = [s for s in sections if char and char in s.starts]
             section = (fitting or [s for s in sections if not s.starts] or [section])[0]
@@ -255,14 +219,18 @@ class DialectParser:
         while True:
             call = _OpenCall(self)
             try:
-                yield from cursor.space()
-                if first and section.array:
-                    yield from cursor.expect("[")
+                if cursor.has_space():
                     yield from cursor.space()
+                if first and section.array:
+                    if not cursor.skip("["):
+                        yield from cursor.expect("[")
+                    if cursor.has_space():
+                        yield from cursor.space()
                 first = False
                 if section.item_open and not at_item:
                     yield from cursor.expect(section.item_open)
-                    yield from cursor.space()
+                    if cursor.has_space():
+                        yield from cursor.space()
                 at_item = False
                 yield from section.form.read(cursor, call)
             except MalformedError as error:
@@ -300,22 +268,26 @@ class DialectParser:
     def _another(self, section: Section) -> Steps[bool]:
         """Read what stands after a call. Returns whether a further one of the section has to follow."""
         cursor = self._cursor
-        yield from cursor.space()
+        if cursor.has_space():
+            yield from cursor.space()
         if section.item_close:
             if not (yield from cursor.take(section.item_close)):
                 self._warn(f"a call has no {section.item_close}")
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
         more = False
         if section.array:
-            more = yield from cursor.take(",")
-            if more:
+            more = cursor.skip(",")
+            if more and cursor.has_space():
                 yield from cursor.space()
-            if (yield from cursor.take("]")):
+            if cursor.skip("]"):
                 more = False
-                yield from cursor.space()
+                if cursor.has_space():
+                    yield from cursor.space()
         elif section.between.strip():
             more = yield from cursor.take(section.between.strip())
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
         if section.close and not more:
             if (yield from cursor.take_one(self._markup.closers[id(section)])) is not None:
                 return False
@@ -350,28 +322,16 @@ class DialectParser:
             self._end_thought(self._cursor.offset if start is None else start)
         self._end_run()
         if call_id is None or call_id in self._ids or len(call_id) > _MAX_ID:
-            call_id = self._new_id(name, self.num_calls)
+            call_id = self._new_id(name, self.num_calls + self._forgotten)
         self._ids.add(call_id)
         self._out.append(ToolCallStart(name, call_id))
         self.num_calls += 1
-
-    def call_arguments(self, text: str) -> None:
-        """More of the arguments of the announced call."""
-        if text:
-            last = self._out[-1] if self._out else None
-            if isinstance(last, ToolCallDelta):
-                self._out[-1] = ToolCallDelta(last.arguments + text)
-            else:
-                self._out.append(ToolCallDelta(text))
+        self._open = True
 
     @property
     def schemas(self) -> Mapping[str, Mapping[str, Any]]:
         """The parameters of the tools."""
         return self._tools
-
-    def _end_call(self, *, complete: bool) -> None:
-        self.num_broken_calls += not complete
-        self._out.append(ToolCallEnd(complete))
 
     def _warn(self, message: str) -> None:
         self.warnings.append(message)
@@ -380,10 +340,11 @@ class DialectParser:
 class _OpenCall:
     """What a form is given: the call that it reads."""
 
-    __slots__ = ("_parser", "begun", "name")
+    __slots__ = ("_parser", "arguments", "begun", "name")
 
     def __init__(self, parser: DialectParser) -> None:
         self._parser = parser
+        self.arguments = parser.call_arguments
         self.begun = False
         self.name = ""
 
@@ -395,6 +356,3 @@ class _OpenCall:
         self._parser.begin_call(name, call_id)
         self.begun = True
         self.name = name
-
-    def arguments(self, text: str) -> None:
-        self._parser.call_arguments(text)

@@ -52,7 +52,7 @@ def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
     """
     if depth > _MAX_DEPTH:
         raise MalformedError("the literal is nested too deeply")
-    char = yield from cursor.peek()
+    char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
     if char in ("'", '"'):
         yield from _string(cursor, write)
     elif char == "{":
@@ -63,7 +63,7 @@ def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
         yield from _items(cursor, write, depth, ")", keyed=False)
     else:
         atom = yield from cursor.run(_ATOM, _MAX_ATOM)
-        if not atom or (yield from cursor.peek()) == "":
+        if not atom or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
             cursor.fail("expected a value")
         write(_word(atom))
 
@@ -74,8 +74,9 @@ def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool)
     write("{" if keyed else "[")
     comma = ""
     while True:
-        yield from cursor.space()
-        if (yield from cursor.take(close)):
+        if cursor.has_space():
+            yield from cursor.space()
+        if cursor.skip(close):
             break
         write(comma)
         comma = ", "
@@ -83,13 +84,16 @@ def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool)
             if (yield from cursor.peek()) not in ("'", '"'):
                 cursor.fail("expected a key")
             yield from _string(cursor, write)
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
             yield from cursor.expect(":")
             write(": ")
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
         yield from python_value(cursor, write, depth + 1)
-        yield from cursor.space()
-        if not (yield from cursor.take(",")):
+        if cursor.has_space():
+            yield from cursor.space()
+        if not cursor.skip(","):
             yield from cursor.expect(close)
             break
     write("}" if keyed else "]")
@@ -98,7 +102,9 @@ def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool)
 def _string(cursor: Cursor, write: Write) -> Steps[None]:
     """A string in any of Python's quotes, passed on while it is written."""
     quote = cursor.text[cursor.pos]
-    if (yield from cursor.take(quote * 3)):
+    if cursor.text[cursor.pos + 1 : cursor.pos + 2] not in ("", quote):
+        cursor.pos += 1
+    elif (yield from cursor.take(quote * 3)):
         quote = quote * 3
     else:
         yield from cursor.expect(quote)

@@ -32,19 +32,24 @@ class PythonCall(msgspec.Struct, frozen=True):
         name = yield from cursor.run(_NAME, 256)
         if not name:
             cursor.fail("expected the name of a tool")
-        yield from cursor.expect("(")
-        yield from cursor.space()
+        if not cursor.skip("("):
+            yield from cursor.expect("(")
+        if cursor.has_space():
+            yield from cursor.space()
         comma = ""
         keys: set[str] = set()
-        while not (yield from cursor.take(")")):
+        while not cursor.skip(")"):
             key = yield from cursor.run(_NAME, 256)
             if not key:
                 cursor.fail("expected the name of a parameter")
-            yield from cursor.space()
-            yield from cursor.expect("=")
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.skip("="):
+                yield from cursor.expect("=")
             if not keys:
                 call.begin(name)
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
             if key in keys:  # Python would refuse it; the first one counts.
                 yield from python_value(cursor, lambda _: None)
             else:
@@ -52,11 +57,13 @@ class PythonCall(msgspec.Struct, frozen=True):
                 comma = ", "
                 keys.add(key)
                 yield from python_value(cursor, call.arguments)
-            yield from cursor.space()
-            if not (yield from cursor.take(",")):
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.skip(","):
                 yield from cursor.expect(")")
                 break
-            yield from cursor.space()
+            if cursor.has_space():
+                yield from cursor.space()
         if not keys:
             call.begin(name)
         call.arguments("}" if keys else "{}")

@@ -11,6 +11,7 @@ import msgspec
 from plumbline.dialects.api import ReasoningDialect, ToolDialect
 from plumbline.dialects.families import (
     arrays,
+    blocks,
     deepseek,
     glm,
     google,
@@ -26,7 +27,7 @@ from plumbline.dialects.response_template import ResponseTemplate
 
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose", "fitting"]
 
-_FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step)
+_FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step, blocks)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING

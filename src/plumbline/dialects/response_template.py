@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from plumbline.dialects.api import NewId
+import msgspec
+
+from plumbline.dialects.api import NewId, ReasoningDialect
 from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import MalformedError, Steps
 from plumbline.dialects.markup import Markup
 from plumbline.dialects.parser import DialectParser
 
-__all__ = ["BadResponseTemplateError", "ResponseTemplate", "ResponseTemplateParser"]
+__all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTemplateParser"]
 
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
@@ -26,6 +28,21 @@ _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
 class BadResponseTemplateError(ValueError):
     """The tokenizer's response template cannot be used; the text says why."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What stands around the text of an answer that is read by a response template."""
+
+    reasoning: ReasoningDialect | None
+    """How the thinking before it is written, if there may be any."""
+
+    def state(self, opening: str) -> Literal["before", "inside", "after"]:
+        """Where a prompt leaves the answer that it has begun with this text."""
+        if self.reasoning is None:
+            return "after"
+        opened = max(opening.rfind(text) for text in self.reasoning.open)
+        closed = max(opening.rfind(text) for text in self.reasoning.close)
+        return "inside" if opened > closed else "after" if closed >= 0 else "before"
 
 
 class ResponseTemplate:
@@ -80,6 +97,21 @@ class ResponseTemplate:
         text = b"".join(table[token_id] for token_id in token_ids[start:]).decode("utf-8", "replace")
         rest: str = self._loaded.truncate_past_last_anchor(text)
         return "" if rest == text else rest
+
+    def frame(self) -> Frame | None:
+        """How an answer of thinking and text is written; None if the template has more to say of it than that."""
+        content = self.fields.get("content")
+        thoughts = [field for name, field in self.fields.items() if name in _THOUGHTS]
+        if content is None or self.implicit != "content" or content.content != "text" or content.transform:
+            return None
+        if not thoughts:
+            return Frame(None)
+        (thought, *others) = thoughts
+        plain = thought.content == "text" and not thought.transform and not others
+        if not plain or not thought.open_literals or not thought.close_literals:
+            return None
+        opens, closes = tuple(thought.open_literals), tuple(thought.close_literals)
+        return Frame(ReasoningDialect(name="hf", open=opens, close=closes))
 
     def value(self, field: Any, body: str, captures: Mapping[str, str]) -> Any:
         """What a region says.

@@ -5,17 +5,21 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from plumbline.dialects.api import IdStyle, NewId
+import msgspec
+
+from plumbline.dialects.api import IdStyle, NewId, Unread
 from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.harmony import is_inside as harmony_is_inside
 from plumbline.dialects.markup import Markup
 from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.promised import PromisedHarmonyParser, PromisedTextParser
 from plumbline.dialects.registry import Chosen
 from plumbline.dialects.response_template import ResponseTemplateParser
 
-__all__ = ["Speech"]
+__all__ = ["Speech", "Thinking"]
 
 _LOOK_BACK = 8192
 """How many tokens from the end of a prompt are looked at for an open thinking."""
@@ -23,6 +27,15 @@ _LAST = 64
 """Tokens that a marker which is plain text, and white space after it, have room in."""
 _LETTERS = string.ascii_letters + string.digits
 _MAX_ID = 64
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """The texts that thinking begins and ends with."""
+
+    begin: tuple[str, ...]
+    end: str
+    again: tuple[str, ...]
+    """Behind these, white space aside, it may begin once more."""
 
 
 class Speech:
@@ -50,6 +63,7 @@ class Speech:
         self._markup = Markup(chosen.tool, chosen.reasoning)
         self._without_tools = Markup(None, chosen.reasoning)
         template = chosen.template
+        self._frame = None if template is None else template.frame()
         self._shown = self._among_added(self._markup.markers if template is None else template.markers)
         self._shown_without_tools = (
             self._among_added(self._without_tools.markers) if template is None else self._shown
@@ -67,13 +81,15 @@ class Speech:
         written = "\n".join(markers)
         return frozenset(token_id for text, token_id in self._added.items() if text and text in written)
 
-    def starts_inside(self, prompt_token_ids: Sequence[int]) -> bool:
+    def starts_inside(self, prompt_token_ids: Sequence[int], *, begun: bool = False) -> bool:
         """Whether the answer begins inside the model's thinking.
 
         A marker that is a token of its own is looked for among the ids, where text that a user has written cannot be
         taken for it. One that is plain text counts only as the very end of the prompt, which the template writes.
-        Where the prompt has no marker, the dialect says what its models do.
+        Where the prompt has no marker, the dialect says what its models do, unless the message has `begun` without one.
         """
+        if self._frame is not None:
+            return self._frame.state(self._opening(prompt_token_ids)) == "inside"
         reasoning = self.chosen.reasoning
         if reasoning is None:
             return False
@@ -88,17 +104,24 @@ class Speech:
                     return token_id in opens
                 if token_id in self._special_ids:
                     break
-            return reasoning.starts_inside
+            return reasoning.starts_inside and not begun
         last = self._text(tail[-_LAST:])
         if last.endswith((*reasoning.open, *reasoning.close)):
             return last.endswith(reasoning.open)
-        return reasoning.starts_inside
+        return reasoning.starts_inside and not begun
+
+    def opens_thinking(self, text: str) -> bool:
+        """Whether a message that begins with this text begins with thinking."""
+        reasoning = self.chosen.reasoning
+        return reasoning is not None and text.lstrip().startswith(reasoning.open)
 
     def has_ended(self, prompt_token_ids: Sequence[int]) -> bool:
         """Whether the prompt ends with the end of a thinking, as templates write it where they turn thinking off.
 
         As in `starts_inside`, a marker that is a token of its own is not taken from text that looks like it.
         """
+        if self._frame is not None:
+            return self._frame.state(self._opening(prompt_token_ids)) == "after"
         reasoning = self.chosen.reasoning
         if reasoning is None:
             return False
@@ -109,14 +132,31 @@ class Speech:
             return next(solid, None) in closes
         return self._text(tail).endswith(reasoning.close)
 
+    def _opening(self, prompt_token_ids: Sequence[int]) -> str:
+        """What the prompt has written of an answer that a response template reads."""
+        template = self.chosen.template
+        return "" if template is None else template.opening(prompt_token_ids, self._added, self._table)
+
     def _text(self, token_ids: Sequence[int]) -> str:
         """The text of tokens without white space at its end."""
         return b"".join(self._table[token_id] for token_id in token_ids).decode("utf-8", "replace").rstrip()
 
-    def thinking(self) -> tuple[tuple[str, ...], str] | None:
-        """The texts that begin the thinking, and the one that ends it; None if the model's is not known."""
-        reasoning = self.chosen.reasoning
-        return None if reasoning is None or reasoning.append else (reasoning.open, reasoning.close[0])
+    def thinking(self) -> Thinking | None:
+        """Where the model's thinking begins and ends; None if that is not known."""
+        reasoning = self.chosen.reasoning if self._frame is None else self._frame.reasoning
+        if reasoning is None or reasoning.append:
+            return None
+        again = ["<|start|>assistant"] if self._harmony else [*reasoning.close]
+        if self.chosen.tool is not None and not self._harmony:
+            again += [text for section in self.chosen.tool.sections for text in section.close]
+        return Thinking(reasoning.open, reasoning.close[0], tuple(dict.fromkeys(again)))
+
+    @cached_property
+    def blank_ids(self) -> frozenset[int]:
+        """The tokens that are white space and nothing else."""
+        return frozenset(
+            token_id for token_id, raw in enumerate(self._table) if raw and not raw.strip(b" \t\r\n")
+        )
 
     def parser(
         self,
@@ -126,6 +166,7 @@ class Speech:
         prompt_token_ids: Sequence[int] = (),
         earlier_calls: int = 0,
         logprobs: bool = False,
+        unread: Unread | None = None,
     ) -> DialectParser | None:
         """What reads one choice; None if there is nothing to read in it, because all of it is text.
 
@@ -135,11 +176,22 @@ class Speech:
             prompt_token_ids: the prompt; a response template looks at what it has begun.
             earlier_calls: how many calls the conversation has had.
             logprobs: the deltas will carry logprobs.
+            unread: what of the answer has a promised form, and is text whatever it looks like.
         """
+        if unread == "all":
+            return None
+        if unread is not None and self._frame is not None:
+            return PromisedTextParser(
+                Markup(None, self._frame.reasoning),
+                inside=inside,
+                new_id=_ids("call", earlier_calls),
+                exact=unread == "after the gap",
+                logprobs=logprobs,
+            )
         if self.chosen.template is not None:
             return ResponseTemplateParser(
                 self.chosen.template,
-                self.chosen.template.opening(prompt_token_ids, self._added, self._table),
+                self._opening(prompt_token_ids),
                 tools,
                 new_id=_ids("call", earlier_calls),
                 logprobs=logprobs,
@@ -149,6 +201,11 @@ class Speech:
             return None
         markup = self._without_tools if tool is None else self._markup
         new_id = _ids("call" if tool is None else tool.ids, earlier_calls)
+        if unread is not None:
+            if self._harmony:
+                return PromisedHarmonyParser(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
+            exact = unread == "after the gap"
+            return PromisedTextParser(markup, inside=inside, new_id=new_id, exact=exact, logprobs=logprobs)
         kind = HarmonyParser if self._harmony else DialectParser
         return kind(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
 

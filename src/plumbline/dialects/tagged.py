@@ -22,6 +22,7 @@ _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
 _STRING = frozenset(("string",))
 _ANYTHING: frozenset[str] = frozenset()
 _TYPE_NAMES = {"integer": "number"}
+_CDATA = "<![CDATA["
 
 
 class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,9 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     typed: Literal["", "string", "type"] = ""
     """An attribute of a parameter that says whether its value is a string (`string="true"`), or its type
     (`type="number"`)."""
+
+    cdata: bool = False
+    """A value may stand in `<![CDATA[` and `]]>`, which are none of it. They are read and not written."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -182,7 +186,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             known = schema if isinstance(schema, Mapping) else {}
             options = [known["const"]] if "const" in known else known.get("enum")
             if not isinstance(options, list):
-                return grammar.until(after)
+                nullable = not self.typed and allowed_types(schema, root) == {"string", "null"}
+                return grammar.raw_text(known, after, self.end, or_null=nullable)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
         if types and types != allowed_types(schema, root):
@@ -216,15 +221,18 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return key.strip(), attribute.endswith(yes) if attribute else None
 
     def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str]) -> Steps[None]:
+        end = self.end
+        if self.cdata and (yield from cursor.take(_CDATA)):
+            end = f"]]>{end}"
         if types == _STRING:
-            yield from self._string(cursor, call)
+            yield from self._string(cursor, call, end)
             return
-        text, _ = yield from cursor.collect(finder(self.end))
+        text, _ = yield from cursor.collect(finder(end))
         if self.wrapped:
             text = text.removeprefix("\n").removesuffix("\n")
         call.arguments(coerce(text, types))
 
-    def _string(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+    def _string(self, cursor: Cursor, call: CallSink, end: str) -> Steps[None]:
         """Pass a string on while it is written."""
         call.arguments('"')
         first = True
@@ -242,8 +250,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                     piece, held = piece[:-1], "\n"
             call.arguments(quoted_text(piece))
 
-        if (yield from cursor.until(finder(self.end), write)) is None:
-            raise EndOfOutputError(f"expected {self.end!r}")
+        if (yield from cursor.until(finder(end), write)) is None:
+            raise EndOfOutputError(f"expected {end!r}")
         call.arguments('"')
 
 

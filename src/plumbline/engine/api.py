@@ -35,13 +35,18 @@ class SpanLimit(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the output that is bounded: thinking, as the server above knows it."""
 
     max_tokens: int
-    """Tokens between its beginning and its end. When they are used up the end is forced."""
+    """Tokens between its beginning and its end, of all spans of an output together. When they are used up the end is
+    forced."""
     begin: tuple[tuple[int, ...], ...] = ()
-    """Token sequences, any of which begins it as the first of the output."""
+    """Token sequences, any of which begins it as the first of the output, or where another one may begin."""
     end: tuple[int, ...]
     """The token sequence that ends it; at least one token."""
     inside: bool = False
     """Generation starts inside of it."""
+    after: tuple[tuple[int, ...], ...] = ()
+    """Token sequences behind which another one may begin; its own end is none of them unless it is named here."""
+    blank: frozenset[int] = frozenset()
+    """Tokens that may stand between such a sequence, or the beginning of the output, and the beginning of a span."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,8 +28,11 @@ class SpanMatcher:
         self._inner = inner
         self._taken: list[int] = []
         self._start: int | None = 0 if limit.inside else None
-        """How many tokens had been taken when the span began; None before."""
-        self._ended = False
+        """How many tokens had been taken when the span began; None outside of one."""
+        self._place: int | None = 0
+        """Where a span would have to begin: a number of tokens taken; None where none may."""
+        self._spent = 0
+        """Tokens of the spans before."""
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
         """The next token of the end if the bound is reached; else what the grammar allows."""
@@ -51,7 +54,7 @@ class SpanMatcher:
     def rollback(self, num_tokens: int) -> None:
         """Take the last tokens back."""
         taken = self._taken[: len(self._taken) - num_tokens]
-        self._taken, self._ended = [], False
+        self._taken, self._spent, self._place = [], 0, 0
         self._start = 0 if self._limit.inside else None
         for token_id in taken:
             self._taken.append(token_id)
@@ -65,14 +68,24 @@ class SpanMatcher:
         return self._inner is not None and self._inner.is_done
 
     def _move(self) -> None:
-        if self._ended:
-            return
-        if self._start is None:
-            # Only at the very beginning: later the same tokens are words of the text.
-            if tuple(self._taken) in self._limit.begin:
-                self._start = len(self._taken)
-        elif self._ends_with(self._limit.end, since=self._start):
-            self._ended = True
+        limit, taken = self._limit, self._taken
+        if self._start is not None:
+            if not self._ends_with(limit.end, since=self._start):
+                return
+            self._spent += len(taken) - self._start - len(limit.end)
+            self._start = self._place = None
+        elif self._place is not None:
+            # Elsewhere the same tokens are words of the text.
+            begun = tuple(taken[self._place :])
+            if begun in limit.begin:
+                self._start = len(taken)
+                return
+            if all(token_id in limit.blank for token_id in begun):
+                self._place = len(taken)
+            elif not any(begin[: len(begun)] == begun for begin in limit.begin):
+                self._place = None
+        if any(self._ends_with(ids) for ids in limit.after):
+            self._place = len(taken)
 
     def _ends_with(self, ids: tuple[int, ...], since: int = 0) -> bool:
         size = len(ids)
@@ -80,11 +93,11 @@ class SpanMatcher:
 
     def _forced(self) -> int | None:
         """The token that has to come now, if one has."""
-        if self._start is None or self._ended:
+        if self._start is None:
             return None
         end = self._limit.end
         spent = len(self._taken) - self._start
-        if spent < self._limit.max_tokens:
+        if self._spent + spent < self._limit.max_tokens:
             return None
         # Where the model has begun the end by itself it goes on with it.
         begun = next(

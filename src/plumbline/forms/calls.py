@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.api import Form, Section, ToolDialect
-from plumbline.dialects.coercion import allowed_types, referred
-from plumbline.dialects.forms import JsonCall, KeyedJson, NamedJson
-from plumbline.dialects.harmony import HarmonyForm
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.api import Section, ToolDialect
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
-from plumbline.turn import LarkFormat, RegexFormat, Tool
+from plumbline.forms.raw_text import INPUT_FORM
+from plumbline.forms.spelled import spelled
+from plumbline.turn import Tool
 
 __all__ = ["calls", "markers", "text_with_calls"]
 
@@ -23,7 +21,7 @@ def calls(
     tools: Sequence[Tool],
     *,
     parallel: bool,
-    loose: bool = False,
+    loose: Collection[str] = (),
 ) -> str:
     """At least one call of these tools and nothing else; exactly one if not `parallel`.
 
@@ -32,7 +30,8 @@ def calls(
         dialect: how the model writes calls.
         tools: the tools that may be called; at least one.
         parallel: several calls may follow each other.
-        loose: arguments of tools that are not strict keep the names and types of their schema, and no more of it.
+        loose: names of tools whose arguments keep the names and types of their schema, and no more of it; strict tools
+            stay as they are.
 
     Raises:
         FormError: a schema or the form of a custom tool's input cannot be held.
@@ -57,7 +56,7 @@ def text_with_calls(
     tools: Sequence[Tool],
     *,
     parallel: bool,
-    loose: bool = False,
+    loose: Collection[str] = (),
 ) -> str:
     """Free text in which what begins as a call goes on as a call of these tools.
 
@@ -99,110 +98,22 @@ def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     return builder.choice([form, builder.optional(builder.text(without=markers(dialect), not_first=starts))])
 
 
-def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: bool) -> str:
+def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: Collection[str]) -> str:
     found: list[str] = []
     for tool in tools:
         try:
-            schema = _schema(tool, loose=loose)
-            if tool.strict is True and tool.parameters and not isinstance(section.form, _JSON_FORMS):
-                schema = _spelled(section.form, schema)
+            schema = _schema(tool, loose=tool.name in loose)
+            if tool.strict is True and tool.parameters:
+                schema = spelled(section.form, schema)
             found.append(section.form.grammar(builder, tool.name, schema))
         except FormError as error:
             raise FormError(str(error), tool=tool.name) from error
+        except RecursionError:
+            raise FormError(
+                "The parameters refer to themselves, which cannot be held in the markup of this model's calls.",
+                tool=tool.name,
+            ) from None
     return builder.choice(found)
-
-
-def _spelled(form: Form, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Strict parameters for a form that spells arguments out in its own markup, with what they refer to put in.
-
-    Raises:
-        FormError: they ask for what the markup cannot be held to: it holds names and types, and lists of texts.
-    """
-    properties = schema.get("properties")
-    members = properties if isinstance(properties, Mapping) else {}
-    members = {name: _put_in(part, schema) for name, part in members.items()}
-    if isinstance(form, TaggedCall):
-        # All but text is JSON between the tags. Text is free, or one of the texts that the parameter itself lists.
-        for part in members.values():
-            types = allowed_types(part, schema)
-            if not isinstance(part, Mapping) or (types and "string" not in types):
-                continue
-            listed = {"const", "enum"} & part.keys()
-            if listed and types != {"string"}:
-                raise _unheld(sorted(listed)[0])
-            if unheld := sorted(part.keys() - _PLAIN):
-                raise _unheld(unheld[0])
-    else:
-        checked: list[Any] = [members]
-        while checked:
-            part = checked.pop()
-            if isinstance(part, Mapping):
-                if part is not members and (unheld := sorted(_UNHELD & part.keys())):
-                    raise _unheld(unheld[0])
-                checked += part.values()
-            elif isinstance(part, list):
-                checked += part
-    return {**schema, "properties": members} if members else schema
-
-
-def _put_in(part: Any, root: Mapping[str, Any]) -> Any:
-    """A parameter whose schema is nothing but a reference, as what it refers to."""
-    for _ in range(_MAX_REFERENCES):
-        if not isinstance(part, Mapping) or "$ref" not in part or part.keys() - _NOTES - {"$ref"}:
-            break
-        part = referred(str(part["$ref"]), root)
-    return part
-
-
-def _unheld(keyword: str) -> FormError:
-    return FormError(
-        f"'{keyword}' cannot be held in the markup that this model writes calls in; leave it out, or do not ask for "
-        "'strict'."
-    )
-
-
-_MAX_REFERENCES = 16
-_NOTES = frozenset(("$comment", "default", "deprecated", "description", "examples", "title"))
-_PLAIN = _NOTES | {"const", "enum", "type"}
-_JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyForm)
-_UNHELD = (
-    frozenset(
-        (
-            "minLength",
-            "maxLength",
-            "pattern",
-            "format",
-            "minimum",
-            "maximum",
-            "exclusiveMinimum",
-            "exclusiveMaximum",
-        )
-    )
-    | frozenset(
-        (
-            "multipleOf",
-            "minItems",
-            "maxItems",
-            "prefixItems",
-            "allOf",
-            "oneOf",
-            "minProperties",
-            "maxProperties",
-        )
-    )
-    | frozenset(
-        (
-            "not",
-            "if",
-            "anyOf",
-            "uniqueItems",
-            "contains",
-            "propertyNames",
-            "patternProperties",
-            "dependentRequired",
-        )
-    )
-)
 
 
 def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) -> str:
@@ -257,16 +168,8 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 def _input_schema(tool: Tool) -> Mapping[str, Any]:
     """A custom tool's arguments: its input is the one string `input` (TOOL-14)."""
     text: dict[str, Any] = {"type": "string"}
-    match tool.input_format:
-        case RegexFormat(pattern=pattern):
-            text["pattern"] = f"^(?:{pattern})$"
-        case LarkFormat():
-            raise FormError(
-                f"The input of the custom tool '{tool.name}' has a Lark grammar, which cannot be held inside of the "
-                "JSON string that it is written in. Use a regex."
-            )
-        case None:
-            pass
+    if tool.input_format is not None:
+        text[INPUT_FORM] = tool.input_format
     return {
         "type": "object",
         "properties": {"input": text},

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from plumbline.dialects.api import ReasoningDialect, ToolDialect
+from plumbline.dialects.api import ReasoningDialect, ToolDialect, Unread
 from plumbline.dialects.registry import Chosen
 from plumbline.forms.calls import calls, markers, text_with_calls
 from plumbline.forms.errors import FormError
@@ -14,7 +14,7 @@ from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.schema import MAX_TEXT
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
-__all__ = ["callable_tools", "compose"]
+__all__ = ["callable_tools", "compose", "unread_part"]
 
 _NOTHING = Chosen(None, None)
 _NO_CALLS = ToolChoice(mode="none")
@@ -36,7 +36,7 @@ def compose(
     dialects: Chosen | None = None,
     inside: bool = False,
     thought: bool = False,
-    loose: bool = False,
+    loose: Collection[str] = (),
 ) -> str | None:
     """The grammar of a whole answer; None if nothing is promised.
 
@@ -48,8 +48,8 @@ def compose(
         dialects: how the model writes thinking and calls; None for plain completions, all of which is text.
         inside: generation starts inside the thinking.
         thought: the prompt has ended the thinking already, as templates do that turn it off; there is no more of it.
-        loose: tools that are not strict are held to the names and types of their parameters only, for schemas that
-            the engine cannot hold as they are. What is strict or a form of text is never loosened.
+        loose: names of tools that are held to the names and types of their parameters only, because the engine cannot
+            hold their schemas as they are. What is strict or a form of text is never loosened.
 
     Raises:
         FormError: what is promised cannot be held.
@@ -58,24 +58,81 @@ def compose(
     lazy = _must_be_held(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
         return None
-    dialects = dialects or _NOTHING
-    if thought and dialects.reasoning is not None and dialects.reasoning.reader != "harmony":
-        dialects = msgspec.structs.replace(dialects, reasoning=None)
+    dialects = _framed(dialects or _NOTHING)
     if dialects.template is not None:
-        raise FormError("Answers that are read by a tokenizer's response template cannot be held to a form.")
+        raise FormError(
+            "This model's answers are read by its tokenizer's response template, which says more of their text than "
+            "that it is text, so it cannot be held to a form."
+        )
+    dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
     form = None if output_format is None else _of_text(builder, output_format, dialects)
+    no_calls = not callable_ or (dialects.tool is None and choice.mode == "auto")
+    if form is not None and output_format is not None and no_calls:
+        exact = _may_begin_with_space(output_format)
+        return builder.build(_after_thinking(builder, dialects, form, inside=inside, exact=exact))
     if not callable_:
-        if form is None:
-            return None
-        return builder.build(_after_thinking(builder, dialects, form, inside=inside))
+        return None
     if dialects.tool is None:
-        if form is not None and choice.mode == "auto":
-            return builder.build(_after_thinking(builder, dialects, form, inside=inside))
         raise FormError(
             "This model has no dialect for tool calls (--tool-parser), so calls cannot be promised."
         )
+    if isinstance(output_format, ChoiceFormat):
+        _check_told_apart(output_format, dialects)
     body = _answer(builder, dialects.tool, callable_, choice, form, loose=loose)
     return builder.build(_after_thinking(builder, dialects, body, inside=inside))
+
+
+def unread_part(
+    output_format: OutputFormat | None,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    dialects: Chosen | None,
+    *,
+    inside: bool,
+    thought: bool,
+) -> Unread | None:
+    """What of an answer is text whatever it looks like, because its form is promised; the arguments are `compose`'s.
+
+    None if nothing is: there is no form of text, or calls may come instead of it.
+    """
+    dialects = _framed(dialects or _NOTHING)
+    if output_format is None or dialects.template is not None:
+        return None
+    dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
+    if dialects.tool is not None and callable_tools(tools, choice):
+        return None
+    if dialects.reasoning is None:
+        return "all"
+    return "after the gap" if _may_begin_with_space(output_format) else "after thinking"
+
+
+def _framed(dialects: Chosen) -> Chosen:
+    """The dialects; a response template that knows thinking and plain text only as the reasoning dialect that it is."""
+    frame = None if dialects.template is None else dialects.template.frame()
+    return dialects if frame is None else Chosen(None, frame.reasoning)
+
+
+def _still_thinking(
+    dialects: Chosen, output_format: OutputFormat | None, *, inside: bool, thought: bool
+) -> Chosen:
+    """The dialects, without the reasoning if there can be none."""
+    reasoning = dialects.reasoning
+    if reasoning is None or reasoning.reader == "harmony":
+        return dialects
+    if not inside and isinstance(output_format, ChoiceFormat):
+        # Thinking that may be left out cannot be told from a choice that begins like it.
+        thought = thought or any(one.startswith(reasoning.open) for one in output_format.choices)
+    return msgspec.structs.replace(dialects, reasoning=None) if thought else dialects
+
+
+def _may_begin_with_space(output_format: OutputFormat) -> bool:
+    match output_format:
+        case JsonFormat():
+            return False
+        case ChoiceFormat(choices=choices):
+            return any(choice[:1].isspace() for choice in choices)
+        case _:
+            return True
 
 
 def _must_be_held(tools: Sequence[Tool], callable_: Sequence[Tool], choice: ToolChoice) -> bool:
@@ -97,7 +154,7 @@ def _answer(
     choice: ToolChoice,
     form: str | None,
     *,
-    loose: bool,
+    loose: Collection[str],
 ) -> str:
     if choice.mode == "required":
         return calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
@@ -129,22 +186,49 @@ def _form(builder: GrammarBuilder, output_format: OutputFormat) -> str:
             return builder.lark(grammar)
 
 
-def _after_thinking(builder: GrammarBuilder, dialects: Chosen, body: str, *, inside: bool) -> str:
-    """The body, after thinking that is free. Thinking that the prompt has begun has to come to its end first."""
+def _check_told_apart(output_format: ChoiceFormat, dialects: Chosen) -> None:
+    """Where calls may come instead of a choice, their parser reads it.
+
+    Raises:
+        FormError: it would take a choice for something else.
+    """
+    tool, reasoning = dialects.tool, dialects.reasoning
+    marks = [*(markers(tool) if tool else ()), *(tool.silent if tool else ())]
+    marks += [*reasoning.open, *reasoning.close] if reasoning else []
+    for choice in output_format.choices:
+        if choice != choice.strip() or any(mark in choice for mark in marks):
+            raise FormError(
+                f"The choice {choice[:40]!r} has white space at an end or a marker of this model in it, so it cannot "
+                "be told from a call. Leave the tools out, or send 'tool_choice': 'none'."
+            )
+
+
+def _after_thinking(
+    builder: GrammarBuilder, dialects: Chosen, body: str, *, inside: bool, exact: bool = False
+) -> str:
+    """The body, after thinking that is free. Thinking that the prompt has begun has to come to its end first.
+
+    With `exact` the gap between them has to be there, so that it is known where the body begins.
+    """
     reasoning = dialects.reasoning
     if reasoning is None:
         return body
     # Where a call ends the thinking by itself, one that begins in there would be a call that nobody holds.
     without = markers(dialects.tool) if reasoning.call_ends and dialects.tool is not None else []
-    closed = builder.sequence([builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning)])
+    closed = builder.sequence(
+        [builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning, exact=exact)]
+    )
     if inside:
         return builder.sequence([closed, body])
     opened = builder.sequence([builder.choice(map(builder.literal, reasoning.open)), closed])
     return builder.sequence([builder.optional(opened), body])
 
 
-def _gap(builder: GrammarBuilder, reasoning: ReasoningDialect) -> list[str]:
+def _gap(builder: GrammarBuilder, reasoning: ReasoningDialect, *, exact: bool) -> list[str]:
     """What stands between the thinking and the answer and belongs to neither."""
     if reasoning.reader == "harmony":
         return [builder.literal("<|start|>assistant")]
-    return [builder.optional(builder.literal(reasoning.after_close))] if reasoning.after_close else []
+    if not reasoning.after_close:
+        return []
+    gap = builder.literal(reasoning.after_close)
+    return [gap if exact else builder.optional(gap)]

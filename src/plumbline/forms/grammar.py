@@ -13,8 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plumbline.forms.errors import FormError
+from plumbline.forms.inputs import InputWriter, one_line
 from plumbline.forms.pattern import check_repetitions
+from plumbline.forms.raw_text import input_form, text_conditions
 from plumbline.forms.schema import checked
+from plumbline.turn import LarkFormat, RegexFormat
 
 __all__ = ["GrammarBuilder"]
 
@@ -37,6 +40,7 @@ class GrammarBuilder:
         self._special = special
         self._splitter = re.compile("|".join(map(re.escape, longest_first))) if special else None
         self._rules: dict[str, str] = {}
+        self._named: dict[str, str] = {}
         self._nested: dict[str, str] = {}
 
     def literal(self, text: str) -> str:
@@ -49,7 +53,79 @@ class GrammarBuilder:
         Raises:
             FormError: the schema cannot be held as it is.
         """
+        if isinstance(schema, Mapping):
+            form = input_form(schema)
+            if form is not None:
+                return self._quoted_input(form)
+            members = schema.get("properties")
+            if isinstance(members, Mapping) and list(members) == ["input"]:
+                form = input_form(members["input"])
+                if form is not None:  # The arguments of a custom tool.
+                    before = self._rule("BEFORE", '/\\{"input": ?/')
+                    return self.sequence([before, self._quoted_input(form), '"}"'])
         return self._rule("json", f"%json {json.dumps(checked(schema))}")
+
+    def raw_text(self, schema: Mapping[str, Any], after: str, marker: str, *, or_null: bool = False) -> str:
+        """Raw text that satisfies a schema of strings, up to what its reader takes for its end.
+
+        Args:
+            schema: lengths, pattern and format are held, or the form of a custom tool's input; whoever calls sees to
+                the rest.
+            after: what follows the text; it ends with the marker.
+            marker: where the reader ends the text; it does not occur earlier.
+            or_null: the text may also be `null`.
+
+        Raises:
+            FormError: the schema cannot be held in raw text.
+            ValueError: `after` is empty.
+        """
+        form = input_form(schema)
+        if form is not None:
+            writer = self._input_writer(form, escaped=False)
+            if writer.recursive:
+                return self._raw_rules(writer, after, marker)
+            return self._ended(writer.terminal(), after, marker)
+        conditions = text_conditions(schema)
+        if not conditions:
+            return self.until(after, without=[marker])
+        held = " & ".join(conditions)
+        return self._ended(f"({held}) | /null/" if or_null else held, after, marker)
+
+    def _ended(self, text: str, after: str, marker: str) -> str:
+        """Text of a lexeme, and what follows it; the marker is found where it ends and not before."""
+        pieces = self._pieces(after)
+        if not pieces:
+            raise ValueError("what follows a text must not be empty")
+        first, rest = pieces[0], pieces[1:]
+        spelled = one_line(re.escape(marker)) if self._spelled([marker]) else ""
+        if isinstance(first, int):
+            without = f" & ~/(?s:.*){spelled}(?s:.*)/" if spelled else ""
+            return self.sequence([self._rule("RAW", f"({text}){without}"), *map(_written, pieces)])
+        ended = f"({text}) {_written(first)}"
+        if spelled and marker in first:
+            # One that begins earlier, be it in the text alone or in its last characters and the first of the marker.
+            further = len(first) - first.index(marker) - len(marker) + 1
+            ended = f"({ended}) & ~/(?s:.*){spelled}(?s:.){{{further},}}/"
+        return self.sequence([self._rule("RAW", ended), *map(_written, rest)])
+
+    def _raw_rules(self, writer: InputWriter, after: str, marker: str) -> str:
+        if self._spelled([marker]):
+            raise FormError(
+                f"The grammar needs itself, and this model writes inputs as raw text that ends with {marker!r}: that "
+                "the input does not have this text in it cannot be held. Use a grammar without recursion."
+            )
+        return self.sequence([writer.rules(), self.literal(after)])
+
+    def _quoted_input(self, form: RegexFormat | LarkFormat) -> str:
+        """A form of input inside of a JSON string."""
+        writer = self._input_writer(form, escaped=True)
+        if writer.recursive:
+            return self.sequence([r'"\""', writer.rules(), r'"\""'])
+        return self._rule("QUOTED", rf'"\"" {writer.terminal()} "\""')
+
+    def _input_writer(self, form: RegexFormat | LarkFormat, *, escaped: bool) -> InputWriter:
+        prefix = f"input_{len(self._named)}"
+        return InputWriter(form, self._rule, self._named.__setitem__, escaped=escaped, prefix=prefix)
 
     def regex(self, pattern: str) -> str:
         """Text that matches the whole pattern (the syntax of Rust's `regex`: no look-around, no back-references).
@@ -62,7 +138,7 @@ class GrammarBuilder:
         check_repetitions(pattern)
         if not pattern:
             return '""'
-        return self._rule("PATTERN", f"/{_slashed(pattern)}/")
+        return self._rule("PATTERN", f"/{one_line(pattern)}/")
 
     def text(self, without: Iterable[str] = (), not_first: str = "") -> str:
         """Any text, also none, in which none of these texts occurs; no control tokens.
@@ -147,6 +223,7 @@ class GrammarBuilder:
     def build(self, start: str) -> str:
         """The grammar that begins with this expression: Lark text, or JSON around several where some are nested."""
         rules = [f"start: {start}", *(f"{name}{body}" for body, name in self._rules.items())]
+        rules += [f"{name}: {body}" for name, body in self._named.items()]
         main = "%llguidance {}\n" + "\n".join(rules) + "\n"
         if not self._nested:
             return main
@@ -186,15 +263,5 @@ def _free(without: list[str]) -> str:
     """Any text without these. A negation alone would match what is not UTF-8, too."""
     if not without:
         return "/(?s:.*)/"
-    kept_out = _slashed("|".join(map(re.escape, without)))
+    kept_out = one_line("|".join(map(re.escape, without)))
     return f"/(?s:.*)/ & ~/(?s:.*)({kept_out})(?s:.*)/"
-
-
-def _slashed(pattern: str) -> str:
-    """A pattern between slashes: slashes and line ends in it are escaped, escapes stay as they are."""
-    return re.sub(
-        r"\\.|/|\n", lambda match: _SLASHED.get(match.group(), match.group()), pattern, flags=re.DOTALL
-    )
-
-
-_SLASHED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}

@@ -11,7 +11,7 @@ import re
 
 from plumbline.forms.errors import FormError
 
-__all__ = ["FORMATS", "check_repetitions", "translated"]
+__all__ = ["FORMATS", "check_repetitions", "searched", "translated"]
 
 _SPACES = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
 _OUTSIDE = {
@@ -63,6 +63,41 @@ def translated(pattern: str) -> str:
     if re.search(r"\(\?(?![:P<])|\(\?<[=!]", text) or "[]" in text or "[^]" in text:
         raise FormError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
     return text
+
+
+def searched(pattern: str) -> str:
+    """A translated pattern, which matches a text if it matches a part of it, as one that matches the whole text.
+
+    Only anchors at the ends of its outermost branches are taken away; whoever reads the result refuses others.
+    """
+    found = []
+    for branch in _branches(pattern):
+        before, after = "(?s:.*)", "(?s:.*)"
+        if branch.startswith("^"):
+            branch, before = branch[1:], ""
+        if re.search(r"(?<!\\)(?:\\\\)*\$\Z", branch):
+            branch, after = branch[:-1], ""
+        found.append(f"{before}(?:{branch}){after}")
+    return "|".join(found)
+
+
+def _branches(pattern: str) -> list[str]:
+    """The outermost alternatives of a pattern."""
+    found = [""]
+    depth, inside = 0, False
+    for match in _PIECE.finditer(pattern):
+        piece = match.group()
+        if inside:
+            inside = piece != "]"
+        elif piece in ("[", "[^"):
+            inside = True
+        elif piece in ("(", ")"):
+            depth += 1 if piece == "(" else -1
+        elif piece == "|" and not depth:
+            found.append("")
+            continue
+        found[-1] += piece
+    return found
 
 
 def check_repetitions(pattern: str) -> None:

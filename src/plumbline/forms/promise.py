@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+
+from plumbline.dialects.api import Unread
 from plumbline.dialects.registry import Chosen
 from plumbline.engine.api import Engine, RefusedRequestError
-from plumbline.forms.compose import callable_tools, compose
+from plumbline.forms.compose import callable_tools, compose, unread_part
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import ChatPrompt, Turn
+from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 
-__all__ = ["Promises"]
+__all__ = ["Promise", "Promises"]
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What a turn's answers are held to."""
+
+    grammar: str | None = None
+    """None if nothing is promised."""
+    unread: Unread | None = None
+    """What of an answer is text whatever it looks like."""
+    warnings: tuple[str, ...] = ()
+    """Which tools that are not strict gave way, and why."""
 
 
 class Promises:
@@ -29,8 +44,11 @@ class Promises:
         self._tokenizer = tokenizer
         self._dialects = dialects
 
-    async def grammar(self, turn: Turn, *, inside: bool, ended: bool) -> str | None:
-        """The grammar of the turn's answers; None if nothing is promised.
+    async def grammar(self, turn: Turn, *, inside: bool, ended: bool) -> Promise:
+        """What the turn's answers are held to.
+
+        Where a tool that is not strict cannot be held, that tool gives way to the names and types of its parameters,
+        and a warning says so; what is strict, and every form of text, is held or refused.
 
         Args:
             turn: the turn.
@@ -43,54 +61,110 @@ class Promises:
         # A message that is continued has begun with its text, so there is no thinking before what is promised.
         continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
         thought = not inside and (continues or ended)
-        grammar = await asyncio.to_thread(self._composed, turn, inside=inside, thought=thought)
+        loose: dict[str, str] = {}
+        while True:
+            try:
+                grammar = await self._compiled(turn, loose, inside=inside, thought=thought)
+            except FormError as error:
+                unheld = await self._unheld(turn, loose)
+                if not unheld:
+                    raise FormError(str(error), tool=error.tool or await self._culprit(turn)) from error
+                loose |= unheld
+            else:
+                unread = unread_part(
+                    turn.output_format,
+                    _tools(turn),
+                    turn.tool_choice,
+                    self._dialects if isinstance(turn.prompt, ChatPrompt) else None,
+                    inside=inside,
+                    thought=thought,
+                )
+                warnings = tuple(_warning(name, reason) for name, reason in loose.items())
+                return Promise(grammar, unread, warnings)
+
+    async def _compiled(
+        self, turn: Turn, loose: Collection[str], *, inside: bool, thought: bool
+    ) -> str | None:
+        """The whole grammar, which the engine has compiled.
+
+        Raises:
+            FormError: it cannot be held.
+        """
+        chats = isinstance(turn.prompt, ChatPrompt)
+        grammar = await asyncio.to_thread(
+            compose,
+            GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
+            output_format=turn.output_format,
+            tools=_tools(turn),
+            choice=turn.tool_choice,
+            dialects=self._dialects if chats else None,
+            inside=inside,
+            thought=thought,
+            loose=loose,
+        )
         if grammar is None:
             return None
         info = self._engine.info
         if "grammar" not in info.features:
             raise FormError(f"The engine of this server ({info.name}) cannot hold an answer to a form.")
+        reason = await self._refusal(grammar)
+        if reason is not None:
+            raise FormError(reason)
+        return grammar
+
+    async def _refusal(self, grammar: str) -> str | None:
+        """Why the engine does not take a grammar; None if it does."""
         try:
             await self._engine.check_grammar(grammar)
         except RefusedRequestError as error:
-            # Only the tools that are not strict give way, and only if that helps.
-            looser = await asyncio.to_thread(self._composed, turn, inside=inside, thought=thought, loose=True)
-            if looser is None or looser == grammar or not await self._compiles(looser):
-                raise FormError(str(error), tool=await self._culprit(turn)) from error
-            return looser
-        return grammar
+            return str(error)
+        return None
 
-    async def _compiles(self, grammar: str) -> bool:
+    async def _unheld(self, turn: Turn, loose: Mapping[str, str]) -> dict[str, str]:
+        """The tools that may still give way and have to, with the reason; all of them if none is at fault alone."""
+        candidates = [
+            tool
+            for tool in callable_tools(_tools(turn), turn.tool_choice)
+            if tool.strict is not True and tool.parameters and not tool.custom and tool.name not in loose
+        ]
+        found: dict[str, str] = {}
+        for tool in candidates:
+            reason = await self._alone(tool)
+            if reason is not None:
+                found[tool.name] = reason
+        return found or {tool.name: "together they are too much for the engine" for tool in candidates}
+
+    async def _alone(self, tool: Tool) -> str | None:
+        """Why a call of this tool cannot be held by itself; None if it can."""
         try:
-            await self._engine.check_grammar(grammar)
-        except RefusedRequestError:
-            return False
-        return True
+            grammar = await asyncio.to_thread(
+                compose,
+                GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
+                tools=(tool,),
+                choice=ToolChoice(mode="required", parallel=False),
+                dialects=self._dialects,
+            )
+        except FormError as error:
+            return str(error)
+        return None if grammar is None else await self._refusal(grammar)
 
     async def _culprit(self, turn: Turn) -> str | None:
         """The first strict tool whose parameters cannot be held by themselves; the message names its field."""
-        tools = turn.prompt.tools if isinstance(turn.prompt, ChatPrompt) else ()
-        for tool in callable_tools(tools, turn.tool_choice):
+        for tool in callable_tools(_tools(turn), turn.tool_choice):
             if tool.strict is True and tool.parameters:
                 builder = GrammarBuilder({}, frozenset())
-                if not await self._compiles(builder.build(builder.json(tool.parameters))):
+                try:
+                    grammar = builder.build(builder.json(tool.parameters))
+                except FormError:
+                    return tool.name
+                if await self._refusal(grammar) is not None:
                     return tool.name
         return None
 
-    def _composed(self, turn: Turn, *, inside: bool, thought: bool, loose: bool = False) -> str | None:
-        prompt = turn.prompt
-        chats = isinstance(prompt, ChatPrompt)
-        try:
-            return compose(
-                GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
-                output_format=turn.output_format,
-                tools=prompt.tools if isinstance(prompt, ChatPrompt) else (),
-                choice=turn.tool_choice,
-                dialects=self._dialects if chats else None,
-                inside=inside,
-                thought=thought,
-                loose=loose,
-            )
-        except FormError:
-            if loose:
-                raise
-            return self._composed(turn, inside=inside, thought=thought, loose=True)
+
+def _tools(turn: Turn) -> Sequence[Tool]:
+    return turn.prompt.tools if isinstance(turn.prompt, ChatPrompt) else ()
+
+
+def _warning(name: str, reason: str) -> str:
+    return f"calls of {name} are held to the names and types of their arguments only: {reason.rstrip('.')}"

@@ -132,6 +132,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
+        echo=or_default(request.echo, False),
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),
@@ -174,7 +175,6 @@ class ChatWriter:
     """Writes the events of one answer as chunks, and keeps the fold of what it wrote.
 
     Stream and non-stream agree by construction (CHAT-19): `answer` is built from the same state that the chunks left.
-    `echo` is the text that every choice begins with, because the request asks to see what is continued.
     """
 
     def __init__(
@@ -184,7 +184,6 @@ class ChatWriter:
         model: str,
         fingerprint: str,
         reasoning_field: ReasoningField = "reasoning_content",
-        echo: str = "",
     ) -> None:
         options = or_default(request.stream_options, None)
         self._id = new_id("chatcmpl-")
@@ -197,16 +196,13 @@ class ChatWriter:
         self._reasoning_fields = names
         self._wants_logprobs = request.logprobs is True
         self._include_usage = options is not None and options.include_usage is True
-        self._echo = echo
-        self._choices = [_Choice(text=[echo] if echo else []) for _ in range(or_default(request.n, 1))]
+        self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
-        """The role chunk of every choice, in index order (CS-02, CS-04), and then what `echo` repeats."""
-        first = [ChatCompletionStreamResponseDelta(role="assistant", content="")]
-        if self._echo:
-            first.append(ChatCompletionStreamResponseDelta(content=self._echo))
-        return [self._chunk(index, delta) for delta in first for index in range(len(self._choices))]
+        """The role chunk of every choice, in index order (CS-02, CS-04)."""
+        first = ChatCompletionStreamResponseDelta(role="assistant", content="")
+        return [self._chunk(index, first) for index in range(len(self._choices))]
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         """Take an event of a choice; returns the chunks that say it."""

@@ -8,10 +8,10 @@ from msgspec import UnsetType
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.common import or_default
-from plumbline.turn import ChatPrompt, Message, Turn
+from plumbline.turn import Message
 from plumbline.wire.errors import invalid_request
 
-__all__ = ["check_echo", "check_ending", "echo_of", "with_prefix"]
+__all__ = ["check_echo", "check_ending", "with_prefix"]
 
 
 def with_prefix(
@@ -63,13 +63,6 @@ def check_echo(
         raise invalid_request(
             "'echo' cannot be combined with 'logprobs': the text that is repeated has no logprobs.", "echo"
         )
-
-
-def echo_of(request: CreateChatCompletionRequest, turn: Turn) -> str:
-    """What stands before the answer: with `echo` the text that it continues, else nothing."""
-    if request.echo is not True or not isinstance(turn.prompt, ChatPrompt):
-        return ""
-    return turn.prompt.messages[-1].content or ""
 
 
 def check_ending(continue_final: bool, add_generation_prompt: bool | UnsetType | None) -> None:

@@ -29,6 +29,7 @@ from plumbline._generated.chat import (
 from plumbline.protocols.common import given, or_default, tag_of
 from plumbline.protocols.tool_choice import (
     allowed_choice,
+    check_names,
     check_strict,
     custom_arguments,
     custom_tool,
@@ -84,9 +85,16 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
     """Tools in the neutral form.
 
     Raises:
-        ApiError: 400 for a strict one whose parameters break the strict rules (SO-03).
+        ApiError: 400 for a strict one whose parameters break the strict rules (SO-03), and for two of the same name.
     """
     found: list[Tool] = []
+    names = [
+        (tool.function.name, f"tools[{index}].function.name")
+        if isinstance(tool, ChatCompletionTool)
+        else (tool.custom.name, f"tools[{index}].custom.name")
+        for index, tool in enumerate(tools)
+    ]
+    check_names(names)
     for index, tool in enumerate(tools):
         if isinstance(tool, ChatCompletionTool):
             function = tool.function

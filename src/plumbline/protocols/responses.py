@@ -28,6 +28,7 @@ from plumbline.protocols.formats import read_format
 from plumbline.protocols.responses_input import read_input
 from plumbline.protocols.tool_choice import (
     allowed_choice,
+    check_names,
     check_strict,
     custom_tool,
     named_choice,
@@ -136,10 +137,12 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, 
     no tools, so it calls none (TOOL-03).
     """
     found: list[Tool] = []
+    names: list[tuple[str, str]] = []
     for index, tool in enumerate(or_default(request.tools, [])):
         where = f"tools[{index}]"
         if not isinstance(tool, FunctionToolParam | CustomToolParam):
             continue
+        names.append((tool.name, f"{where}.name"))
         if tool.defer_loading is True:
             raise unsupported_value(f"{where}.defer_loading", True)
         callers = or_default(tool.allowed_callers, None)
@@ -163,6 +166,7 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, 
                 "" if held is None else held.definition,
             )
         found.append(read)
+    check_names(names)
     tools = tuple(found)
     choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
     return (() if choice.mode == "none" else tools), choice

@@ -14,6 +14,7 @@ from plumbline.wire.errors import invalid_json_schema, invalid_request, unsuppor
 __all__ = [
     "INPUT_SCHEMA",
     "allowed_choice",
+    "check_names",
     "check_strict",
     "custom_arguments",
     "custom_tool",
@@ -52,6 +53,26 @@ def custom_tool(name: str, description: str | None, syntax: str | None, definiti
 def custom_arguments(text: str) -> str:
     """The arguments of a call of a custom tool, as the model is shown them."""
     return json.dumps({"input": text}, ensure_ascii=False)
+
+
+def check_names(names: Sequence[tuple[str, str]]) -> None:
+    """No two tools have the same name: a call of it could not be told which it is meant for.
+
+    Args:
+        names: each name, and the field that has it.
+
+    Raises:
+        ApiError: 400 naming the field of the second.
+    """
+    seen: dict[str, str] = {}
+    for name, param in names:
+        if name in seen:
+            raise invalid_request(
+                f"'{param}' is '{name}', as '{seen[name]}' is; every tool needs a name of its own.",
+                param,
+                "invalid_value",
+            )
+        seen[name] = param
 
 
 def check_strict(tool: Tool, param: str) -> None:

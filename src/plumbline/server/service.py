@@ -28,8 +28,9 @@ from plumbline._generated.responses import CreateResponse, TokenCountsBody, Toke
 from plumbline._generated.service import Service
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.forms.errors import FormError
+from plumbline.merge import merged
 from plumbline.protocols.chat import ChatWriter, read_chat
-from plumbline.protocols.chat_continuation import check_ending, echo_of
+from plumbline.protocols.chat_continuation import check_ending
 from plumbline.protocols.chat_messages import read_messages, read_tool_list
 from plumbline.protocols.common import or_default, template_variables
 from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
@@ -42,7 +43,6 @@ from plumbline.road import (
     PreparedTurn,
     PromptTooLongError,
     Road,
-    merged,
 )
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.loading import ServedModel
@@ -97,7 +97,6 @@ class PlumblineService(Service):
             model=self._model.names[0],
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
-            echo=echo_of(request, turn),
         )
         events = self._answer(prepared, call, arrived)
 

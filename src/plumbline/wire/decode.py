@@ -3,7 +3,7 @@
 `decode` tries msgspec's typed decoder first. Two things that the contract allows and msgspec refuses get a
 second, slower try: Responses input items without `type`, and integers written as `1.0`. What then still
 fails becomes an `ApiError` 400 by `plumbline.wire.explain`. Of duplicate keys the last wins; unknown fields
-are ignored (HTTP-09).
+are ignored (HTTP-09) but for a few that would lose a promise (`plumbline.wire.misplaced`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from .errors import ApiError, unparsable_body
 from .explain import explain
+from .misplaced import check_places
 
 __all__ = ["decode", "encode"]
 
@@ -38,13 +39,16 @@ def decode(root: type[T], body: bytes) -> T:
         if not body.isascii():
             body.decode()  # msgspec does not look into the strings that it skips.
         request: T = (_decoders.get(root) or _decoder(root)).decode(body)
+        check_places(root, body)
         return request
     except msgspec.ValidationError:
         pass
     except BROKEN as error:
         raise _unparsable(error) from None
     try:
-        return _second_try(root, body)
+        request = _second_try(root, body)
+        check_places(root, body)
+        return request
     except BROKEN as error:  # The wrong value came first, but the document is broken further on.
         raise _unparsable(error) from None
 

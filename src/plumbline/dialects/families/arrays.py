@@ -75,7 +75,7 @@ TOOLS = (
         name="jamba",
         sections=(_TOOL_CALLS,),
         detect=(r"<tool_calls>",),
-        unlike=r"<answer>|<tool_sep>",
+        unlike=r"<answer>|<tool_sep>|<arg_key>",
     ),
     ToolDialect(
         name="hunyuan_a13b",

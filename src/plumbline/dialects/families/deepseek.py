@@ -1,4 +1,4 @@
-"""DeepSeek, from V3's fenced JSON to the tags of V3.2 and later."""
+"""DeepSeek, from V3's fenced JSON to the tags of V3.2 and later; GigaChat 3.5, which has tags like these."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ _V3 = msgspec.structs.replace(
 )
 
 
-def _tagged(wrapper: str, space: str = "", variants: tuple[str, ...] = ()) -> tuple[Section, ...]:
-    """Tags whose names all begin with `｜DSML｜`, and in V4.1 with a space behind it."""
-    name = f"｜DSML｜{space}"
+def _tagged(
+    wrapper: str, space: str = "", variants: tuple[str, ...] = (), prefix: str = "｜DSML｜"
+) -> tuple[Section, ...]:
+    """Tags whose names all begin with a prefix, and in V4.1 with a space behind it."""
+    name = f"{prefix}{space}"
     form = TaggedCall(
         open=f'<{name}invoke name="',
         opened='">',
@@ -85,12 +87,18 @@ TOOLS = (
         content_gap="\n\n",
         detect=(r"<｜DSML｜ calls>",),
     ),
+    ToolDialect(
+        name="gigachat35",
+        sections=_tagged("tool_calls", prefix="｜GCML｜"),
+        content_gap="\n",
+        detect=(r"<｜GCML｜tool_calls>",),
+    ),
 )
 
 REASONING = (
     ReasoningDialect(
         name="deepseek_r1",
-        aliases=("deepseek-r1",),
+        aliases=("deepseek-r1", "gigachat35", "iquest_q1"),
         open=("<think>",),
         close=("</think>",),
         starts_inside=True,

@@ -1,4 +1,4 @@
-"""GLM, and Hunyuan's Hy3, which writes arguments as GLM does."""
+"""GLM, and those that write arguments as GLM does: Hunyuan's Hy3 and Hy4, IQuest's Q1, K2 Horizon."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _LINES = TaggedCall(
     end="</arg_value>",
     newline="\n",
 )
+_ONE_LINE = msgspec.structs.replace(_LINES, value_gap="", newline="")
 _SECTION = Section(form=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True)
 
 TOOLS = (
@@ -34,14 +35,58 @@ TOOLS = (
     ),
     ToolDialect(
         name="glm47",
+        aliases=("spark25",),
         # The same on one line. Both are read by either.
+        sections=(msgspec.structs.replace(_SECTION, form=_ONE_LINE, between=""),),
+        detect=(r"<arg_key>",),
+        unlike=r"</arg_key>(\\n|\s*\n)<arg_value>|<tool_sep>|<tool_calls>|<iquest_tool_call>",
+    ),
+    ToolDialect(
+        name="iquest_q1",
         sections=(
-            msgspec.structs.replace(
-                _SECTION, form=msgspec.structs.replace(_LINES, value_gap="", newline=""), between=""
+            Section(
+                form=msgspec.structs.replace(_ONE_LINE, name_ends=("<arg_key>", "</iquest_tool_call>")),
+                open=("<iquest_tool_call>",),
+                close=("</iquest_tool_call>",),
+                single=True,
             ),
         ),
-        detect=(r"<arg_key>",),
-        unlike=r"</arg_key>(\\n|\s*\n)<arg_value>|<tool_sep>",
+        detect=(r"<iquest_tool_call>",),
+    ),
+    ToolDialect(
+        name="hy_v4",
+        # Checkpoints whose markers have a suffix of their own (`<tool_calls:…>`) are not read.
+        sections=(
+            Section(
+                form=_ONE_LINE,
+                open=("<tool_calls>",),
+                close=("</tool_calls>",),
+                item_open="<tool_call>",
+                item_close="</tool_call>",
+            ),
+        ),
+        detect=(r"<tool_calls>", r"<arg_key>"),
+        unlike=r"<tool_sep>",
+    ),
+    ToolDialect(
+        name="k2_horizon",
+        sections=(
+            Section(
+                form=TaggedCall(
+                    open="",
+                    name_ends=("<ifm|arg_key>", "</ifm|tool_call>"),
+                    key="<ifm|arg_key>",
+                    key_end="</ifm|arg_key>",
+                    value_open="<ifm|arg_value>",
+                    end="</ifm|arg_value>",
+                ),
+                open=("<ifm|tool_calls>",),
+                close=("</ifm|tool_calls>",),
+                item_open="<ifm|tool_call>",
+                item_close="</ifm|tool_call>",
+            ),
+        ),
+        detect=(r"<ifm\|tool_calls>",),
     ),
     ToolDialect(
         name="hy_v3",
@@ -92,5 +137,13 @@ REASONING = (
             effort="reasoning_effort",
             efforts=("low", "high"),
         ),
+    ),
+    ReasoningDialect(
+        name="k2_horizon",
+        open=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
+        close=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+        call_ends=True,
+        detect=(r"<ifm\|think>",),
+        switch=Switch(effort="reasoning_effort", efforts=("low", "medium", "high")),
     ),
 )

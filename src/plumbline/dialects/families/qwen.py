@@ -46,7 +46,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="qwen3_coder",
-        aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nemotron_3", "step3p5", "nanbeige"),
+        aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nemotron_3", "step3p5", "nanbeige", "minicpmv"),
         sections=(_TAGGED,),
         content_gap="\n",
         detect=(r"<tool_call>", r"<function=", r"<parameter="),
@@ -87,7 +87,17 @@ TOOLS = (
 REASONING = (
     ReasoningDialect(
         name="qwen3",
-        aliases=("qwen3-thinking", "interns1", "holo2", "mimo", "longcat", "nanbeige", "poolside_v1", "dots"),
+        aliases=(
+            "qwen3-thinking",
+            "interns1",
+            "holo2",
+            "mimo",
+            "longcat",
+            "nanbeige",
+            "poolside_v1",
+            "dots",
+            "minicpmv",
+        ),
         open=("<think>", "<longcat_think>"),
         close=("</think>", "</longcat_think>"),
         call_ends=True,

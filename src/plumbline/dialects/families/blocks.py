@@ -1,0 +1,101 @@
+"""Families whose answers are blocks between markers of their own: PLaMo 3, Inkling; and MiniCPM 5's elements."""
+
+from __future__ import annotations
+
+from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.families.qwen import ENABLE_THINKING
+from plumbline.dialects.forms import JsonCall, NamedJson
+from plumbline.dialects.tagged import TaggedCall
+
+__all__ = ["REASONING", "TOOLS"]
+
+_INKLING = ("<|message_model|>", "<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
+
+
+def _plamo(name: str) -> str:
+    return f"<|plamo:{name}:plamo|>"
+
+
+TOOLS = (
+    ToolDialect(
+        name="plamo3",
+        sections=(
+            Section(
+                form=NamedJson(
+                    prefix=_plamo("begin_tool_name"),
+                    separator=_plamo("end_tool_name")
+                    + _plamo("begin_tool_arguments")
+                    + "<|plamo:constrain|>json<|plamo:msg|>",
+                    suffix=_plamo("end_tool_arguments"),
+                ),
+                open=(_plamo("begin_tool_requests"),),
+                close=(_plamo("end_tool_requests"),),
+                item_open=_plamo("begin_tool_request"),
+                item_close=_plamo("end_tool_request"),
+            ),
+        ),
+        silent=("<|plamo:tag|>",),
+        detect=(r"plamo:begin_tool_requests",),
+    ),
+    ToolDialect(
+        name="inkling",
+        sections=(
+            Section(
+                form=JsonCall(arguments_key="args", other_arguments_keys=("arguments",)),
+                open=("<|content_invoke_tool_json|>",),
+                close=("<|end_message|>",),
+                between="<|message_model|>",
+                single=True,
+            ),
+        ),
+        silent=_INKLING,
+        detect=(r"<\|content_invoke_tool_json\|>",),
+        tokens=("<|content_invoke_tool_json|>",),
+    ),
+    ToolDialect(
+        name="minicpm5",
+        sections=(
+            Section(
+                form=TaggedCall(
+                    open='name="',
+                    opened='">',
+                    key='<param name="',
+                    key_end='">',
+                    end="</param>",
+                    cdata=True,
+                ),
+                open=("<function",),
+                close=("</function>",),
+                after_open=" ",
+                between="\n",
+                single=True,
+            ),
+        ),
+        content_gap="\n",
+        detect=(r"<function name=", r"<param name="),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="plamo3",
+        open=(_plamo("begin_think"),),
+        close=(_plamo("end_think"),),
+        starts_inside=True,
+        call_ends=True,
+        silent=("<|plamo:tag|>",),
+        detect=(r"plamo:begin_think",),
+        switch=ENABLE_THINKING,
+    ),
+    ReasoningDialect(
+        name="inkling",
+        open=("<|content_thinking|>",),
+        close=("<|end_message|>",),
+        after_open="",
+        before_close="",
+        after_close="<|message_model|>",
+        silent=_INKLING,
+        detect=(r"<\|content_thinking\|>",),
+        tokens=("<|content_thinking|>",),
+    ),
+)

@@ -1,0 +1,168 @@
+"""Strict parameters in markup of a model's own: what of a schema each kind of markup can be held to.
+
+Where arguments are JSON, the schema is held as any other. Elsewhere a form spells its values out: texts between tags,
+numbers as JSON, objects and arrays in brackets or elements of its own. What is let through here is held by the form's
+grammar to the letter; everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plumbline.dialects.api import Form
+from plumbline.dialects.coercion import allowed_types, coerce, referred
+from plumbline.dialects.elements import ElementCall
+from plumbline.dialects.forms import JsonCall, KeyedJson, NamedJson
+from plumbline.dialects.harmony import HarmonyForm
+from plumbline.dialects.pythonic import PythonCall
+from plumbline.dialects.tagged import TaggedCall
+from plumbline.forms.errors import FormError
+from plumbline.forms.raw_text import TEXT_KEYWORDS
+
+__all__ = ["spelled"]
+
+_MAX_REFERENCES = 16
+_MAX_DEPTH = 32
+_JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyForm)
+_NOTES = frozenset(("$comment", "default", "deprecated", "description", "examples", "title"))
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+_ARRAY = frozenset(("items", "minItems", "maxItems"))
+_OBJECT = frozenset(("properties", "required", "additionalProperties"))
+_BRANCHES = frozenset(("allOf", "anyOf", "oneOf", "not", "if"))
+_NULLABLE = frozenset(("string", "null"))
+
+
+def spelled(form: Form, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Strict parameters for a form, with what they refer to put in.
+
+    Raises:
+        FormError: they ask for what the form's markup cannot be held to.
+    """
+    if isinstance(form, _JSON_FORMS):
+        return schema
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return schema
+    members: dict[str, Any] = {}
+    for name, part in properties.items():
+        if isinstance(form, TaggedCall):
+            members[name] = _between_tags(form, part, schema)
+        elif isinstance(form, PythonCall):
+            members[name] = _python(part, schema)
+        else:
+            members[name] = _all_the_way(form, part, schema, 0)
+    return {**schema, "properties": members}
+
+
+def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:
+    """A parameter between tags: text as it is, everything else as JSON, which is held as such."""
+    part = _put_in(part, root)
+    types = allowed_types(part, root)
+    if not isinstance(part, Mapping) or (types and "string" not in types):
+        return part
+    keys = part.keys() - _NOTES - {"type"}
+    if listed := sorted(keys & {"const", "enum"}):
+        _check_listed(part, types, raw=not form.typed)
+        keys -= {*listed}
+    # Where an attribute says that a value is a string, other types are JSON of their own.
+    if form.typed or types <= _NULLABLE:
+        keys -= TEXT_KEYWORDS if types else frozenset()
+    if form.typed and types:
+        keys -= _BOUNDS | _ARRAY | _OBJECT
+    _refuse(keys)
+    return part
+
+
+def _python(part: Any, root: Mapping[str, Any]) -> Any:
+    """A value of Python is JSON but for three words, which only type, `enum` and `const` are asked about."""
+    part = _put_in(part, root)
+    types = allowed_types(part, root)
+    if isinstance(part, Mapping) and (not types or types & {"boolean", "null"}):
+        _refuse(part.keys() & _BRANCHES)
+    return part
+
+
+def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int) -> Any:
+    """A value in markup that spells out objects and arrays too."""
+    if depth > _MAX_DEPTH:
+        raise RecursionError
+    part = _put_in(part, root)
+    if not isinstance(part, Mapping):
+        return part
+    types = allowed_types(part, root)
+    keys = part.keys() - _NOTES - {"type"}
+    found = dict(part)
+    raw = isinstance(form, ElementCall)
+    if listed := sorted(keys & {"const", "enum"}):
+        _check_listed(part, types, raw=raw)
+        _refuse(keys - {*listed})
+        return part
+    if "string" in types and (not raw or types <= _NULLABLE):
+        keys -= TEXT_KEYWORDS
+    if types & {"integer", "number"}:
+        keys -= _BOUNDS
+    if "array" in types:
+        keys -= _ARRAY
+        if "items" in part:
+            found["items"] = _all_the_way(form, part["items"], root, depth + 1)
+    if "object" in types:
+        keys -= _OBJECT
+        properties = part.get("properties") or {}
+        if set(part.get("required") or ()) - set(properties):
+            raise _unheld("required")
+        found["properties"] = {
+            name: _all_the_way(form, one, root, depth + 1) for name, one in properties.items()
+        }
+    _refuse(keys)
+    return found
+
+
+def _put_in(part: Any, root: Mapping[str, Any]) -> Any:
+    """A part that is nothing but a reference, as what it refers to; one that is a string or null, in one piece."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(part, Mapping) or "$ref" not in part or part.keys() - _NOTES - {"$ref"}:
+            break
+        part = referred(str(part["$ref"]), root)
+    branches = part.get("anyOf") if isinstance(part, Mapping) else None
+    if not isinstance(branches, list) or len(branches) != 2 or part.keys() - _NOTES - {"anyOf"}:
+        return part
+    inner = [_put_in(branch, root) for branch in branches]
+    texts = [one for one in inner if isinstance(one, Mapping) and allowed_types(one, root) == {"string"}]
+    nulls = [one for one in inner if isinstance(one, Mapping) and one.keys() - _NOTES == {"type"}]
+    if len(texts) != 1 or not any(one["type"] == "null" for one in nulls):
+        return part
+    found = {**texts[0], "type": ["string", "null"]}
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    if isinstance(found.get("enum"), list):
+        found["enum"] = [*found["enum"], None]
+    return found
+
+
+def _check_listed(part: Mapping[str, Any], types: frozenset[str], *, raw: bool) -> None:
+    """Values that are listed are of the types, and what is written of them is read as them again.
+
+    Raises:
+        FormError: one of them is not.
+    """
+    values = part["enum"] if "enum" in part else [part["const"]]
+    if not isinstance(values, list) or ("enum" in part and "const" in part):
+        raise _unheld("const")
+    for value in values:
+        kind = "null" if value is None else "string" if isinstance(value, str) else ""
+        fits = kind in types or not types
+        if not kind or not fits or (raw and isinstance(value, str) and coerce(value, types)[:1] != '"'):
+            raise _unheld("enum" if "enum" in part else "const")
+
+
+def _refuse(keywords: frozenset[str] | set[str]) -> None:
+    if keywords:
+        raise _unheld(min(keywords))
+
+
+def _unheld(keyword: str) -> FormError:
+    return FormError(
+        f"'{keyword}' cannot be held in the markup that this model writes calls in; leave it out, or do not ask for "
+        "'strict'."
+    )

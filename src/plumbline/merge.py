@@ -1,0 +1,46 @@
+"""Several sources read side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+__all__ = ["merged"]
+
+T = TypeVar("T")
+
+
+async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Read all sources side by side; yields (number of the source, item) as they come.
+
+    The first failure of one ends them all. Closing the iterator closes every source.
+    """
+    mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
+
+    async def read(number: int, source: AsyncGenerator[T, None]) -> None:
+        try:
+            async with aclosing(source) as items:
+                async for item in items:
+                    mailbox.put_nowait((number, item))
+        except Exception as error:  # Raised where the items are read.
+            mailbox.put_nowait(error)
+        else:
+            mailbox.put_nowait(None)
+
+    tasks = [asyncio.create_task(read(number, source)) for number, source in enumerate(sources)]
+    try:
+        left = len(tasks)
+        while left:
+            match await mailbox.get():
+                case None:
+                    left -= 1
+                case Exception() as error:
+                    raise error
+                case item:
+                    yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
