@@ -11,12 +11,12 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Server", "available", "cpu_seconds", "peak_memory", "serve"]
+__all__ = ["Server", "available", "cpu_seconds", "free_port", "peak_memory", "serve", "started"]
 
 THREADS = {
     "OMP_NUM_THREADS": "1",
@@ -48,7 +48,7 @@ def available(name: str) -> bool:
 @contextmanager
 def serve(name: str, folder: Path) -> Iterator[Server]:
     """Run a server on a model folder until the block ends."""
-    port = _free_port()
+    port = free_port()
     binary = Path(sys.executable).parent
     command = {
         "plumbline": [
@@ -64,18 +64,47 @@ def serve(name: str, folder: Path) -> Iterator[Server]:
             "--device", "cpu", "--log-level", "error", "--continuous-batching",
         ],
     }[name]  # fmt: skip
+    began = time.perf_counter()
+    with started(command, port, **THREADS) as process:
+        yield Server(
+            name,
+            f"http://127.0.0.1:{port}/v1",
+            "bench" if name == "plumbline" else str(folder),
+            process.pid,
+            time.perf_counter() - began,
+        )
+
+
+@contextmanager
+def started(
+    command: Sequence[str],
+    port: int,
+    *,
+    ready: str = "/health",
+    patience: float = 120,
+    folder: Path | None = None,
+    **variables: str,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server's process from when it answers until the block ends.
+
+    Args:
+        command: what starts it.
+        port: where it listens, on loopback.
+        ready: the path that answers 200 once it serves.
+        patience: seconds that it may take until then.
+        folder: where it runs; here by default.
+        variables: of its environment, beside ours.
+
+    Raises:
+        RuntimeError: it ended or did not answer in time; what it wrote last is printed.
+    """
     with tempfile.TemporaryFile() as log:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **THREADS})
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **variables}
+        )
         try:
-            _wait(process, port)
-            yield Server(
-                name,
-                f"http://127.0.0.1:{port}/v1",
-                "bench" if name == "plumbline" else str(folder),
-                process.pid,
-                time.perf_counter() - started,
-            )
+            _wait(process, f"http://127.0.0.1:{port}{ready}", patience)
+            yield process
         except RuntimeError:
             log.seek(0)
             sys.stderr.write(log.read().decode(errors="replace")[-4000:])
@@ -103,21 +132,22 @@ def peak_memory(pid: int) -> int:
     return 0
 
 
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 120
+def _wait(process: subprocess.Popen[bytes], address: str, patience: float) -> None:
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode} before it answered")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            with urllib.request.urlopen(address, timeout=2) as answer:
                 if answer.status == 200:
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.02)
-    raise RuntimeError("the server did not answer within two minutes")
+    raise RuntimeError(f"the server did not answer within {patience:g} seconds")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on loopback that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

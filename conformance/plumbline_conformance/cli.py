@@ -20,6 +20,7 @@ from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.selection import PROFILES, Selection
+from plumbline_conformance.side_by_side import run_matrix
 from plumbline_conformance.watch import run_watch
 
 __all__ = ["add_commands", "check", "main", "run_command"]
@@ -48,6 +49,16 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         "--max-seconds", type=_positive(float), metavar="SECONDS", help="begin no scenario after so long"
     )
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
+    checker.add_argument(
+        "--conceal",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what else nobody may read in what is written, such as a path; repeatable",
+    )
+    checker.add_argument(
+        "--server", default="", metavar="TEXT", help="what it is, for reports: a name and a version"
+    )
     _add_outputs(checker)
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
     _add_selection(lister)
@@ -59,8 +70,8 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL")
     _add_selection(rejudger)
     _add_outputs(rejudger)
-    matrix = parsers.add_parser("matrix", help="put several JSON reports side by side")
-    matrix.add_argument("reports", nargs="+", metavar="[NAME=]REPORT.JSON")
+    matrix = parsers.add_parser("matrix", help="put several reports or recordings side by side")
+    matrix.add_argument("reports", nargs="+", metavar="[NAME=]REPORT.JSON_OR_RUN.JSONL")
     matrix.add_argument("--markdown", type=Path, metavar="FILE")
     matrix.add_argument("--html", type=Path, metavar="FILE")
     differ = parsers.add_parser("diff", help="ask two servers with the same weights the same")
@@ -104,6 +115,8 @@ def run_command(arguments: argparse.Namespace) -> int:
                 concurrency=int(arguments.concurrency),
                 timeout=arguments.timeout,
                 recording=arguments.record,
+                server=arguments.server,
+                conceal=arguments.conceal,
                 trials=max(0, arguments.trials),
                 budget=_budget(arguments),
             )
@@ -116,7 +129,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         case "judge":
             return commands.run_judge(arguments.recording, _selection(arguments), _outputs(arguments))
         case "matrix":
-            return commands.run_matrix(arguments.reports, arguments.markdown, arguments.html)
+            return run_matrix(arguments.reports, arguments.markdown, arguments.html, commands.console())
         case "diff":
             return _diff(arguments)
         case "fuzz":

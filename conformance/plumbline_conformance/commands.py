@@ -22,8 +22,6 @@ from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
-from plumbline_conformance.reports.matrix import NotComparable, matrix_html, matrix_markdown, matrix_of
-from plumbline_conformance.reports.model import Report, UnreadableReport, read_report
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript import Transcript
@@ -37,7 +35,6 @@ __all__ = [
     "run_fuzz",
     "run_judge",
     "run_list",
-    "run_matrix",
     "run_rules",
 ]
 
@@ -72,20 +69,22 @@ def run_check(
     concurrency: int = 4,
     timeout: float = 60.0,
     recording: Path | None = None,
+    server: str = "",
+    conceal: Sequence[str] = (),
     trials: int = 0,
     budget: Budget | None = None,
 ) -> int:
     """Judge a server."""
     out = console()
     wanted: set[str] = set()
-    secrets = [target.api_key] if target.api_key else []
+    secrets = [*conceal, *([target.api_key] if target.api_key else [])]
     began = time.monotonic()
     try:
         chosen = selection.checks()
         wanted = set(chosen)
         # The recording says what was looked at, so that judging it again looks at the same.
         listed = chosen if len(chosen) < len(CHECKS) else []
-        header = Header.of(target.base_url, target.model, target.api_key, listed)
+        header = Header.of(target.base_url, target.model, target.api_key, listed, server=server)
         baseline = outputs.read_baseline()
         if outputs.unwritable():
             return _cannot(out, str(outputs.unwritable()))
@@ -198,32 +197,6 @@ def run_explain(names: Sequence[str]) -> int:
             out.print(escape(line))
         if name != names[-1]:
             out.print()
-    return 0
-
-
-def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None) -> int:
-    """Put reports side by side; Markdown goes to the terminal where no file is named."""
-    out = console()
-    reports: dict[str, Report] = {}
-    try:
-        for text in named:
-            name, separator, place = text.rpartition("=")
-            report = read_report(Path(place if separator else text))
-            name = name or f"{Path(text).stem} ({report.run.model})"
-            if name in reports:
-                return _cannot(
-                    out, f"Two reports are called {name}; NAME=FILE gives them names of their own."
-                )
-            reports[name] = report
-        matrix = matrix_of(reports)
-        if markdown is not None:
-            markdown.write_text(matrix_markdown(matrix), "utf-8")
-        if html is not None:
-            html.write_text(matrix_html(matrix), "utf-8")
-    except (UnreadableReport, NotComparable, OSError) as error:
-        return _cannot(out, str(error))
-    if markdown is None and html is None:
-        out.print(escape(matrix_markdown(matrix)), end="")
     return 0
 
 

@@ -2,18 +2,21 @@
 
 One JSON value a line. The first is the header, the last the footer with a digest of everything before it; between them
 is one line for each transcript, written as soon as its scenario has ended. A recording without a footer is cut and is
-refused: half a run must never pass for a whole one.
+refused: half a run must never pass for a whole one. A file whose name ends with `.gz` is compressed; the digest is of
+what is inside.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -38,6 +41,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     key: str | None = None
     """The fingerprint of the API key."""
+    server: str = ""
+    """What it is, in the words of whoever recorded: a name and a version."""
     started: str
     """ISO 8601, UTC."""
     chosen: list[str] = msgspec.field(default_factory=list)
@@ -56,12 +61,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         chosen: Sequence[str] = (),
         *,
         by: str = "check",
+        server: str = "",
     ) -> Header:
         """The header of a run that starts now."""
         return Header(
             base_url=redacted_url(base_url),
             model=model,
             key=None if api_key is None else fingerprint(api_key),
+            server=server,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             chosen=list(chosen),
             by=by,
@@ -84,7 +91,9 @@ class Recorder:
         self._count = 0
         # Prompts and answers are nobody else's business.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        self._file = os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii", newline="\n")
+        self._raw = os.fdopen(os.open(path, flags, 0o600), "wb")
+        # Without a name and a time inside, equal recordings are equal files.
+        self._file: BinaryIO = _compressed(self._raw) if path.suffix == ".gz" else self._raw
         self._write({"kind": "header", **msgspec.to_builtins(header)})
 
     def add(self, transcript: Transcript) -> None:
@@ -96,10 +105,11 @@ class Recorder:
 
     def _write(self, value: dict[str, Any]) -> None:
         # Everything beyond ASCII is escaped, so that halves of characters are written as well.
-        line = json.dumps(value, separators=(",", ":")) + "\n"
-        self._digest.update(line.encode("ascii"))
+        line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
+        self._digest.update(line)
         self._file.write(line)
-        self._file.flush()
+        if self._file is self._raw:
+            self._file.flush()  # Flushing a compressor at every line would cost most of what it saves.
 
     def __enter__(self) -> Recorder:
         return self
@@ -108,6 +118,11 @@ class Recorder:
         if kind is None:
             self._write({"kind": "footer", "transcripts": self._count, "digest": self._digest.hexdigest()})
         self._file.close()
+        self._raw.close()
+
+
+def _compressed(raw: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
 
 
 def read_recording(path: Path) -> Recording:
@@ -117,7 +132,7 @@ def read_recording(path: Path) -> Recording:
         UnreadableRecording: it is none, is cut, was changed, or is of a later format.
         OSError: the file cannot be read.
     """
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = _content(path).splitlines(keepends=True)
     try:
         values = [json.loads(line) for line in lines]
         kinds = [value["kind"] for value in values]
@@ -141,3 +156,13 @@ def read_recording(path: Path) -> Recording:
         )
     except msgspec.ValidationError as error:
         raise UnreadableRecording(f"{path.name}: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UnreadableRecording(f"{path.name} cannot be unpacked: {error}") from error

@@ -39,7 +39,7 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
 def _errors(name: str, value: Any) -> list[Any]:
     validator = _validator(name)
     errors = _first(validator, value)
-    nulls = [path for error in errors if (path := error.instance_path) and _is_null_member(value, path)]
+    nulls = [path for error in errors for path in _nulls(value, error) or ()]
     if not nulls:
         return errors
     value = copy.deepcopy(value)
@@ -51,6 +51,20 @@ def _errors(name: str, value: Any) -> list[Any]:
 
 def _first(validator: Any, value: Any) -> list[Any]:
     return [error for error, _ in zip(validator.iter_errors(value), range(_LIMIT), strict=False)]
+
+
+def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:
+    """The null members without which there would be no such error; None if that would not help.
+
+    Of a choice between schemas one has to be left with no other fault.
+    """
+    if error.instance_path and _is_null_member(value, error.instance_path):
+        return [error.instance_path]
+    for branch in getattr(error.kind, "context", None) or ():
+        found = [_nulls(value, inner) for inner in branch]
+        if None not in found:
+            return [path for paths in found for path in paths or ()]
+    return None
 
 
 def _is_null_member(value: Any, path: list[str | int]) -> bool:

@@ -23,6 +23,7 @@ from plumbline_conformance.case import (
     Untestable,
 )
 from plumbline_conformance.checks.common import accepted
+from plumbline_conformance.crashes import said_once
 from plumbline_conformance.noticing import Notice, noticed
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -48,6 +49,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     problems: list[Problem] = msgspec.field(default_factory=list)
     reason: str | None = None
+    crash: bool = False
+    """The server failed, so that whatever the rule says could not be seen."""
 
 
 def judge(transcript: Transcript) -> list[Finding]:
@@ -96,7 +99,7 @@ def worth_repeating(transcript: Transcript) -> list[str]:
 
 
 def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
-    findings = [_apply(found, transcript) for found in wanted]
+    findings = said_once([_apply(found, transcript) for found in wanted])
     if any(finding.verdict == "fail" for finding in findings):
         # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
         return [_forgiven(finding) if finding.verdict == "error" else finding for finding in findings]
@@ -151,7 +154,9 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     except Untestable as reason:
         return Finding(check=found.id, verdict="untestable", reason=str(reason))
     except Broken as broken:
+        verdict: Verdict = "fail" if found.level == "MUST" else "warn"
         problems = [notice.placed(broken.problem)]
+        return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
         return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
     if not problems:

@@ -73,6 +73,7 @@ def refusal_laws() -> list[tuple[str, Mutation, str]]:
         ("an error without `code`", body(without("error", "code"), 0), "envelope"),
         ("another field blamed", body(put("error", "param", "other"), 0), "param"),
         ("a stack trace", body(put("error", "message", TRACE), 0), "no-leak"),
+        ("a line of the source", body(put("error", "message", TRACE.partition(": ")[2]), 0), "no-leak"),
     ]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from mutants_basic import drop_kind, put
 from mutations import Event, Mutant, Mutation, body, chunk, chunks, events, status, without
 
+from plumbline_conformance.transcript import Transcript
+
 __all__ = ["RESPONSES"]
 
 WHOLE, STREAM = 0, 1
@@ -33,6 +35,19 @@ def every(kind: str, change: Change) -> Mutation:
                 change(event)
 
     return chunks(mutate, STREAM)
+
+
+def unknown(place: int) -> Mutation:
+    """An id that the server does not know; without an error object it would be a path that it does not have."""
+
+    def refuse(answer: Any) -> None:
+        answer.clear()
+        answer["error"] = {"message": "none", "type": "invalid_request_error", "param": None, "code": None}
+
+    def mutate(seen: Transcript) -> Transcript:
+        return status(404, place)(body(refuse, place)(seen))
+
+    return mutate
 
 
 def reverse(answer: Any) -> None:
@@ -180,7 +195,7 @@ STATE: list[Row] = [
     ("stored", "not found", status(404, 1), "get"),
     ("stored", "found as something else", body(put("metadata", {"a": "b"}), 1), "get"),
     ("stored", "items without ids", body(without("data", 0, "id"), 2), "items"),
-    ("stored", "items not found", status(404, 2), "items"),
+    ("stored", "items not found", unknown(2), "items"),
     ("stored", "another list", body(put("has_more", None), 2), "items"),
     ("stored", "another parent", body(put("previous_response_id", None), 3), "continued"),
     ("stored", "a parent forgotten", body(put("usage", "input_tokens", 1), 3), "context"),

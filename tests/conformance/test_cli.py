@@ -14,6 +14,7 @@ from reference import application
 from plumbline_conformance.case import CHECKS, Check, Target
 from plumbline_conformance.cli import check, main
 from plumbline_conformance.contract import rules
+from plumbline_conformance.recording import read_recording
 from plumbline_conformance.selection import Selection, UnknownChoice
 
 
@@ -280,3 +281,18 @@ def test_everything_is_explained(name: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_nothing_is_explained_that_does_not_exist() -> None:
     assert main(["explain", "no/such/check"]) == 2
+
+
+def test_what_is_concealed_is_not_in_the_recording(good: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    target = ["--base-url", good, "--model", MODEL, "--api-key", KEY]
+
+    main(
+        ["check", *target, "chat/text", "--record", str(path), "--server", "Good 1", "--conceal", "chat.comp"]
+    )
+
+    found = read_recording(path)
+    assert found.header.server == "Good 1"
+    bodies = b"".join(e.body for seen in found.transcripts for e in seen.exchanges)
+    assert bodies
+    assert b"chat.comp" not in bodies

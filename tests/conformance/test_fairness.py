@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from good_server import transcripts
 from mutations import Event, Mutation, body, chunk, chunks, error, events, header, raw, status
@@ -13,6 +14,7 @@ from mutations import Event, Mutation, body, chunk, chunks, error, events, heade
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
 from plumbline_conformance.judge import Finding, judge
+from plumbline_conformance.schema import violations
 
 REFUSAL = json.dumps(
     {"error": {"message": "n is not supported", "type": "invalid_request_error", "param": "n", "code": None}}
@@ -262,14 +264,21 @@ def test_a_broken_connection_is_inconclusive(scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_crash_is_a_failure_of_what_must_be(scenario: str) -> None:
-    found = judge(status(500, None)(transcripts()[scenario]))
+def test_a_crash_is_a_failure_that_is_said_once(scenario: str) -> None:
+    """Not of every rule that could have been seen if there were an answer: those come to no verdict."""
+    found = [
+        finding
+        for finding in judge(status(500, None)(transcripts()[scenario]))
+        # A crash may well be said in the right form, and is no refusal.
+        if not finding.check.endswith(("/envelope", "/param", "/request-id", "/no-leak", "/type", "/refused"))
+    ]
 
-    for finding in found:
-        if finding.check.endswith(("/envelope", "/param", "/request-id", "/no-leak", "/type")):
-            continue  # A crash may well be said in the right form.
-        must = CHECKS[finding.check].level == "MUST"
-        assert finding.verdict == ("fail" if must else "warn"), finding
+    crashes = [finding for finding in found if finding.crash and finding.problems]
+    told = [(finding.problems[0].exchange, finding.problems[0].pointer) for finding in crashes]
+    assert len(told) == len(set(told))
+    if any(CHECKS[finding.check].level == "MUST" for finding in found):
+        assert "fail" in {finding.verdict for finding in found}
+    assert "pass" not in {finding.verdict for finding in found}
 
 
 @pytest.mark.parametrize(
@@ -282,10 +291,9 @@ def test_a_crash_is_a_failure_of_what_must_be(scenario: str) -> None:
 )
 def test_a_crash_in_the_middle_of_a_stream_is_a_failure(scenario: str, event: dict[str, Any]) -> None:
     """ERR-10, ERR-12: said once, as what it is, instead of as a missing finish."""
-    found = {f.check: f for f in judge(events(lambda f: [*f[:3], (None, event)])(transcripts()[scenario]))}
+    found = judge(events(lambda frames: [*frames[:3], (None, event)])(transcripts()[scenario]))
 
-    finding = found[f"{scenario}/framing"]
-    assert finding.verdict == "fail"
+    [finding] = [finding for finding in found if finding.verdict == "fail"]
     assert "out of memory" in finding.problems[0].actual
 
 
@@ -297,8 +305,86 @@ def test_an_error_object_of_another_form_is_no_failure_to_refuse() -> None:
         assert {finding.check.rsplit("/", 1)[1] for finding in accused(judge(odd))} <= {"envelope"}
 
 
+def test_a_crash_that_shows_the_source_is_a_leak_as_well() -> None:
+    def shown(answer: dict[str, Any]) -> None:
+        answer["error"]["message"] = 'File "/srv/app.py", line 3'
+
+    crashed = status(500, 0)(body(shown, 0)(transcripts()["errors/chat-bounds"]))
+
+    assert {finding.check for finding in accused(judge(crashed))} == {
+        "errors/chat-bounds/refused",
+        "errors/chat-bounds/no-leak",
+    }
+
+
 def test_only_the_check_of_a_broken_exchange_fails() -> None:
     found = {finding.check: finding for finding in judge(status(500, 1)(transcripts()["models/list"]))}
 
     assert found["models/list/unknown"].verdict == "fail"
     assert found["models/list/shape"].verdict == found["models/list/retrievable"].verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(405, {"detail": "Method Not Allowed"}), (404, {"detail": "Not Found"})]
+)
+def test_a_kept_response_need_not_be_deletable(code: int, said: dict[str, Any]) -> None:
+    def lacking(answer: dict[str, Any]) -> None:
+        answer.clear()
+        answer.update(said)
+
+    kept = status(code, 5)(body(lacking, 5)(transcripts()["responses/stored"]))
+    found = {finding.check: finding.verdict for finding in judge(kept)}
+
+    assert found["responses/stored/delete"] == "rejected"
+    assert accused(judge(kept)) == []
+
+
+def test_the_drawn_token_may_stand_before_the_best() -> None:
+    def drawn(answer: dict[str, Any]) -> None:
+        for entry in answer["choices"][0]["logprobs"]["content"]:
+            own = {**entry["top_logprobs"][0], "token": entry["token"], "logprob": -9.0}
+            entry["top_logprobs"] = [
+                own,
+                *[{**o, "token": o["token"] + "?"} for o in entry["top_logprobs"][:1]],
+            ]
+
+    changed = body(drawn)(transcripts()["chat/logprobs"])
+    found = {finding.check: finding for finding in judge(changed)}
+
+    assert found["chat/logprobs/alternatives"].verdict == "pass", found["chat/logprobs/alternatives"]
+
+
+def test_a_missing_operation_is_accused_once() -> None:
+    def lacking(answer: dict[str, Any]) -> None:
+        answer.clear()
+        answer["detail"] = "Not Found"
+
+    lost = body(lacking, 1)(body(lacking, 2)(transcripts()["models/list"]))
+    found = accused(judge(status(404, 1)(status(404, 2)(lost))))
+
+    assert [finding.check for finding in found] == ["models/list/retrievable"]
+
+
+def test_a_null_inside_of_an_item_is_a_member_left_out() -> None:
+    """Items are choices between schemas: a fault is looked for in the one that they are meant to have."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "status": None}
+    text = {"type": "output_text", "text": "", "annotations": []}
+
+    assert list(violations("OutputItem", thought)) == []
+    assert list(violations("OutputItem", {**thought, "summary": None})) != []
+    assert list(violations("OutputItem", {**thought, "status": "none"})) != []
+    assert list(violations("OutputContent", {**text, "logprobs": []})) == []
+    assert list(violations("OutputContent", {**text, "logprobs": None})) != []
+
+
+def test_a_stream_nobody_asked_for_is_accused_once() -> None:
+    """The usage may well be in it: what cannot be read as one object is the business of the shape."""
+    whole, streamed = transcripts()["responses/stream-text"].exchanges[:2]
+    frames = {"headers": streamed.headers, "frames": streamed.frames}
+    odd = msgspec.structs.replace(whole, **frames)
+    seen = msgspec.structs.replace(transcripts()["responses/stream-text"], exchanges=[odd, streamed])
+
+    accused_of = {finding.check.rsplit("/", 1)[1] for finding in accused(judge(seen))}
+
+    assert "shape" in accused_of
+    assert "usage" not in accused_of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from good_server import transcripts
 from hypothesis import given
@@ -42,6 +44,29 @@ def test_a_recording_of_each_mutant_gives_the_same_verdicts(tmp_path: Path) -> N
     read = read_recording(written(tmp_path / "run.jsonl", *broken, key=KEY))
 
     assert [judge(found) for found in read.transcripts] == [judge(found) for found in broken]
+
+
+def test_a_compressed_recording_has_the_same_in_it(tmp_path: Path) -> None:
+    seen = transcripts()
+
+    plain = written(tmp_path / "run.jsonl", *seen.values())
+    packed = written(tmp_path / "run.jsonl.gz", *seen.values())
+    again = written(tmp_path / "again.jsonl.gz", *seen.values())
+
+    assert msgspec.json.encode(read_recording(packed)) == msgspec.json.encode(read_recording(plain))
+    assert packed.read_bytes() == again.read_bytes()
+    assert packed.stat().st_size < plain.stat().st_size / 2
+
+
+@given(st.data())
+def test_no_beginning_of_a_compressed_recording_is_one(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = written(Path(folder) / "run.jsonl.gz", *transcripts().values())
+        content = path.read_bytes()
+        path.write_bytes(content[: data.draw(st.integers(0, len(content) - 9))])
+
+        with pytest.raises(UnreadableRecording):
+            read_recording(path)
 
 
 exchanges = st.builds(

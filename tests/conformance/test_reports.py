@@ -27,7 +27,8 @@ from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
-from plumbline_conformance.reports.matrix import NotComparable, matrix_html, matrix_markdown, matrix_of
+from plumbline_conformance.reports.matrix import NotComparable, columns_of, matrix_markdown, matrix_of
+from plumbline_conformance.reports.matrix_html import matrix_html
 from plumbline_conformance.reports.model import (
     VERDICTS,
     Report,
@@ -258,12 +259,14 @@ def test_a_matrix_puts_disagreement_first() -> None:
     changed = {**transcripts(), scenario: mutation(transcripts()[scenario])}
     bad = reported(*changed.values())
 
-    table = matrix_of({"good": good, "a|b": bad})
+    table = matrix_of(columns_of({"good": good, "a|b": bad}))
 
     assert table.rows[0][0] == "chat/stream-text/done"
-    assert "| `chat/stream-text/done` | MUST | ✅ | ❌ |" in matrix_markdown(table)
+    assert "| `chat/stream-text/done` | MUST | ✅ | [❌](#a-b-chat-stream-text-done) |" in matrix_markdown(
+        table
+    )
     assert "a\\|b" in matrix_markdown(table)
-    assert "expected one [DONE]" in parsed(matrix_html(table)).text
+    assert "one [DONE], as the last event" in parsed(matrix_html(table)).text
 
 
 def test_reports_of_different_suites_are_not_compared() -> None:
@@ -272,7 +275,7 @@ def test_reports_of_different_suites_are_not_compared() -> None:
     other = report_of(run, [], [])
 
     with pytest.raises(NotComparable):
-        matrix_of({"a": report, "b": other})
+        matrix_of(columns_of({"a": report, "b": other}))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 1}', "[" * 100_000])

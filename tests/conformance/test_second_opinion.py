@@ -124,9 +124,10 @@ def mutated() -> Iterator[Exchange]:
 
 def documents(exchange: Exchange) -> Iterator[tuple[str, bytes, str]]:
     """Every document of an answer: the schema, the bytes, and the prefix of the operation that answers so."""
-    if str(exchange.status) not in operation(exchange)["responses"]:
-        return
-    content = operation(exchange)["responses"][str(exchange.status)].get("content", {})
+    held = operation(exchange)["responses"].get(str(exchange.status), {})
+    if "$ref" in held:
+        held = document()["components"]["responses"][held["$ref"].rpartition("/")[2]]
+    content = held.get("content", {})
     if exchange.status == 200 and "event-stream" in (exchange.header("content-type") or ""):
         for chunk in exchange.chunks:
             yield event_of(exchange), json.dumps(chunk).encode(), EVENTS

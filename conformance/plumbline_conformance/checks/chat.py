@@ -98,9 +98,10 @@ def _alternatives(exchange: Exchange) -> Iterator[Problem]:
     choice = _choice(exchange)
     for number, entry in enumerate((choice.get("logprobs") or {}).get("content") or []):
         found = [other["logprob"] for other in entry["top_logprobs"]]
-        # A drawn token outside the best k may be listed after them.
+        # A drawn token outside the best k may be listed after them, or before: no document says where it stands.
         top = top_asked(exchange)
-        if len(found) > top + 1 or found[:top] != sorted(found[:top], reverse=True) or entry["logprob"] > 0:
+        best = found[1:] if found and entry["top_logprobs"][0].get("token") == entry.get("token") else found
+        if len(found) > top + 1 or best[:top] != sorted(best[:top], reverse=True) or entry["logprob"] > 0:
             where = f"choices[0].logprobs.content[{number}]"
             yield Problem(
                 expected=f"{top} alternatives, descending, at most 0", actual=repr(found), pointer=where

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 
-from plumbline_conformance.case import Law, Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up
 from plumbline_conformance.checks.forms import STREAM, Of, stream, whole
@@ -70,7 +70,9 @@ def wire(exchange: Exchange) -> Iterator[Problem]:
 def usage(exchange: Exchange) -> Iterator[Problem]:
     """CHAT-08."""
     answer = exchange.json
-    found = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(answer, dict):
+        raise Inconclusive("the answer is no object; another check says so")
+    found = answer.get("usage")
     yield from usage_adds_up(found, prompt="prompt_tokens", completion="completion_tokens")
     if not isinstance(found, dict):
         return

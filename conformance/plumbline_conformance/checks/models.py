@@ -46,6 +46,11 @@ def models_list_retrievable(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=repr(listed)[:200], actual=repr(found.json)[:200], pointer="GET /models/{id}")
 
 
+def _bare(exchange: Exchange) -> bool:
+    """Nobody serves the path, or else there would be an error object."""
+    return error_of(exchange) is None
+
+
 def _identity(model: dict[str, Any]) -> tuple[Any, ...]:
     """What is compared; some servers make `created` up for each answer, which is another matter."""
     return model.get("id"), model.get("object"), model.get("owned_by")
@@ -53,6 +58,8 @@ def _identity(model: dict[str, Any]) -> tuple[Any, ...]:
 
 @check("models/list/unknown", "Answer an unknown id with 404 `model_not_found`", "MOD-03")
 def models_list_unknown(seen: Transcript) -> Iterator[Problem]:
+    if all(answered(at(seen, place)).status in (404, 405) and _bare(at(seen, place)) for place in (1, 2)):
+        raise Inconclusive("there is no GET /models/{id} at all; another check says so")
     yield from refused(at(seen, 1), 404)
     error = error_of(at(seen, 1))
     if at(seen, 1).status == 404 and (error is None or error.get("code") != "model_not_found"):

@@ -27,8 +27,9 @@ Row = tuple[str, dict[str, object]]
 """The field that is wrong, and what makes the request wrong."""
 Base = Callable[[Target], dict[str, object]]
 LEAKS = re.compile(
-    r"Traceback \(most recent|\.py\", line \d|/site-packages/|/home/\w+/|panicked at|at 0x[0-9a-f]{8}"
+    r"Traceback \(most recent|\.py\\?\", line \d|/site-packages/|/home/\w+/|panicked at|at 0x[0-9a-f]{8}"
 )
+"""As it stands in a body: inside of JSON, quotes have a backslash before them."""
 
 
 def refusals(
@@ -62,7 +63,7 @@ def refusals(
 
     @check(f"{slug}/no-leak", "Say nothing of the server's inside", "ERR-13", law=no_leak, of="refusal")
     def leak(seen: Transcript) -> Iterator[Problem]:
-        for field, exchange in _refused(rows, seen):
+        for field, exchange in _refused(rows, seen, crashed=True):
             for problem in no_leak(exchange):
                 yield Problem(expected=problem.expected, actual=problem.actual, pointer=field)
 
@@ -89,9 +90,10 @@ def _within(path: str, field: str) -> bool:
     return path == field or path.startswith((f"{field}.", f"{field}["))
 
 
-def _refused(rows: list[Row], seen: Transcript) -> list[tuple[str, Exchange]]:
+def _refused(rows: list[Row], seen: Transcript, *, crashed: bool = False) -> list[tuple[str, Exchange]]:
     pairs = zip(rows, seen.exchanges, strict=False)
-    found = [(row[0], exchange) for row, exchange in pairs if answered(exchange).status in (400, 422)]
+    wanted = (400, 422, 500) if crashed else (400, 422)
+    found = [(row[0], exchange) for row, exchange in pairs if answered(exchange).status in wanted]
     if not found:
         raise Inconclusive("nothing was refused; another check says so")
     return found

@@ -73,7 +73,9 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
 
 def usage(exchange: Exchange) -> Iterator[Problem]:
     """R-10: nothing is counted before the end."""
-    answer = exchange.json if isinstance(exchange.json, dict) else {}
+    answer = exchange.json
+    if not isinstance(answer, dict):
+        raise Inconclusive("the answer is no object; another check says so")
     if answer.get("status") in ("queued", "in_progress"):
         raise Inconclusive("the response has not ended")
     yield from usage_adds_up(answer.get("usage"), prompt="input_tokens", completion="output_tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Inconclusive, Problem, Rejected, Request, Target, check, scenario
 from plumbline_conformance.checks.common import (
     accepted,
     answered,
@@ -63,6 +63,18 @@ def _found(exchange: Exchange) -> Exchange:
     return answered(exchange)
 
 
+def _lacked(exchange: Exchange) -> bool:
+    """There is no such operation: no such method, or a path of which nobody writes an error object."""
+    return exchange.status in (405, 501) or (exchange.status == 404 and error_of(exchange) is None)
+
+
+def _offered(exchange: Exchange) -> Exchange:
+    """Go on only with an operation that the server has: a response can be kept without all of them."""
+    if _lacked(answered(exchange)):
+        raise Rejected(f"there is no such operation: status {exchange.status}")
+    return exchange
+
+
 def _same(wanted: Any, found: Exchange) -> Iterator[Problem]:
     if found.status != 200:
         yield Problem(expected="status 200", actual=f"status {found.status}", pointer="status")
@@ -73,7 +85,7 @@ def _same(wanted: Any, found: Exchange) -> Iterator[Problem]:
 @check("responses/stored/items", "List the input of a kept response", "ST-08")
 def stored_items(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
-    found = _found(at(seen, 2))
+    found = _offered(at(seen, 2))
     if found.status != 200:
         yield Problem(expected="status 200", actual=f"status {found.status}", pointer="status")
         return
@@ -121,7 +133,7 @@ def stored_cancel(seen: Transcript) -> Iterator[Problem]:
 @check("responses/stored/delete", "Say what was deleted", "ST-02")
 def stored_delete(seen: Transcript) -> Iterator[Problem]:
     name = named(accepted(at(seen, 0)))
-    found = _found(at(seen, 5))
+    found = _offered(at(seen, 5))
     body = found.json if isinstance(found.json, dict) else {}
     if found.status != 200 or (body.get("id"), body.get("deleted")) != (name, True):
         yield Problem(expected=f"{name} deleted", actual=repr(found.json)[:200], pointer="body")
@@ -283,13 +295,15 @@ def unknown_response(target: Target) -> Steps:
 @check("errors/unknown-response/refused", "Answer an unknown id with 404 on every route", "ST-03")
 def unknown_refused(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges[:4]:
-        yield from refused(exchange, 404)
+        if not _lacked(exchange):
+            yield from refused(exchange, 404)
 
 
 @check("errors/unknown-response/envelope", "Write the error object with all its keys", "ERR-01")
 def unknown_envelope(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges:
-        yield from envelope(exchange)
+        if not _lacked(exchange):
+            yield from envelope(exchange)
 
 
 @check("errors/unknown-response/previous", "Refuse to continue an unknown response", "ST-05")

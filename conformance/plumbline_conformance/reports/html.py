@@ -14,7 +14,7 @@ from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Resu
 from plumbline_conformance.reports.text import command_of
 from plumbline_conformance.reports.timeline import Moment
 
-__all__ = ["html", "page", "safe"]
+__all__ = ["exchange_html", "html", "page", "safe"]
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--bad:#d22;--ok:#2a7f3b;--warn:#b07400;--dim:#888}
@@ -48,7 +48,8 @@ def html(report: Report) -> str:
     run = report.run
     title = f"Plumbline: {run.model}"
     facts = {
-        "server": run.base_url,
+        "server": run.server,
+        "address": run.base_url,
         "model": run.model,
         "started": run.started,
         "took": "" if report.seconds is None else f"{report.seconds:g} s",
@@ -111,7 +112,7 @@ def _scenario(report: Report, scenario: str, results: list[Result]) -> list[str]
         )
     marked = [result for result in results if result.problems]
     seen = report.evidence.get(scenario, [])
-    parts += [_exchange(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
+    parts += [exchange_html(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
     return parts
 
 
@@ -143,7 +144,8 @@ def _result(report: Report, result: Result) -> str:
     return "".join(parts) + "</details>"
 
 
-def _exchange(number: int, seen: Evidence, count: int, results: list[Result]) -> str:
+def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]) -> str:
+    """One exchange, with a mark at every event that one of these results points at."""
     marks = _marks(number, seen, count, results)
     longest = max((moment.at for moment in seen.moments), default=0.0)
     said = seen.error or f"status {seen.status}"

@@ -1,49 +1,114 @@
-"""Servers by checks: several reports side by side. Rows on which servers disagree come first."""
+"""Servers by rules and checks: several reports side by side. Rows on which servers disagree come first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.reports.html import page, safe
+from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
-from plumbline_conformance.reports.model import Report, Result
+from plumbline_conformance.reports.model import VERDICTS, Report, Result
 
-__all__ = ["Matrix", "NotComparable", "matrix_html", "matrix_markdown", "matrix_of"]
+__all__ = [
+    "EXPLAINED",
+    "Column",
+    "Matrix",
+    "NotComparable",
+    "anchor",
+    "columns_of",
+    "matrix_markdown",
+    "matrix_of",
+    "why_of",
+]
+
+_WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejected", "inconclusive", "skipped")
+"""Of several checks of a rule, the verdict that is shown. A rule that was kept wherever it could be seen is kept."""
+EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
+"""What has a place of its own below the tables; what came to no verdict gives its reason in a line."""
 
 
 class NotComparable(Exception):  # noqa: N818 - it says what the reports are
     """The reports come from different suites, or two have the same name."""
 
 
-class Matrix(msgspec.Struct, frozen=True, kw_only=True):
-    """A table."""
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One server."""
 
-    names: list[str]
-    """Columns."""
-    reports: list[Report]
+    name: str
+    report: Report
+    explanations: Explanations = Explanations()
+    recording: str = ""
+    """Where its bytes are, as a link from the page."""
+
+    @property
+    def title(self) -> str:
+        """What it says it is."""
+        return self.report.run.server or self.name
+
+
+class Matrix(msgspec.Struct, frozen=True, kw_only=True):
+    """The tables."""
+
+    columns: list[Column]
+    rules: list[tuple[str, list[list[Result]]]]
+    """(rule, the results of its checks for each server)."""
     rows: list[tuple[str, list[Result | None]]]
     """(check, what each server got)."""
 
 
-def matrix_of(reports: dict[str, Report]) -> Matrix:
+def columns_of(reports: dict[str, Report]) -> list[Column]:
+    """Columns without explanations."""
+    return [Column(name=name, report=report) for name, report in reports.items()]
+
+
+def matrix_of(columns: Sequence[Column]) -> Matrix:
     """Put reports side by side, each under its name.
 
     Raises:
         NotComparable: they come from suites that differ, so that a difference could be the suite's.
     """
-    suites = {tuple(sorted(report.run.suite.items())) for report in reports.values()}
+    suites = {tuple(sorted(column.report.run.suite.items())) for column in columns}
     if len(suites) > 1:
         raise NotComparable(
             "The reports come from different suites; `plumbline judge` brings recordings up to date."
         )
-    found = [{result.check: result for result in report.results} for report in reports.values()]
+    found = [{result.check: result for result in column.report.results} for column in columns]
     checks = dict.fromkeys(check for results in found for check in results)
     rows = [(check, [results.get(check) for results in found]) for check in checks]
-    # A stable sort: within a rank the order of the suite stays.
+    names = sorted({rule for results in found for result in results.values() for rule in result.rules})
+    rules = [
+        (rule, [[result for result in results.values() if rule in result.rules] for results in found])
+        for rule in sorted(names, key=_natural)
+    ]
+    # Stable sorts: within a rank the order of the suite stays.
     rows.sort(key=lambda row: _rank([result.verdict if result else None for result in row[1]]))
-    return Matrix(names=list(reports), reports=list(reports.values()), rows=rows)
+    rules.sort(key=lambda row: _rank([worst(results) for results in row[1]]))
+    return Matrix(columns=list(columns), rules=rules, rows=rows)
+
+
+def worst(results: Sequence[Result]) -> str | None:
+    """The verdict of a rule."""
+    verdicts = {result.verdict for result in results}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
+
+
+def anchor(column: Column, check: str) -> str:
+    """The name of the place where a cell is explained."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{column.name}--{check}".lower()).strip("-")
+
+
+def why_of(column: Column, result: Result) -> str:
+    """One line about a cell that is not green."""
+    if (why := column.explanations.of(result.check)) is not None:
+        return why
+    return result.reason or ""
+
+
+def _natural(rule: str) -> tuple[str, int, str]:
+    letters, number, rest = re.fullmatch(r"(\D*)(\d*)(.*)", rule, re.DOTALL).groups()  # type: ignore[union-attr]
+    return letters, int(number or 0), rest
 
 
 def _rank(verdicts: Sequence[str | None]) -> int:
@@ -54,42 +119,89 @@ def _rank(verdicts: Sequence[str | None]) -> int:
 
 
 def matrix_markdown(matrix: Matrix) -> str:
-    """The table, with what each mark means below."""
-    lines = ["| check | level | " + " | ".join(cell(name) for name in matrix.names) + " |"]
-    lines.append("|---|---|" + "---|" * len(matrix.names))
-    for check, results in matrix.rows:
-        level = next(result.level for result in results if result is not None)
-        marks = (MARKS.get(result.verdict, "") if result else "" for result in results)
-        lines.append(f"| {code(check)} | {level} | " + " | ".join(marks) + " |")
-    lines += ["", " ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()), ""]
-    lines += [
-        f"- {cell(name)}: {cell(report.run.model)}, {cell(report.run.started)}"
-        for name, report in zip(matrix.names, matrix.reports, strict=True)
-    ]
-    return "\n".join(lines) + "\n"
+    """The tables, and below them what is behind every cell that breaks a rule."""
+    lines = ["# Servers by rules", "", *_servers(matrix), ""]
+    lines += [" ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()), ""]
+    lines += ["## Rules", "", *_rules(matrix), "", "## Checks", "", *_checks(matrix), ""]
+    for column in matrix.columns:
+        lines += _behind(column)
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def matrix_html(matrix: Matrix) -> str:
-    """The table as a page; a cell that is not green says why where it is touched or pointed at."""
-    heads = "".join(
-        f"<th>{safe(name)}<br><small>{safe(report.run.started[:10])}</small></th>"
-        for name, report in zip(matrix.names, matrix.reports, strict=True)
+def _servers(matrix: Matrix) -> Iterator[str]:
+    shown = [v for v in VERDICTS if any(column.report.counts[v] for column in matrix.columns)]
+    yield "| server | judged on | " + " | ".join(shown) + " | bytes |"
+    yield "|---|---|" + "--:|" * len(shown) + "---|"
+    for column in matrix.columns:
+        counts = " | ".join(str(column.report.counts[verdict] or "") for verdict in shown)
+        link = f"[recording]({column.recording})" if column.recording else ""
+        yield f"| {cell(column.title)} | {cell(column.report.run.started[:10])} | {counts} | {link} |"
+
+
+def _heads(matrix: Matrix, *first: str) -> Iterator[str]:
+    yield "| " + " | ".join([*first, *(cell(column.title) for column in matrix.columns)]) + " |"
+    yield "|" + "---|" * (len(first) + len(matrix.columns))
+
+
+def _rules(matrix: Matrix) -> Iterator[str]:
+    yield from _heads(matrix, "rule")
+    for rule, found in matrix.rules:
+        cells = [_of_rule(column, results) for column, results in zip(matrix.columns, found, strict=True)]
+        yield f"| {cell(rule)} | " + " | ".join(cells) + " |"
+
+
+def _of_rule(column: Column, results: Sequence[Result]) -> str:
+    verdict = worst(results)
+    if verdict is None:
+        return ""
+    first = next(result for result in results if result.verdict == verdict)
+    count = sum(result.verdict == verdict for result in results)
+    said = MARKS[verdict]
+    return (
+        f"[{said} {count} of {len(results)}](#{anchor(column, first.check)})"
+        if verdict in EXPLAINED
+        else said
     )
-    rows = []
+
+
+def _checks(matrix: Matrix) -> Iterator[str]:
+    kept = [
+        check for check, results in matrix.rows if {r.verdict if r else None for r in results} == {"pass"}
+    ]
+    yield f"{len(kept)} of {len(matrix.rows)} checks pass on every server and are not listed."
+    yield ""
+    yield from _heads(matrix, "check", "level")
     for check, results in matrix.rows:
-        title = next(result.title for result in results if result is not None)
-        cells = "".join(f"<td>{_cell(result)}</td>" for result in results)
-        rows.append(f'<tr><th title="{safe(title)}"><code>{safe(check)}</code></th>{cells}</tr>')
-    table = f'<div class="scroll"><table><tr><th></th>{heads}</tr>{"".join(rows)}</table></div>'
-    return page("Plumbline: matrix", ["<h1>Servers by checks</h1>", table])
+        if check in kept:
+            continue
+        level = next(result.level for result in results if result is not None)
+        marks = [_of_check(column, result) for column, result in zip(matrix.columns, results, strict=True)]
+        yield f"| {code(check)} | {level} | " + " | ".join(marks) + " |"
 
 
-def _cell(result: Result | None) -> str:
+def _of_check(column: Column, result: Result | None) -> str:
     if result is None:
         return ""
-    said = f'<span class="v {safe(result.verdict)}">{safe(result.verdict)}</span>'
-    why = result.reason or "; ".join(
-        f"expected {problem.expected}, actual {problem.actual} {problem.pointer}".rstrip()
-        for problem in result.problems[:2]
-    )
-    return f"<details><summary>{said}</summary>{safe(why)}</details>" if why else said
+    mark = MARKS.get(result.verdict, "")
+    return f"[{mark}](#{anchor(column, result.check)})" if result.verdict in EXPLAINED else mark
+
+
+def _behind(column: Column) -> list[str]:
+    found = [result for result in column.report.results if result.verdict in EXPLAINED]
+    if not found:
+        return []
+    lines = [f"## {cell(column.title)}", ""]
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        groups.setdefault(column.explanations.of(result.check) or "", []).append(result)
+    for why, results in groups.items():
+        lines += [why, ""] if why else []
+        for result in results:
+            told = result.reason or "; ".join(
+                f"expected {problem.expected}, actual {problem.actual}" for problem in result.problems[:1]
+            )
+            told = told if len(told) <= 300 else told[:300] + " …"
+            place = f'<a id="{anchor(column, result.check)}"></a>'
+            lines.append(f"- {place}{MARKS[result.verdict]} {code(result.check)}: {cell(told)}")
+        lines.append("")
+    return lines

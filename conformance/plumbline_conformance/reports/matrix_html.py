@@ -1,0 +1,153 @@
+"""The matrix as one page: every cell that is not green leads to what was sent, what came back and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from plumbline_conformance.reports.html import exchange_html, page, safe
+from plumbline_conformance.reports.matrix import EXPLAINED, Column, Matrix, anchor, why_of, worst
+from plumbline_conformance.reports.model import VERDICTS, Evidence, Result, event_of
+from plumbline_conformance.reports.timeline import Moment
+
+__all__ = ["matrix_html"]
+
+_HEAD = 4
+_TAIL = 3
+_LONGEST = 300
+"""Characters of one event. The page shows enough to see a fault; the recording has every byte."""
+
+
+def matrix_html(matrix: Matrix) -> str:
+    """The page. It needs no script and loads nothing."""
+    parts = ["<h1>Servers by rules</h1>", *_servers(matrix)]
+    parts += ['<h2>Rules</h2><div class="scroll"><table>', _heads(matrix), *_rules(matrix), "</table></div>"]
+    parts += [
+        '<h2>Checks</h2><div class="scroll"><table>',
+        _heads(matrix),
+        *_checks(matrix),
+        "</table></div>",
+    ]
+    for column in matrix.columns:
+        parts += _behind(column)
+    return page("Plumbline: servers by rules", parts)
+
+
+def _servers(matrix: Matrix) -> Iterator[str]:
+    shown = [v for v in VERDICTS if any(column.report.counts[v] for column in matrix.columns)]
+    heads = "".join(f"<th>{verdict}</th>" for verdict in shown)
+    yield f'<div class="scroll"><table><tr><th>server</th><th>judged on</th>{heads}<th>bytes</th></tr>'
+    for column in matrix.columns:
+        counts = "".join(f'<td class="n {v}">{column.report.counts[v] or ""}</td>' for v in shown)
+        link = f'<a href="{safe(column.recording)}">recording</a>' if column.recording else ""
+        yield (
+            f'<tr id="{anchor(column, "")}"><th>{safe(column.title)}</th>'
+            f"<td>{safe(column.report.run.started[:10])}</td>{counts}<td>{link}</td></tr>"
+        )
+    yield "</table></div>"
+
+
+def _heads(matrix: Matrix) -> str:
+    names = "".join(f"<th>{safe(column.title)}</th>" for column in matrix.columns)
+    return f"<tr><th></th>{names}</tr>"
+
+
+def _rules(matrix: Matrix) -> Iterator[str]:
+    for rule, found in matrix.rules:
+        cells = [_of_rule(column, results) for column, results in zip(matrix.columns, found, strict=True)]
+        yield f"<tr><th>{safe(rule)}</th>{''.join(cells)}</tr>"
+
+
+def _of_rule(column: Column, results: Sequence[Result]) -> str:
+    verdict = worst(results)
+    if verdict is None:
+        return "<td></td>"
+    first = next(result for result in results if result.verdict == verdict)
+    count = sum(result.verdict == verdict for result in results)
+    said = f"{verdict} {count} of {len(results)}" if verdict in EXPLAINED else verdict
+    return f"<td>{_link(column, first, said)}</td>"
+
+
+def _checks(matrix: Matrix) -> Iterator[str]:
+    for check, results in matrix.rows:
+        title = next(result.title for result in results if result is not None)
+        cells = "".join(
+            f"<td>{_link(column, result, result.verdict) if result else ''}</td>"
+            for column, result in zip(matrix.columns, results, strict=True)
+        )
+        yield f'<tr><th title="{safe(title)}"><code>{safe(check)}</code></th>{cells}</tr>'
+
+
+def _link(column: Column, result: Result, said: str) -> str:
+    """What passes leads to the server's line, where its recording is; everything else to its own place."""
+    place = anchor(column, "" if result.verdict == "pass" else result.check)
+    return f'<a href="#{place}" class="v {safe(result.verdict)}">{safe(said)}</a>'
+
+
+def _behind(column: Column) -> Iterator[str]:
+    found = [result for result in column.report.results if result.verdict != "pass"]
+    if not found:
+        return
+    yield f"<h2>{safe(column.title)}</h2>"
+    shown: set[str] = set()
+    for result in found:
+        yield _result(column, result)
+        if result.verdict in EXPLAINED and result.scenario not in shown:
+            shown.add(result.scenario)
+            yield _exchanges(column, result.scenario)
+
+
+def _result(column: Column, result: Result) -> str:
+    why = why_of(column, result)
+    parts = [
+        f'<section id="{anchor(column, result.check)}"><h3><span class="v {safe(result.verdict)}">'
+        f"{safe(result.verdict)}</span> <code>{safe(result.check)}</code></h3><p>{safe(result.title)}."
+        f"{' ' + safe(why) if why else ''}</p>"
+    ]
+    if result.verdict in EXPLAINED:
+        for name in result.rules:
+            rule = column.report.rules[name]
+            parts.append(
+                f"<blockquote><b>{safe(rule.id)}</b> {safe(rule.level)}: {safe(rule.sentence)}</blockquote>"
+            )
+        for problem in result.problems[:3]:
+            where = f" <code>{safe(problem.pointer)}</code>" if problem.pointer else ""
+            parts.append(
+                f"<dl><dt>expected</dt><dd>{safe(problem.expected[:_LONGEST])}</dd>"
+                f"<dt>actual</dt><dd>{safe(problem.actual[:_LONGEST])}{where}</dd></dl>"
+            )
+        parts.append(f'<p><a href="#{anchor(column, result.scenario)}">what was sent and what came</a></p>')
+    return "".join(parts) + "</section>"
+
+
+def _exchanges(column: Column, scenario: str) -> str:
+    marked = [result for result in column.report.results if result.scenario == scenario and result.problems]
+    places = {
+        place for result in marked for problem in result.problems if (place := event_of(problem)) is not None
+    }
+    seen = [_short(evidence, places) for evidence in column.report.evidence.get(scenario, [])]
+    shown = "".join(exchange_html(number, found, len(seen), marked) for number, found in enumerate(seen))
+    return (
+        f'<details id="{anchor(column, scenario)}"><summary>{len(seen)} exchanges of <code>{safe(scenario)}</code>'
+        f"</summary>{shown}</details>"
+    )
+
+
+def _short(evidence: Evidence, marked: set[int]) -> Evidence:
+    count = len(evidence.moments)
+    kept: list[Moment] = []
+    for place, moment in enumerate(evidence.moments):
+        if place < _HEAD or place >= count - _TAIL or moment.number in marked:
+            text = moment.text if len(moment.text) <= _LONGEST else moment.text[:_LONGEST] + " …"
+            kept.append(msgspec.structs.replace(moment, text=text))
+        elif kept[-1].kind == "gap":
+            kept[-1] = msgspec.structs.replace(kept[-1], size=kept[-1].size + moment.size)
+        else:
+            kept.append(Moment(kind="gap", at=moment.at, text="", size=moment.size))
+    command = (
+        evidence.command if len(evidence.command) <= 4 * _LONGEST else evidence.command[: 4 * _LONGEST] + " …"
+    )
+    return msgspec.structs.replace(
+        evidence, moments=kept, command=command, request=evidence.request[:_LONGEST]
+    )

@@ -1,0 +1,90 @@
+"""Environments of the reference servers under `.nox/`, each with the exact releases that are written down here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+from servers import Peer
+
+__all__ = ["Absent", "Environment"]
+
+PINS = Path(__file__).parent / "pins"
+_PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+
+
+class Absent(Exception):  # noqa: N818 - it says what the server is
+    """The server cannot be had here."""
+
+
+class Environment:
+    """Where a server is installed; made once, and again when its pins change.
+
+    The pins name everything, so that pip has nothing to resolve: torch comes first and alone, where a CPU build of the
+    very release is at hand, and what is installed after it without its dependencies cannot replace it.
+
+    Raises:
+        Absent: something cannot be installed; the words are pip's.
+    """
+
+    def __init__(self, name: str, peer: Peer, root: Path) -> None:
+        self.folder = root / f".peer-{name}"
+        self.bin = self.folder / ("Scripts" if os.name == "nt" else "bin")
+        pins = (PINS / f"{name}.txt").read_text("utf-8")
+        stamp = self.folder / "installed.txt"
+        if stamp.is_file() and stamp.read_text("utf-8") == pins:
+            return
+        print(f"{name}: setting up {self.folder.name}; this happens once and takes a while", flush=True)
+        venv.create(self.folder, with_pip=True, clear=True)
+        torch = [line for line in pins.splitlines() if line.startswith("torch==")]
+        if torch:
+            self._pip(*torch)
+        self._pip("--no-deps", "-r", str(PINS / f"{name}.txt"), **peer.build)
+        if peer.alias is not None:
+            self._also_known_as(peer.package, peer.alias)
+        stamp.write_text(pins, "utf-8")
+
+    @property
+    def packages(self) -> Path:
+        """Where its packages are."""
+        found = self.run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+        return Path(found.strip())
+
+    def version(self, package: str) -> str:
+        """The version of a distribution in it."""
+        return self.run("-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
+
+    def run(self, *arguments: str, **variables: str) -> str:
+        """What its Python prints.
+
+        Raises:
+            Absent: it fails.
+        """
+        done = subprocess.run(
+            [str(self.bin / "python"), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **variables},
+        )
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason was given"]
+            # pip says first what is wrong, and then a great deal about itself.
+            said = next((line for line in lines if line.lower().lstrip().startswith("error")), lines[-1])
+            raise Absent(said.strip())
+        return done.stdout
+
+    def _pip(self, *arguments: str, **variables: str) -> None:
+        # A PYTHONPATH of ours would let pip see packages that are not in the environment.
+        self.run(*_PIP, *arguments, **{**variables, "PYTHONPATH": ""})
+
+    def _also_known_as(self, package: str, alias: str) -> None:
+        """Let a distribution be found under a second name: vLLM looks for `vllm` alone."""
+        version = f"{self.version(package)}+cpu"
+        place = self.packages / f"{alias}-{version}.dist-info"
+        place.mkdir(exist_ok=True)
+        (place / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {alias}\nVersion: {version}\n", "utf-8"
+        )

@@ -1,0 +1,57 @@
+"""What is made from the recordings: the verdicts that a replay has to repeat, and the pages of docs/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from differences import Run, differences_markdown, read_run, reasons
+from servers import PEERS
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.recording import read_recording
+from plumbline_conformance.reports.matrix import Column, matrix_markdown
+from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.side_by_side import columns_from, matrix_for
+
+__all__ = ["differences", "pages", "recordings"]
+
+
+def recordings(root: Path) -> dict[str, Path]:
+    """The recordings that there are, in the order of the servers."""
+    folder = root / "conformance" / "recordings"
+    return {name: path for name in PEERS if (path := folder / f"{name}.jsonl.gz").is_file()}
+
+
+def verdicts(columns: list[Column]) -> str:
+    """The verdict of every check on every server, as it is written down."""
+    told = {
+        column.name: {result.check: result.verdict for result in column.report.results} for column in columns
+    }
+    return json.dumps(told, indent=0) + "\n"
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Everything that is made from the recordings: what stands in which file."""
+    columns = columns_from([str(path) for path in recordings(root).values()])
+    docs = root / "docs"
+    return {
+        root / "conformance" / "recordings" / "verdicts.json": verdicts(columns),
+        docs / "matrix.md": matrix_markdown(matrix_for(columns, docs)),
+        docs / "matrix.html": matrix_html(matrix_for(columns, docs)),
+        docs / "differences.md": differences_markdown(differences(root)),
+    }
+
+
+def differences(root: Path) -> dict[str, tuple[str, Run, dict[str, list[str]]]]:
+    """Of each server that was compared with ours: its title, what was found, and why."""
+    folder = root / "conformance" / "recordings"
+    return {
+        name: (
+            read_recording(path).header.server,
+            read_run(folder / f"{name}.differences.json"),
+            reasons(folder / f"{name}.differences.toml"),
+        )
+        for name, path in recordings(root).items()
+        if (folder / f"{name}.differences.toml").is_file()
+    }

@@ -1,0 +1,151 @@
+"""`nox -s peers`: install, start and judge the reference servers, one after the other, all with the pocket model.
+
+Each run is recorded in conformance/recordings. Verdicts and pages are made from what stands there, so that `-- --again`
+makes them anew without any server. A server that cannot be had is reported, and its recording is left as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.servers import THREADS, free_port, started  # noqa: E402
+from differences import read_run  # noqa: E402
+from environments import Absent, Environment  # noqa: E402
+from pages import pages  # noqa: E402
+from servers import MODEL, PEERS, Peer  # noqa: E402
+
+from plumbline.pocket.corpus import MODEL_DIR  # noqa: E402
+
+HOME = ROOT / ".nox"
+RECORDINGS = ROOT / "conformance" / "recordings"
+_JUDGE = (sys.executable, "-m", "plumbline_conformance.cli")
+
+
+class Site:
+    """Where a server is installed, and what starts it."""
+
+    def __init__(self, name: str, peer: Peer) -> None:
+        self.name = name
+        self.peer = peer
+        self._environment = None if peer.ours else Environment(name, peer, HOME)
+        self._bin = Path(sys.executable).parent if self._environment is None else self._environment.bin
+        if peer.gguf and self._environment is not None:
+            _write_gguf(self._environment)
+
+    @property
+    def title(self) -> str:
+        """Its name and its version."""
+        if self._environment is None:
+            from importlib.metadata import version
+
+            return self.peer.title.format(version=version(self.peer.package))
+        return self.peer.title.format(version=self._environment.version(self.peer.package))
+
+    @contextmanager
+    def running(self, *more: str) -> Iterator[str]:
+        """The server until the block ends, with more arguments; gives its base URL."""
+        port = free_port()
+        program, *rest = (part.format(port=port, model=MODEL) for part in (*self.peer.command, *more))
+        variables = {**THREADS, **self.peer.variables}
+        if self._environment is not None:
+            variables["PYTHONPATH"] = ""
+        with started(
+            [str(self._bin / program), *rest],
+            port,
+            ready=self.peer.ready,
+            patience=600,
+            folder=_models(),
+            **variables,
+        ):
+            yield f"http://127.0.0.1:{port}/v1"
+
+
+def main() -> int:
+    """Judge those that were named, or all."""
+    parser = argparse.ArgumentParser(prog="nox -s peers --", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {', '.join(PEERS)}")
+    parser.add_argument("--again", action="store_true", help="judge what is recorded, and start nothing")
+    parser.add_argument("--diff", action="store_true", help="compare the foreign ones with ours as well")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(PEERS):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    said: list[str] = []
+    for name in () if options.again else options.names or PEERS:
+        try:
+            said.append(f"{name}: {_judge(name, diff=options.diff)}")
+        except (Absent, RuntimeError, OSError) as error:
+            said.append(f"{name}: absent: {error}")
+    for path, text in pages(ROOT).items():
+        path.write_text(text, "utf-8")
+    print("\n".join(said))
+    return 0
+
+
+def _judge(name: str, *, diff: bool) -> str:
+    """The last line of the judge about one server."""
+    site = Site(name, PEERS[name])
+    # A run that breaks off leaves the recording of the last one.
+    fresh = HOME / f"{name}.jsonl.gz"
+    fresh.unlink(missing_ok=True)
+    with site.running() as url:
+        judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120")
+        # Servers that show their source in an error would show where it lies on this machine.
+        status, last = _run(*judged, "--record", str(fresh), "--server", site.title, "--conceal", str(ROOT))
+        if status not in (0, 1) or not fresh.is_file():
+            raise RuntimeError(f"it could not be judged, status {status}: {last}")
+        shutil.copyfile(fresh, RECORDINGS / fresh.name)
+        if diff and not site.peer.ours:
+            # The GGUF file has every weight in 32 bits, and is reckoned with so.
+            precision = ("--dtype", "float32") if site.peer.gguf else ()
+            with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
+                _run(
+                    *("diff", ours, url, "--model-a", MODEL, "--examples", "100", "--timeout", "120"),
+                    *("--json", str(HOME / f"{name}.differences.json")),
+                )
+            run = read_run(HOME / f"{name}.differences.json")
+            path = RECORDINGS / f"{name}.differences.json"
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    return last
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([*_JUDGE, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    lines: Sequence[str] = done.stdout.splitlines() or ["nothing was said"]
+    return done.returncode, lines[-1]
+
+
+def _models() -> Path:
+    """A folder with the model under its name."""
+    folder = HOME / "models"
+    if not (folder / MODEL).is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(MODEL_DIR, folder / MODEL)
+    return folder
+
+
+def _write_gguf(environment: Environment) -> None:
+    """The GGUF file, written here, where torch is, with the package `gguf` of the environment that wants the file."""
+    path = _models() / f"{MODEL}.gguf"
+    if path.is_file():
+        return
+    sys.path.append(str(environment.packages))
+    from plumbline.pocket.to_gguf import write
+
+    write(MODEL_DIR, path)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.exit(main())
