@@ -86,7 +86,9 @@ def test_a_recording_names_its_server_and_no_machine(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.ours])
 def test_pins_are_exact(name: str) -> None:
-    lines = (ROOT / "conformance" / "reference_servers" / "pins" / f"{name}.txt").read_text("utf-8").splitlines()
+    lines = (
+        (ROOT / "conformance" / "reference_servers" / "pins" / f"{name}.txt").read_text("utf-8").splitlines()
+    )
 
     pins = [line for line in lines if not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
