@@ -60,15 +60,15 @@ class Environment:
         self.run("python", "-m", "pip", "install", *quiet, *arguments)
 
 
-def _pin(name: str) -> str:
-    for line in (ROOT / CONSTRAINTS).read_text("utf-8").splitlines():
+def _pin(name: str, constraints: str = CONSTRAINTS) -> str:
+    for line in (ROOT / constraints).read_text("utf-8").splitlines():
         if line.startswith(f"{name}=="):
             return line
-    raise LookupError(f"{CONSTRAINTS} has no pin for {name}")
+    raise LookupError(f"{constraints} has no pin for {name}")
 
 
-def _constraints(environment: Path, name: str = CONSTRAINTS) -> Path:
-    """The pins to install with, written into the environment.
+def _constraints(environment: Path, name: str = CONSTRAINTS, torch: str | None = None) -> Path:
+    """The pins to install with, written into the environment; `torch` is the pin of a torch that is not the file's.
 
     torch's CUDA builds bring the very Triton that they were built with, its CPU builds none. A pin of ours must not
     contradict the former, and is needed for the latter: the kernels are tested under Triton's interpreter.
@@ -76,6 +76,7 @@ def _constraints(environment: Path, name: str = CONSTRAINTS) -> Path:
     brought = any(environment.glob("lib/python*/site-packages/triton-*.dist-info"))
     lines = (ROOT / name).read_text("utf-8").splitlines()
     kept = [line for line in lines if not (brought and line.startswith("triton=="))]
+    kept = [torch if torch and line.startswith("torch==") else line for line in kept]
     path = environment / name
     path.write_text("\n".join(kept) + "\n", "utf-8")
     return path
@@ -206,8 +207,19 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")
 def minimums(session: nox.Session) -> None:
-    """Run the fast suite on the oldest releases that pyproject.toml allows (minimums.txt names them)."""
-    session.install(_pin("torch"))
-    pins = _constraints(Path(session.virtualenv.location), "minimums.txt")
-    session.install("-c", str(pins), "-e", f".[{DEV}]")
+    """Run the fast suite on the oldest releases that pyproject.toml allows, but for torch (minimums.txt names them)."""
+    _test_on_minimums(session, _pin("torch"))
+
+
+@nox.session(name="minimums-torch", venv_backend="virtualenv", python="3.12")
+def minimums_torch(session: nox.Session) -> None:
+    """The same on Python 3.12 with the oldest torch, which brings its own Triton and gigabytes of CUDA libraries."""
+    _test_on_minimums(session, _pin("torch", "minimums.txt"))
+
+
+def _test_on_minimums(session: nox.Session, torch: str) -> None:
+    session.install(torch)
+    session.install(
+        "-c", str(_constraints(Path(session.virtualenv.location), "minimums.txt", torch)), "-e", f".[{DEV}]"
+    )
     session.run("python", "-m", "pytest", *session.posargs)

@@ -1,6 +1,6 @@
 """What `plumbline watch` adds to an event: many streams at once, straight to a server and through the proxy.
 
-    python benchmarks/watch_soak.py --streams 100 --events 200 --interval 0.02
+    python benchmarks/watch_soak.py --streams 100 --events 200 --interval 0.02 --out benchmarks/results/FILE.json
 
 Every event carries the time at which it was written, so its delay is what passed until a client had it. Server and
 clients share one process and one loop in both runs, the proxy is a process of its own; the difference is what it adds.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import resource
@@ -18,7 +19,16 @@ import statistics
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+from environment import environment
+
+try:
+    import uvloop
+except ModuleNotFoundError:
+    uvloop = None
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}).encode()
@@ -106,17 +116,21 @@ async def measure(port: int, upstream: Upstream, streams: int) -> dict[str, floa
 
 
 async def main() -> int:
-    """Measure straight, through the proxy, and straight again."""
+    """Measure straight and through the proxy, in turns; 0 if it adds at most what is allowed and changes nothing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--streams", type=int, default=100)
     parser.add_argument("--events", type=int, default=200)
     parser.add_argument("--interval", type=float, default=0.02)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--most", type=float, default=1.0, help="milliseconds that may be added in the mean")
+    parser.add_argument("--out", type=Path, help="write the row, with the machine that it was taken on")
     arguments = parser.parse_args()
     upstream = Upstream(arguments.events, arguments.interval)
     server = await asyncio.start_server(upstream, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
+    machine = environment()
     command = [sys.executable, "-m", "plumbline_conformance.cli", "watch", "--listen", ":0"]
     proxy = await asyncio.create_subprocess_exec(
         *command,
@@ -127,21 +141,45 @@ async def main() -> int:
     assert proxy.stdout is not None
     said = (await proxy.stdout.readline()).decode()
     front = int(said.split(",")[0].rpartition(":")[2])
-    rows = {}
-    for name, place in (("straight", port), ("through", front), ("straight again", port)):
-        rows[name] = await measure(place, upstream, arguments.streams)
-        print(name, {key: round(value, 3) for key, value in rows[name].items()})
+    rows: dict[str, list[dict[str, float]]] = {"straight": [], "through": []}
+    for number in range(2 * arguments.rounds + 1):
+        name, place = ("through", front) if number % 2 else ("straight", port)
+        rows[name].append(await measure(place, upstream, arguments.streams))
+        print(name, {key: round(value, 3) for key, value in rows[name][-1].items()})
     proxy.terminate()
-    print((await proxy.stdout.read()).decode().strip())
+    report = (await proxy.stdout.read()).decode().strip()
+    print(report)
     status = await proxy.wait()
-    before = (rows["straight"]["mean_ms"] + rows["straight again"]["mean_ms"]) / 2
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cost = (used.ru_utime + used.ru_stime) / rows["through"]["events"]
-    print(f"the proxy's processor time, judging and start included: {1e6 * cost:.0f} µs per event")
-    print(f"added: {rows['through']['mean_ms'] - before:.3f} ms in the mean, exit status {status}")
     server.close()
-    return 0 if status == 1 or status == 0 else 1
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    events = sum(row["events"] for row in rows["through"])
+    result = {
+        "streams": arguments.streams,
+        "events": arguments.events,
+        "interval_ms": 1000 * arguments.interval,
+        "added_mean_ms": _added(rows, "mean_ms"),
+        "added_p50_ms": _added(rows, "p50_ms"),
+        "processor_us_per_event": 1e6 * (used.ru_utime + used.ru_stime) / events,
+        "judged": report.splitlines()[-1],
+        **rows,
+    }
+    print(f"processor time, judging and start included: {result['processor_us_per_event']:.0f} µs per event")
+    print(f"added: {result['added_mean_ms']:.3f} ms in the mean, exit status of the proxy {status}")
+    if arguments.out is not None:
+        taken = datetime.now(UTC).isoformat(timespec="seconds")
+        row = {"taken": taken, "environment": machine, "watch": [result]}
+        arguments.out.write_text(json.dumps(row, indent=1) + "\n", "utf-8")
+    return 0 if status == 0 and result["added_mean_ms"] <= arguments.most else 1
+
+
+def _added(rows: dict[str, list[dict[str, float]]], key: str) -> float:
+    """The median of the rounds, each against the straight ones around it: a busy machine changes by the minute."""
+    straight = [row[key] for row in rows["straight"]]
+    pairs = zip(rows["through"], itertools.pairwise(straight), strict=True)
+    return statistics.median(through[key] - sum(around) / 2 for through, around in pairs)
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    factory = None if uvloop is None else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        sys.exit(runner.run(main()))

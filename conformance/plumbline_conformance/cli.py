@@ -1,4 +1,4 @@
-"""The judge's commands: `check`, `list`, `explain`, `judge`, `matrix`, `diff`, `fuzz` and `watch`.
+"""The judge's commands: `check`, `list`, `explain`, `judge`, `export`, `matrix`, `diff`, `fuzz` and `watch`.
 
 Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse, or a baseline is stale),
 2 could not run, or no check could come to a verdict, 3 the suite itself failed.
@@ -70,6 +70,9 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL")
     _add_selection(rejudger)
     _add_outputs(rejudger)
+    exporter = parsers.add_parser("export", help="write a recording in a form that other tools read")
+    exporter.add_argument("recording", type=Path, metavar="RUN.JSONL")
+    exporter.add_argument("--har", type=Path, metavar="FILE", help="HAR 1.2; default: to standard output")
     matrix = parsers.add_parser("matrix", help="put several reports or recordings side by side")
     matrix.add_argument("reports", nargs="+", metavar="[NAME=]REPORT.JSON_OR_RUN.JSONL")
     matrix.add_argument("--markdown", type=Path, metavar="FILE")
@@ -128,6 +131,8 @@ def run_command(arguments: argparse.Namespace) -> int:
             return commands.run_explain(arguments.names)
         case "judge":
             return commands.run_judge(arguments.recording, _selection(arguments), _outputs(arguments))
+        case "export":
+            return commands.run_export(arguments.recording, arguments.har)
         case "matrix":
             return run_matrix(arguments.reports, arguments.markdown, arguments.html, commands.console())
         case "diff":

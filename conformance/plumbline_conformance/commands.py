@@ -22,6 +22,7 @@ from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
+from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript import Transcript
@@ -32,6 +33,7 @@ __all__ = [
     "console",
     "run_check",
     "run_explain",
+    "run_export",
     "run_fuzz",
     "run_judge",
     "run_list",
@@ -77,6 +79,7 @@ def run_check(
     """Judge a server."""
     out = console()
     wanted: set[str] = set()
+    transcripts: list[Transcript] = []
     secrets = [*conceal, *([target.api_key] if target.api_key else [])]
     began = time.monotonic()
     try:
@@ -99,18 +102,22 @@ def run_check(
                 if file is not None:
                     file.add(seen)
 
-            transcripts = asyncio.run(
-                record(
-                    scenarios,
-                    target,
-                    concurrency=concurrency,
-                    patience=timeout,
-                    trials=trials,
-                    budget=budget,
-                    wanted=wanted,
-                    ended=ended,
+            async def ask() -> None:
+                transcripts.extend(
+                    await record(
+                        scenarios,
+                        target,
+                        concurrency=concurrency,
+                        patience=timeout,
+                        trials=trials,
+                        budget=budget,
+                        wanted=wanted,
+                        ended=ended,
+                    )
                 )
-            )
+
+            # Not as the coroutine's result: Python writes that out in full at the end, to ask who handles signals.
+            asyncio.run(ask())
     except UnicodeEncodeError:
         return _cannot(out, "The API key cannot be sent: it is not ASCII.")
     except (UnknownChoice, UnreadableBaseline, OSError) as error:
@@ -150,6 +157,20 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
     if not findings:
         return _cannot(out, "Nothing in the recording is what these checks look at.")
     return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline)
+
+
+def run_export(path: Path, har_file: Path | None) -> int:
+    """Write a recording as HAR, which says less than it and is read by more."""
+    out = console()
+    try:
+        text = har(read_recording(path))
+        if har_file is not None:
+            har_file.write_text(text, "utf-8")
+    except (UnreadableRecording, OSError) as error:
+        return _cannot(out, str(error))
+    if har_file is None:
+        print(text, end="")
+    return 0
 
 
 def _judge_watched(

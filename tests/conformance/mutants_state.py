@@ -208,4 +208,21 @@ COMPACTION: list[Mutant] = [
     ("responses/compact", "needs no model", status(200, 1), ("no-model",)),
     ("responses/compact", "refuses its own items", status(400, 2), ("taken",)),
 ]
-STATE: list[Mutant] = [*SOCKETS, *BACKGROUND, *COMPACTION]
+
+
+def held_back(seconds: float, times: int) -> Mutation:
+    """Many events, and all of them at the end."""
+
+    def mutate(exchange: Exchange) -> Exchange:
+        head, _, rest = exchange.body.partition(b"\n\n")
+        body = b"\n\n".join([head] * times) + b"\n\n" + rest
+        return changed(exchange, frames=[(seconds - 0.001, body[:10]), (seconds, body[10:])])
+
+    return each(0, mutate)
+
+
+TIMING: list[Mutant] = [
+    ("chat/stream-long", "holds a stream back", held_back(2.0, 64), ("incremental",)),
+    ("responses/stream-long", "holds a stream back", held_back(9.0, 64), ("incremental",)),
+]
+STATE: list[Mutant] = [*SOCKETS, *BACKGROUND, *COMPACTION, *TIMING]

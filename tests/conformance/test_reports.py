@@ -285,3 +285,14 @@ def test_what_is_no_report_is_said(tmp_path: Path, content: str) -> None:
 
     with pytest.raises(UnreadableReport):
         read_report(path)
+
+
+def test_a_report_says_in_which_request_of_its_scenario_a_problem_is() -> None:
+    problem = Problem(expected="x", actual="y", pointer="event 3", exchange=1)
+    finding = Finding(check="chat/stream-text/shape", verdict="fail", problems=[problem])
+    report = report_of(RUN, [transcripts()["chat/stream-text"]], [finding])
+
+    assert "actual   y  (request 1, event 3)" in failure_lines(report, report.results[0])
+    assert "request 1, event 3" in html(report)
+    assert "request 1, event 3" in markdown(report)
+    assert "request 1, event 3" in junit(report)

@@ -22,6 +22,7 @@ from plumbline_conformance.checks import (
     responses_inputs,
     responses_state,
     responses_tools,
+    timing,
     websocket,
 )
 
@@ -47,5 +48,6 @@ __all__ = [
     "responses_inputs",
     "responses_state",
     "responses_tools",
+    "timing",
     "websocket",
 ]

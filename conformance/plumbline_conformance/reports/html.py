@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
-from plumbline_conformance.reports.text import command_of
+from plumbline_conformance.reports.text import command_of, place_of
 from plumbline_conformance.reports.timeline import Moment
 
 __all__ = ["exchange_html", "html", "page", "safe"]
@@ -132,7 +132,8 @@ def _result(report: Report, result: Result) -> str:
             f" <small>{safe(rule.source)}</small></blockquote>"
         )
     for problem in result.problems[:10]:
-        where = f"<dt>where</dt><dd><code>{safe(problem.pointer)}</code></dd>" if problem.pointer else ""
+        place = place_of(problem)
+        where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
         parts.append(
             f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
             f"<dt>actual</dt><dd>{safe(problem.actual)}</dd>{where}</dl>"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
-from plumbline_conformance.reports.text import command_of, printable, requests_of
+from plumbline_conformance.reports.text import command_of, place_of, printable, requests_of
 
 __all__ = ["MARKS", "cell", "code", "markdown"]
 
@@ -64,7 +64,7 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
     lines += [f"> {name}: {report.rules[name].sentence}\n" for name in result.rules]
     lines += ["| expected | actual | where |", "|---|---|---|"]
     lines += [
-        f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(problem.pointer)} |"
+        f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(problem))} |"
         for problem in result.problems[:5]
     ]
     if len(result.problems) > 5:

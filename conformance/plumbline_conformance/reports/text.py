@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from plumbline_conformance.case import Problem
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
-__all__ = ["command_of", "failure_lines", "printable", "requests_of"]
+__all__ = ["command_of", "failure_lines", "place_of", "printable", "requests_of"]
 
 _MOST = 3
 
@@ -20,7 +21,8 @@ def failure_lines(report: Report, result: Result) -> list[str]:
         rule = report.rules[name]
         lines.append(f"{rule.id}: {rule.sentence}")
     for problem in result.problems[:_MOST]:
-        where = f"  ({printable(problem.pointer)})" if problem.pointer else ""
+        place = place_of(problem)
+        where = f"  ({printable(place)})" if place else ""
         lines.append(f"expected {printable(problem.expected)}")
         lines.append(f"actual   {printable(problem.actual)}{where}")
     if len(result.problems) > _MOST:
@@ -29,6 +31,12 @@ def failure_lines(report: Report, result: Result) -> list[str]:
         lines += [f"see it   {printable(evidence.command)}" for evidence in requests_of(report, result)]
         lines.append(f"again    {printable(command_of(report, result))}")
     return lines
+
+
+def place_of(problem: Problem) -> str:
+    """Where a problem is: in which request of its scenario, counted from 0, and where in its answer."""
+    request = "" if problem.exchange is None else f"request {problem.exchange}"
+    return ", ".join(part for part in (request, problem.pointer) if part)
 
 
 def requests_of(report: Report, result: Result) -> list[Evidence]:

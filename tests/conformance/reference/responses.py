@@ -55,7 +55,7 @@ class Kept:
         """ST-03, ST-10; with `stream`, RS-20."""
         if name not in self._kept:
             raise Refused(f"Response {name} not found.", "response_id", "response_not_found", status=404)
-        after = int((query or {}).get("starting_after", -1))
+        after = _number(query or {}, "starting_after", -1, range(2**31))
         if (query or {}).get("stream") == "true":
             return [event for event in self._streams[name] if event["sequence_number"] > after]
         state = next(self._running.get(name, iter(())), None)
@@ -97,12 +97,16 @@ class Kept:
         found = [
             {**_listed(item), "id": f"in_{name}_{place}"} for place, item in enumerate(self._kept[name][1])
         ]
+        if query.get("order", "desc") not in ("asc", "desc"):
+            raise Refused("It is asc or desc.", "order")
         if query.get("order", "desc") == "desc":
             found.reverse()
         names = [item["id"] for item in found]
         if "after" in query:
+            if query["after"] not in names:
+                raise Refused("There is no such item.", "after")
             found = found[names.index(query["after"]) + 1 :]
-        limit = int(query.get("limit", "20"))
+        limit = _number(query, "limit", 20, range(1, 101))
         shown = found[:limit]
         return {
             "object": "list",
@@ -148,6 +152,15 @@ class Kept:
             response = {**begun, "status": "queued"}
             self._kept[name] = (response, *found_again[1:])
         return response, events
+
+
+def _number(query: dict[str, str], name: str, default: int, allowed: range) -> int:
+    if name not in query:
+        return default
+    text = query[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) in allowed):
+        raise Refused("It is a number within bounds.", name)
+    return int(text)
 
 
 def _listed(item: Json) -> Json:

@@ -1,0 +1,54 @@
+"""What the times of frames say. Little can be claimed of them: machines are busy, and prompts take their time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import accumulate
+
+from plumbline_conformance.case import NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.checks.errors import chat
+from plumbline_conformance.checks.forms import stream
+from plumbline_conformance.checks.responses_laws import asking
+from plumbline_conformance.transcript import Exchange
+
+Steps = Generator[Request, Exchange, None]
+QUESTION = "Count from one to a hundred."
+EVENTS = 48
+SECONDS = 1.0
+SHARE = 0.01
+AT_ONCE = 0.02
+"""So many events in so small a share of so long a time, and in so few seconds, were not written one after the other:
+the share alone would accuse a quick server whose first answer waits for the model to be loaded."""
+
+
+@scenario("chat/stream-long", "A stream of many events")
+def chat_long(target: Target) -> Steps:
+    messages = [{"role": "user", "content": QUESTION}]
+    yield Request(path="/chat/completions", json=chat(target, messages=messages, max_tokens=96, stream=True))
+
+
+@scenario("responses/stream-long", "A stream of many events", needs=("responses",))
+def responses_long(target: Target) -> Steps:
+    yield Request(path="/responses", json=asking(target, QUESTION, max_output_tokens=96, stream=True))
+
+
+@stream(
+    "responses/stream-long/incremental", "Send events as they come, not all at the end", "HTTP-15", place=0
+)
+@stream("chat/stream-long/incremental", "Send events as they come, not all at the end", "HTTP-15", place=0)
+def incremental(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-15: dozens of events that come at once at the end of a long answer were held back on their way.
+
+    A long wait for the first event is no fault, nor is a short stream that comes at once.
+    """
+    if exchange.header("content-encoding") not in (None, "identity"):
+        raise NotAsked("a packed stream comes in the pieces of its packing")
+    if not exchange.frames:
+        return
+    total = exchange.frames[-1][0]
+    ends = accumulate(len(frame) for _, frame in exchange.frames)
+    first = exchange.body.find(b"\n\n") + 2
+    began = next((at for (at, _), end in zip(exchange.frames, ends, strict=True) if end >= first), total)
+    if len(exchange.events) >= EVENTS and total >= SECONDS and total - began <= min(AT_ONCE, SHARE * total):
+        shown = f"{len(exchange.events)} events between {began:.2f} s and {total:.2f} s"
+        yield Problem(expected="events over time", actual=shown, pointer="event 0")
