@@ -178,7 +178,7 @@ def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
 
 
 def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-03, RS-04: of one response, empty at first and as its event says at the end."""
+    """RS-03, RS-04, R-05: of one response, empty at first and as its event says at the end."""
     held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
         values = {repr(snapshot.get(key)) for _, snapshot in held}
@@ -202,7 +202,7 @@ event_types = _of_events(known_types, "RS-17.")
 lifecycle = _of_events(life, "RS-01, RS-02.")
 nesting = _of_events(lambda found: Items().judge(found), "RS-05 to RS-08.")
 summed = _of_events(sums, "RS-09, RS-14.")
-steady = _of_events(snapshots, "RS-03, RS-04.")
+steady = _of_events(snapshots, "RS-03, RS-04, R-05.")
 Row = tuple[str, str, tuple[str, ...], Law]
 _WHOLE: tuple[Row, ...] = (
     ("shape", "Answer with the whole response object", ("R-01", "R-11"), shape),
@@ -225,5 +225,5 @@ _STREAMED: tuple[Row, ...] = (
         nesting,
     ),
     ("sums", "Let deltas sum to done, done to the item, items to the response", ("RS-09", "RS-14"), summed),
-    ("snapshots", "Say the same of the response in all its snapshots", ("RS-03", "RS-04"), steady),
+    ("snapshots", "Say the same of the response in all its snapshots", ("RS-03", "RS-04", "R-05"), steady),
 )
