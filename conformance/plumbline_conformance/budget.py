@@ -52,8 +52,8 @@ def cost_of(request: Request) -> int:
 
 def _cost(body: dict[str, Any]) -> int:
     limits = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
-    # A limit or a count that no server accepts costs nothing but its refusal.
-    limit = min((value for value in limits if 0 < value <= 100_000), default=0 if limits else _UNLIMITED)
+    # A limit or a count that no server accepts costs nothing but its refusal; of two, servers keep either.
+    limit = max((value for value in limits if 0 < value <= 100_000), default=0 if limits else _UNLIMITED)
     number = body.get("n")
     count = number if isinstance(number, int) and 1 <= number <= 128 else 1
     prompts = body["prompt"] if isinstance(body.get("prompt"), list) else []

@@ -75,7 +75,7 @@ def exchange_of(target: Target, request: Request) -> Exchange:
         sent = [request.content] if request.content is not None else [message_of(one) for one in messages]
         # One message a line: JSON as we write it has no line feeds of its own.
         body, url = b"\n".join(sent), f"ws{url.removeprefix('http')}"
-    elif request.method == "GET":
+    elif request.method in ("GET", "DELETE"):
         body = b""
     elif request.content is not None:
         body = request.content

@@ -109,12 +109,14 @@ def _judge(name: str, *, diff: bool) -> str:
         if diff and not site.peer.ours:
             # The GGUF file has every weight in 32 bits, and is reckoned with so.
             precision = ("--dtype", "float32") if site.peer.gguf else ()
+            compared = HOME / f"{name}.differences.json"
+            compared.unlink(missing_ok=True)
             with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
                 _run(
                     *("diff", ours, url, "--model-a", MODEL, "--examples", "100", "--timeout", "120"),
-                    *("--json", str(HOME / f"{name}.differences.json")),
+                    *("--json", str(compared)),
                 )
-            run = read_run(HOME / f"{name}.differences.json")
+            run = read_run(compared)
             path = RECORDINGS / f"{name}.differences.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
     return last

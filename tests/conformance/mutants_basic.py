@@ -240,7 +240,7 @@ BASICS += [
         (
             "a type of its own",
             events(lambda f: [("x", {"type": "x"}), *f]),
-            ("event-shapes", "lifecycle", "sequence"),
+            ("event-types", "lifecycle", "sequence"),
         ),
         ("no delta", of_kind("response.output_text.delta", without("delta")), ("event-shapes",)),
         ("no created", events(drop(0)), ("lifecycle",)),

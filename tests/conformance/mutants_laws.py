@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mutants_basic import drop, no_done, no_name, put, swap
-from mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
+from mutations import Event, Mutant, Mutation, again, body, chunk, chunks, events, status, without
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
@@ -34,6 +34,14 @@ def thinking_aloud(found: list[Any]) -> None:
         said["reasoning_content"] = "b"
 
 
+def own_event(found: list[Event]) -> list[Event]:
+    """Counted like the others, and of no type of the contract."""
+    found.insert(-2, ("response.odd", {"type": "response.odd", "sequence_number": 0}))
+    for number, (_, event) in enumerate(found[:-1]):
+        event["sequence_number"] = number
+    return found
+
+
 def chat_laws(slug: str) -> list[tuple[str, Mutation, str]]:
     whole, stream, final = PLACES.get(slug, (0, 1, -1))
     end = drop(final - 1) if slug == "chat/many" else swap(final - 1, final - 2)
@@ -59,6 +67,7 @@ def response_laws() -> list[tuple[str, Mutation, str]]:
         ("a total of its own", body(put("usage", "total_tokens", 1), 0), "usage"),
         ("events without names", events(no_name), "wire"),
         ("an early response without an object", chunk(0, without("response", "object")), "event-shapes"),
+        ("an event of its own", events(own_event), "event-types"),
         ("no response.created", events(drop(0)), "lifecycle"),
         ("an item in another place", chunk(2, put("output_index", 5)), "nesting"),
         ("another item at the end", chunk(-1, put("response", "output", -1, "more", 1)), "sums"),

@@ -1,4 +1,4 @@
-"""A budget is never exceeded, and what it forbids is said."""
+"""A budget is kept, and what it forbids is said."""
 
 from __future__ import annotations
 

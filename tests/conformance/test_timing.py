@@ -22,6 +22,7 @@ def stream(*frames: tuple[float, int]) -> Exchange:
     ("why", "frames", "accused"),
     [
         ("a prompt of an hour, and an answer after it", [(3600.0, 1), (3640.0, 80)], False),
+        ("a cold start", [(60.0 + 0.005 * place, 1) for place in range(100)], False),
         ("a short stream that comes at once", [(30.0, 10)], False),
         ("a quick server", [(0.02, 100)], False),
         ("a steady one", [(0.1 * place, 1) for place in range(100)], False),

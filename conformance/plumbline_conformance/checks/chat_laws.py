@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from plumbline_conformance.case import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
-from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import STREAM, Of, stream, whole
 from plumbline_conformance.checks.reading import choices, chunks, deltas
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
@@ -57,7 +57,7 @@ def streamed_laws(slug: str, place: int = STREAM, before: Of | None = None) -> N
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
     """CHAT-01, CHAT-03, CHAT-04."""
-    yield from violations("CreateChatCompletionResponse", exchange.json)
+    yield from valid_body(exchange, "CreateChatCompletionResponse")
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:

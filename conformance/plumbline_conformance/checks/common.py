@@ -31,6 +31,7 @@ __all__ = [
     "tidy",
     "unnamed",
     "usage_adds_up",
+    "valid_body",
     "whole_shapes",
 ]
 
@@ -99,10 +100,22 @@ def envelope(exchange: Exchange) -> Iterator[Problem]:
     if answered(exchange).status < 400:
         raise Inconclusive(f"the request was not refused: status {exchange.status}")
     if exchange.json is None:
-        shown = exchange.body[:80].decode("utf-8", "replace")
-        yield Problem(expected="a JSON error object", actual=repr(shown), pointer="body")
+        yield _no_json(exchange, "a JSON error object")
         return
     yield from violations("ErrorResponse", exchange.json)
+
+
+def valid_body(exchange: Exchange, schema: str, where: str = "") -> Iterator[Problem]:
+    """A body by its schema. One that is no JSON, as a stream that nobody asked for, is shown as it came."""
+    if exchange.json is None:
+        yield _no_json(exchange, f"a valid {schema}", where)
+        return
+    yield from violations(schema, exchange.json, where)
+
+
+def _no_json(exchange: Exchange, wanted: str, where: str = "") -> Problem:
+    shown = exchange.body[:80].decode("utf-8", "replace")
+    return Problem(expected=wanted, actual=repr(shown), pointer=f"{where}body")
 
 
 def error_of(exchange: Exchange) -> dict[str, Any] | None:
@@ -221,4 +234,4 @@ def whole_shapes(slug: str, schema: str, rule: str, *places: int) -> None:
     @check(f"{slug}/shape", "Answer as the contract says", rule)
     def shape(seen: Transcript) -> Iterator[Problem]:
         for place in places:
-            yield from violations(schema, accepted(at(seen, place)).json, f"answer {place}, ")
+            yield from valid_body(accepted(at(seen, place)), schema, f"answer {place}, ")

@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.checks.asked import asked, count_asked
-from plumbline_conformance.checks.common import done_last, unnamed, usage_adds_up
+from plumbline_conformance.checks.common import done_last, unnamed, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange
@@ -28,7 +28,7 @@ def completions_text(target: Target) -> Steps:
 @whole("completions/text/shape", "Answer as the contract says", "CMP-01")
 def shape(exchange: Exchange) -> Iterator[Problem]:
     """CMP-01."""
-    yield from violations("CreateCompletionResponse", exchange.json)
+    yield from valid_body(exchange, "CreateCompletionResponse")
 
 
 @whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")

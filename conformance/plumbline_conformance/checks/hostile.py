@@ -46,7 +46,7 @@ def no_messages_refused(seen: Transcript) -> Iterator[Problem]:
 
 @check("errors/no-messages/type", "Call it an `invalid_request_error`", "ERR-03")
 def no_messages_type(seen: Transcript) -> Iterator[Problem]:
-    if answered(last(seen)).status < 400:
+    if not 400 <= answered(last(seen)).status < 500:
         raise Inconclusive("nothing was refused; another check says so")
     kind = (error_of(last(seen)) or {}).get("type")
     if kind != "invalid_request_error":

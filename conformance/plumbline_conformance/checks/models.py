@@ -7,9 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused
+from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused, valid_body
 from plumbline_conformance.checks.forms import whole
-from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
 
@@ -31,7 +30,7 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
 @whole("models/list/shape", "List models as the contract says", "MOD-01")
 def shape(exchange: Exchange) -> Iterator[Problem]:
     """MOD-01."""
-    yield from violations("ListModelsResponse", exchange.json)
+    yield from valid_body(exchange, "ListModelsResponse")
 
 
 @check("models/list/retrievable", "Give the same object by id as in the list", "MOD-02")

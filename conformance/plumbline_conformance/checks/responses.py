@@ -10,7 +10,15 @@ from plumbline_conformance.case import Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import done_last, framing, streaming, tidy
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.items import terminal
-from plumbline_conformance.checks.responses_laws import event_shapes, events, nesting, shape, summed, usage
+from plumbline_conformance.checks.responses_laws import (
+    event_shapes,
+    event_types,
+    events,
+    nesting,
+    shape,
+    summed,
+    usage,
+)
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -63,7 +71,8 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
 
 # Open Responses asks for it, OpenAI's own service does not send it.
 stream("responses/stream-text/terminator", "End with [DONE]", "SSE-06", milder=True)(done_last)
-stream("responses/stream-text/event-shapes", "Send events as the contract says", "RS-17")(event_shapes)
+stream("responses/stream-text/event-shapes", "Send events as the contract says", "RS-21")(event_shapes)
+stream("responses/stream-text/event-types", "Send no events but those of the contract", "RS-17")(event_types)
 
 
 @stream("responses/stream-text/lifecycle", "Begin with created, end with exactly one terminal event", "RS-01")

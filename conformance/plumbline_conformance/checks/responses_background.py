@@ -179,7 +179,13 @@ def streamed_life(seen: Transcript) -> Iterator[Problem]:
     yield from life(events(at(seen, 0)))
 
 
-@check("responses/background-stream/snapshots", "Say the same in all snapshots, queued or not", "RS-03")
+@check(
+    "responses/background-stream/snapshots",
+    "Say the same in all snapshots, queued or not",
+    "RS-03",
+    "RS-04",
+    "R-05",
+)
 def streamed_snapshots(seen: Transcript) -> Iterator[Problem]:
     yield from snapshots(events(at(seen, 0)))
 

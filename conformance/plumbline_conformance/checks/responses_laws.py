@@ -7,7 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Law, Problem, Request, Target, check, scenario
-from plumbline_conformance.checks.common import accepted, content_type, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.common import (
+    accepted,
+    content_type,
+    done_last,
+    framing,
+    usage_adds_up,
+    valid_body,
+)
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.items import Items, sums, terminal, without_nulls
 from plumbline_conformance.checks.reading import is_stream
@@ -20,8 +27,10 @@ __all__ = [
     "NEEDS",
     "asking",
     "event_shapes",
+    "event_types",
     "events",
     "items",
+    "known_types",
     "life",
     "lifecycle",
     "nesting",
@@ -68,7 +77,7 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
     """R-01, R-11."""
-    yield from violations("Response", exchange.json)
+    yield from valid_body(exchange, "Response")
 
 
 def usage(exchange: Exchange) -> Iterator[Problem]:
@@ -134,13 +143,23 @@ def _steady(value: Any) -> Any:
 
 
 def shapes(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-17: every event by its own schema; types with a colon are extensions, and marked as such."""
+    """RS-21: every event by the schema of its type; a type that has none is the business of `known_types`."""
     for number, event in enumerate(found):
         kind = event.get("type")
-        if isinstance(kind, str) and ":" in kind:
-            continue
-        known = event_schemas().get(kind) if isinstance(kind, str) else None
-        yield from violations(known or "ResponseStreamEvent", event, f"event {number}, ")
+        if isinstance(kind, str) and kind in event_schemas():
+            yield from violations(event_schemas()[kind], event, f"event {number}, ")
+
+
+def known_types(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-17: types with a colon are extensions, and marked as such."""
+    for number, event in enumerate(found):
+        kind = event.get("type")
+        if not isinstance(kind, str) or (":" not in kind and kind not in event_schemas()):
+            yield Problem(
+                expected="a type of the contract, or one with a prefix",
+                actual=repr(kind)[:100],
+                pointer=f"event {number}, type",
+            )
 
 
 def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
@@ -159,7 +178,7 @@ def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
 
 
 def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-03, RS-04: of one response, empty at first and as its event says at the end."""
+    """RS-03, RS-04, R-05: of one response, empty at first and as its event says at the end."""
     held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
         values = {repr(snapshot.get(key)) for _, snapshot in held}
@@ -178,11 +197,12 @@ def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
             yield Problem(expected=f"what {kind} is", actual=shown, pointer=f"event {number}, response.{key}")
 
 
-event_shapes = _of_events(shapes, "RS-17.")
+event_shapes = _of_events(shapes, "RS-21.")
+event_types = _of_events(known_types, "RS-17.")
 lifecycle = _of_events(life, "RS-01, RS-02.")
 nesting = _of_events(lambda found: Items().judge(found), "RS-05 to RS-08.")
 summed = _of_events(sums, "RS-09, RS-14.")
-steady = _of_events(snapshots, "RS-03, RS-04.")
+steady = _of_events(snapshots, "RS-03, RS-04, R-05.")
 Row = tuple[str, str, tuple[str, ...], Law]
 _WHOLE: tuple[Row, ...] = (
     ("shape", "Answer with the whole response object", ("R-01", "R-11"), shape),
@@ -190,7 +210,8 @@ _WHOLE: tuple[Row, ...] = (
 )
 _STREAMED: tuple[Row, ...] = (
     ("wire", "Name every event after its type", ("SSE-04", "SSE-01", "SSE-07"), wire),
-    ("event-shapes", "Send events as the contract says", ("RS-17",), event_shapes),
+    ("event-shapes", "Send events as the contract says", ("RS-21",), event_shapes),
+    ("event-types", "Send no events but those of the contract", ("RS-17",), event_types),
     (
         "lifecycle",
         "Begin with created, end with one terminal event, count upwards",
@@ -204,5 +225,5 @@ _STREAMED: tuple[Row, ...] = (
         nesting,
     ),
     ("sums", "Let deltas sum to done, done to the item, items to the response", ("RS-09", "RS-14"), summed),
-    ("snapshots", "Say the same of the response in all its snapshots", ("RS-03", "RS-04"), steady),
+    ("snapshots", "Say the same of the response in all its snapshots", ("RS-03", "RS-04", "R-05"), steady),
 )

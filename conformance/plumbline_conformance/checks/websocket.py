@@ -17,7 +17,7 @@ from plumbline_conformance.case import (
 )
 from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal
 from plumbline_conformance.checks.items import Items, sums
-from plumbline_conformance.checks.responses_laws import asking, life, shapes, snapshots
+from plumbline_conformance.checks.responses_laws import asking, known_types, life, shapes, snapshots
 from plumbline_conformance.sockets import CLOSED
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -140,9 +140,11 @@ def turn_messages(seen: Transcript) -> Iterator[Problem]:
                 yield Problem(expected="an object with a type", actual=shown, pointer=f"event {number}")
 
 
-@check("websocket/turn/event-shapes", "Send the events of the contract", "WS-03", "RS-17")
+@check("websocket/turn/event-shapes", "Send the events of the contract", "WS-03", "RS-21", "RS-17")
 def turn_shapes(seen: Transcript) -> Iterator[Problem]:
-    yield from shapes(done(at(seen, 0)))
+    found = done(at(seen, 0))
+    yield from shapes(found)
+    yield from known_types(found)
 
 
 @check("websocket/turn/lifecycle", "Begin, end and count as a stream does", "WS-03", "RS-01", "RS-02")

@@ -13,6 +13,7 @@ from plumbline_conformance.reports.model import VERDICTS, Report, Result
 
 __all__ = [
     "EXPLAINED",
+    "NOTE",
     "Column",
     "Matrix",
     "NotComparable",
@@ -27,6 +28,9 @@ _WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejecte
 """Of several checks of a rule, the verdict that is shown. A rule that was kept wherever it could be seen is kept."""
 EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
 """What has a place of its own below the tables; what came to no verdict gives its reason in a line."""
+
+NOTE = "A check that watches several rules counts for each of them: which one was broken stands where its cell leads."
+"""Without it a red rule could be read as an accusation that nobody makes."""
 
 
 class NotComparable(Exception):  # noqa: N818 - it says what the reports are
@@ -122,7 +126,7 @@ def matrix_markdown(matrix: Matrix) -> str:
     """The tables, and below them what is behind every cell that breaks a rule."""
     lines = ["# Servers by rules", "", *_servers(matrix), ""]
     lines += [" ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()), ""]
-    lines += ["## Rules", "", *_rules(matrix), "", "## Checks", "", *_checks(matrix), ""]
+    lines += ["## Rules", "", NOTE, "", *_rules(matrix), "", "## Checks", "", *_checks(matrix), ""]
     for column in matrix.columns:
         lines += _behind(column)
     return "\n".join(lines).rstrip() + "\n"

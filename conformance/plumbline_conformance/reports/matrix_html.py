@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from plumbline_conformance.reports.html import exchange_html, page, safe
-from plumbline_conformance.reports.matrix import EXPLAINED, Column, Matrix, anchor, why_of, worst
+from plumbline_conformance.reports.matrix import EXPLAINED, NOTE, Column, Matrix, anchor, why_of, worst
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Result, event_of
 from plumbline_conformance.reports.timeline import Moment
 
@@ -22,7 +22,8 @@ _LONGEST = 300
 def matrix_html(matrix: Matrix) -> str:
     """The page. It needs no script and loads nothing."""
     parts = ["<h1>Servers by rules</h1>", *_servers(matrix)]
-    parts += ['<h2>Rules</h2><div class="scroll"><table>', _heads(matrix), *_rules(matrix), "</table></div>"]
+    parts += [f"<h2>Rules</h2><p>{NOTE}</p>", '<div class="scroll"><table>', _heads(matrix), *_rules(matrix)]
+    parts += ["</table></div>"]
     parts += [
         '<h2>Checks</h2><div class="scroll"><table>',
         _heads(matrix),
