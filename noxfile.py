@@ -90,8 +90,10 @@ def serve(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run the fast suite, or a part of it with `-- PATH …`."""
-    Environment(session, DEV).run("python", "-m", "pytest", *session.posargs)
+    """Run the fast suite, or a part of it with `-- PATH …`; `-- -n 0` runs it in one process."""
+    # The processes share a machine with the servers that some tests start: four are enough for any.
+    parallel = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+    Environment(session, DEV).run("python", "-m", "pytest", *parallel, *session.posargs)
 
 
 @nox.session(venv_backend="none")
