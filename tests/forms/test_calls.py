@@ -276,6 +276,78 @@ def test_strict_arguments_are_held_or_refused(name: str, schema: dict[str, Any],
     assert taken == [True, False]
 
 
+def _closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    shape = {"type": "object", "properties": properties, "required": [*properties]}
+    return {**shape, "additionalProperties": False, **more}
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (_closed({"a": {"type": "integer"}}, allOf=[{"properties": {"a": {"const": 1}}}]), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, anyOf=[{"properties": {"a": {"const": 1}}}]), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, **{"not": {"properties": {"a": {"const": 2}}}}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, enum=[{"a": 1}]), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, const={"a": 1}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, patternProperties={"a": {"minimum": 5}}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, dependentSchemas={"a": False}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, minProperties=2), {"a": 2}),
+        ({**_closed({"a": {"type": "integer"}}), "required": ["a", "b"]}, {"a": 2}),
+        (_closed({}, required=["b"]), {}),
+    ],
+)
+def test_what_the_whole_arguments_are_asked_is_held_or_refused(
+    name: str, schema: dict[str, Any], value: Any
+) -> None:
+    assert not jsonschema_rs.is_valid(schema, value)
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    found = builder()
+    try:
+        tool = Tool(name="f", parameters=schema, strict=True)
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        taken = accepts(grammar, write_calls([Call("f", json.dumps(value))], dialect.sections[0]))
+    except (FormError, GrammarError):
+        return
+    assert not taken
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({key: "x"} for key in (" a", "a b", "a>b", 'a"b', "a\nb", "a</parameter>", "a:b", "a=b")),
+        *({key: "x"} for key in ("a.b", "é", "a-b", "$a", "@a", "a_1")),
+        *({"a": text} for text in ("x</parameter>y", "x</arg_value>y", "x</param>y", "<![CDATA[x")),
+        *({"a": text} for text in ("<escape>", '<|"|>x')),
+    ],
+)
+def test_names_and_values_that_markup_changes_are_refused(name: str, value: dict[str, str]) -> None:
+    """What goes through is read as it was written."""
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    schema = _closed({key: {"type": "string", "enum": [text]} for key, text in value.items()})
+    found = builder()
+    try:
+        tool = Tool(name="f", parameters=schema, strict=True)
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        text = write_calls([Call("f", json.dumps(value, ensure_ascii=False))], dialect.sections[0])
+        taken = accepts(grammar, text)
+    except (FormError, GrammarError):
+        return
+    assert taken
+    ours = tokenizer()
+    speech = Speech(Chosen(dialect, None), added=ours.added, special_ids=ours.special_ids, table=ours.table)
+    parser = speech.parser({"f": schema}, inside=False)
+    assert parser is not None
+    events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
+    ((kind, _, arguments, end),) = fold(events)
+    assert (kind, json.loads(arguments), end) == ("call", value, "whole")
+
+
 NESTED = {
     "type": "object",
     "properties": {"pattern": {"type": "string", "pattern": "^x"}},

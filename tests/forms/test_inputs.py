@@ -118,6 +118,9 @@ words = st.text('an"\\\n\tN é/', max_size=6)
 @laws
 @given(pattern=patterns, several=st.lists(words, min_size=1, max_size=12))
 @example(pattern=r'"*\\', several=['"\\', "\\", '"'])
+@example(pattern='[^--"]', several=['"', "-", "a"])
+@example(pattern='[--"]', several=['"', "-", "a"])
+@example(pattern='[&&]"]', several=['"]', '"'])
 def test_a_pattern_says_the_same_in_json_and_without(pattern: str, several: list[str]) -> None:
     """One pattern, read three ways: by the grammar engine as it is, escaped for JSON, and raw before a marker."""
     built = GrammarBuilder({}, frozenset())
@@ -168,6 +171,7 @@ RECURSIVE = [
     'start: e\ne: e "+" e | "(" e ")" | "a" | "\\\\"',
     'start: x\nx: "a" x "n" | "\\n"\n%ignore / /',
     'start: x\nx: "[" (x ("," x)*)? "]" | /("|n)*a/',
+    'start: x\nx: "[" x "]" | /("){2}?a*?/',
 ]
 structure = st.text('{}:"a\n+()\\n [],', max_size=9)
 
@@ -264,8 +268,42 @@ def test_raw_inputs_end_where_their_reader_ends_them() -> None:
         "start: /(?x) a/",
         "start: " + "(" * 200 + '"a"' + ")" * 200,
         'start: /"a/ start | T\nT: ~"\\n"',
+        'start: /"?+a/ start | "b"',
+        "start: /a)|(b/i",
+        r"start: /\<a\>/",
+        # What would take minutes to write is refused at once.
+        'start: a0 "\\""\n' + "".join(f"a{n}: a{n + 1}?\n" for n in range(30_000)) + "a30000: start?",
     ],
 )
 def test_what_cannot_be_written_again_is_refused(grammar: str) -> None:
     with pytest.raises(FormError):
         escaped(LarkFormat(grammar))
+
+
+def test_what_is_ignored_is_written_once() -> None:
+    ignored = "".join(f'%ignore "{n}"\n' for n in range(1000))
+    body = " ".join(['"x"'] * 1000)
+    for end in ("", " start?"):
+        language = escaped(LarkFormat(f"start: {body}{end}\n{ignored}"))
+        assert language.has('"' + "7x" * 1000 + '"')
+        assert not language.has('"' + "x" * 999 + '"')
+
+
+def test_rules_that_nest_too_deeply_are_refused_as_such() -> None:
+    chain = "start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(800)) + 'a800: "x"'
+    tool = Tool(name="f", custom=True, input_format=LarkFormat(chain))
+    with pytest.raises(FormError, match="nests too deeply"):
+        calls(builder(), TOOL_DIALECTS["hermes"], [tool], parallel=False)
+
+
+def test_raw_inputs_do_not_begin_like_what_their_reader_leaves_out() -> None:
+    dialect = TOOL_DIALECTS["minicpm5"]
+    for form in (None, RegexFormat("(?s:.*)")):
+        built = builder()
+        tool = Tool(name="f", custom=True, input_format=form)
+        grammar = built.build(calls(built, dialect, [tool], parallel=False))
+        for text in ("a<![CDATA[b]]>", "<![CDATA"):
+            written = write_calls([Call("f", json.dumps({"input": text}))], dialect.sections[0])
+            assert accepts(grammar, written), text
+        written = write_calls([Call("f", json.dumps({"input": "<![CDATA[b"}))], dialect.sections[0])
+        assert not accepts(grammar, written)

@@ -110,9 +110,17 @@ class Grammar(Protocol):
         """Any text without the marker, then the marker."""
         ...
 
-    def raw_text(self, schema: Mapping[str, Any], after: str, marker: str, *, or_null: bool = False) -> str:
+    def raw_text(
+        self,
+        schema: Mapping[str, Any],
+        after: str,
+        marker: str,
+        *,
+        or_null: bool = False,
+        not_first: str = "",
+    ) -> str:
         """Raw text that satisfies a schema of strings, then `after`, which ends with the marker at which a reader ends
-        the text; with `or_null` the text may also be `null`."""
+        the text; with `or_null` the text may also be `null`, and it never begins with `not_first`."""
         ...
 
     def choice(self, expressions: list[str]) -> str:

@@ -84,7 +84,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def forbidden(self) -> tuple[str, ...]:
         """Texts that a value cannot have."""
-        return (self.end,)
+        return (self.end, _CDATA) if self.cdata else (self.end,)
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
@@ -187,7 +187,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             options = [known["const"]] if "const" in known else known.get("enum")
             if not isinstance(options, list):
                 nullable = not self.typed and allowed_types(schema, root) == {"string", "null"}
-                return grammar.raw_text(known, after, self.end, or_null=nullable)
+                begun = _CDATA if self.cdata else ""  # What begins like this is read without it.
+                return grammar.raw_text(known, after, self.end, or_null=nullable, not_first=begun)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
         if types and types != allowed_types(schema, root):

@@ -109,10 +109,12 @@ def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, l
         except FormError as error:
             raise FormError(str(error), tool=tool.name) from error
         except RecursionError:
-            raise FormError(
-                "The parameters refer to themselves, which cannot be held in the markup of this model's calls.",
-                tool=tool.name,
-            ) from None
+            reason = (
+                "The grammar of the input nests too deeply."
+                if tool.custom
+                else "The parameters refer to themselves, which cannot be held in the markup of this model's calls."
+            )
+            raise FormError(reason, tool=tool.name) from None
     return builder.choice(found)
 
 

@@ -65,7 +65,15 @@ class GrammarBuilder:
                     return self.sequence([before, self._quoted_input(form), '"}"'])
         return self._rule("json", f"%json {json.dumps(checked(schema))}")
 
-    def raw_text(self, schema: Mapping[str, Any], after: str, marker: str, *, or_null: bool = False) -> str:
+    def raw_text(
+        self,
+        schema: Mapping[str, Any],
+        after: str,
+        marker: str,
+        *,
+        or_null: bool = False,
+        not_first: str = "",
+    ) -> str:
         """Raw text that satisfies a schema of strings, up to what its reader takes for its end.
 
         Args:
@@ -74,6 +82,7 @@ class GrammarBuilder:
             after: what follows the text; it ends with the marker.
             marker: where the reader ends the text; it does not occur earlier.
             or_null: the text may also be `null`.
+            not_first: what the text does not begin with; empty for nothing.
 
         Raises:
             FormError: the schema cannot be held in raw text.
@@ -83,13 +92,14 @@ class GrammarBuilder:
         if form is not None:
             writer = self._input_writer(form, escaped=False)
             if writer.recursive:
-                return self._raw_rules(writer, after, marker)
-            return self._ended(writer.terminal(), after, marker)
+                return self._raw_rules(writer, after, [marker, *([not_first] if not_first else [])])
+            return self._ended(_not_first(writer.terminal(), not_first), after, marker)
         conditions = text_conditions(schema)
-        if not conditions:
+        if not conditions and not not_first:
             return self.until(after, without=[marker])
-        held = " & ".join(conditions)
-        return self._ended(f"({held}) | /null/" if or_null else held, after, marker)
+        held = " & ".join(conditions) or _free([])
+        held = f"({held}) | /null/" if or_null else held
+        return self._ended(_not_first(held, not_first), after, marker)
 
     def _ended(self, text: str, after: str, marker: str) -> str:
         """Text of a lexeme, and what follows it; the marker is found where it ends and not before."""
@@ -108,11 +118,11 @@ class GrammarBuilder:
             ended = f"({ended}) & ~/(?s:.*){spelled}(?s:.){{{further},}}/"
         return self.sequence([self._rule("RAW", ended), *map(_written, rest)])
 
-    def _raw_rules(self, writer: InputWriter, after: str, marker: str) -> str:
-        if self._spelled([marker]):
+    def _raw_rules(self, writer: InputWriter, after: str, markers: list[str]) -> str:
+        if spelled := self._spelled(markers):
             raise FormError(
-                f"The grammar needs itself, and this model writes inputs as raw text that ends with {marker!r}: that "
-                "the input does not have this text in it cannot be held. Use a grammar without recursion."
+                f"The grammar needs itself, and this model writes inputs as raw text in which {spelled[0]!r} is "
+                "not text: that the input does not have it cannot be held. Use a grammar without recursion."
             )
         return self.sequence([writer.rules(), self.literal(after)])
 
@@ -257,6 +267,11 @@ class GrammarBuilder:
 def _written(piece: str | int) -> str:
     """Text as a string of Lark, which are those of JSON; an id as a token."""
     return f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece)
+
+
+def _not_first(text: str, beginning: str) -> str:
+    """Text of a lexeme that does not begin like this."""
+    return f"({text}) & ~/{one_line(re.escape(beginning))}(?s:.*)/" if beginning else text
 
 
 def _free(without: list[str]) -> str:

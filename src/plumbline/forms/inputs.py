@@ -33,6 +33,8 @@ __all__ = ["InputWriter", "one_line"]
 _ANY_RAW = "/(?s:.*)/"
 _ANY_ESCAPED = r"""/(?:[^"\\\x00-\x1f]|\\["\\nrtbf])*/"""
 _QUANTIFIERS = ("*", "+", "?")
+_MAX_STEPS = 4_000_000
+"""Names times names that they need: some thousand rules. The time to follow all of them grows with it."""
 
 NewRule = Callable[[str, str], str]
 """Adds a rule to the grammar that is being built: (kind of name, body) to its name."""
@@ -86,7 +88,13 @@ class InputWriter:
         self._reached = _reached(self._rules)
         self.recursive = frozenset(name for name, others in self._reached.items() if name in others)
         """The rules that need themselves."""
-        self._splits = {name for name in self._rules.of if self._has_escapes(name)}
+        self._gap = ""
+        """The name of what the grammar ignores, once it is written."""
+        escapes = {name for name, one in self._rules.of.items() if escaped and _is_escaped(one)}
+        # JSON escapes something of what these stand for.
+        self._splits = escapes | {
+            name for name in self._rules.of if not escapes.isdisjoint(self._reached[name])
+        }
 
     def terminal(self) -> str:
         """The whole input as the expression of one lexeme, for a grammar without recursion."""
@@ -95,12 +103,6 @@ class InputWriter:
     def rules(self) -> str:
         """The whole input as an expression of rules."""
         return self._of_rule("start")
-
-    def _has_escapes(self, name: str) -> bool:
-        """Whether JSON escapes something of what the name stands for."""
-        return self._escaped and any(
-            _is_escaped(self._rules.of[other]) for other in (name, *self._reached[name])
-        )
 
     # One lexeme
 
@@ -140,8 +142,10 @@ class InputWriter:
     def _after_ignored(self, written: str, in_rule: bool) -> str:
         if not in_rule or not self._rules.ignored:
             return written
-        ignored = " | ".join(self._in_lexeme(part, False) for part in self._rules.ignored)
-        return f"({self._rule('IGNORED', f'({ignored})*')} {written})"
+        if not self._gap:
+            ignored = " | ".join(self._in_lexeme(part, False) for part in self._rules.ignored)
+            self._gap = self._rule("IGNORED", f"({ignored})*")
+        return f"({self._gap} {written})"
 
     def _leaf(self, found: tuple[Piece, ...]) -> str:
         pattern = "".join(
@@ -191,8 +195,11 @@ class InputWriter:
     def _ignoring(self, written: str) -> str:
         if not self._rules.ignored:
             return written
-        ignored = " | ".join(self._in_rules(part, ignoring=False) for part in self._rules.ignored)
-        return f"(({ignored})* {written})"
+        if not self._gap:
+            self._gap = f"{self._prefix}_ignored"
+            ignored = " | ".join(self._in_rules(part, ignoring=False) for part in self._rules.ignored)
+            self._named(self._gap, f"({ignored})*")
+        return f"({self._gap} {written})"
 
 
 def _cut(found: tuple[Piece, ...]) -> str:
@@ -205,7 +212,7 @@ def _cut(found: tuple[Piece, ...]) -> str:
     run: list[str] = []  # What needs no cutting.
     for number, piece in enumerate(found):
         after = found[number + 1] if number + 1 < len(found) else ""
-        counted = isinstance(after, str) and (after in _QUANTIFIERS or after.startswith("{")) and after
+        counted = _counts(after)
         if isinstance(piece, OneOf) and not piece.escaped and not counted:
             run.append(escaped_piece(piece))
             continue
@@ -213,7 +220,7 @@ def _cut(found: tuple[Piece, ...]) -> str:
             written.append(f"/{one_line(''.join(run))}/")
             run = []
         if isinstance(piece, OneOf):
-            last = bool(counted) and after in ("*", "+") and number + 2 == len(found)
+            last = after in ("*", "+") and number + 2 == len(found)
             written.append(_one_of(piece, run=last))
         elif piece.startswith("("):
             if piece != "(?:":
@@ -222,13 +229,20 @@ def _cut(found: tuple[Piece, ...]) -> str:
                     "cannot be held together."
                 )
             written.append("(")
-        elif piece in _QUANTIFIERS and number and found[number - 1] in _QUANTIFIERS:
-            continue  # How much is matched of what may be matched is not for a rule to say.
+        elif piece in _QUANTIFIERS and number and _counts(found[number - 1]):
+            if piece != "?" or (number > 1 and _counts(found[number - 2])):
+                raise FormError("The grammar needs itself and repeats a repetition; put that in a group.")
+            # How much is matched of what may be matched is not for a rule to say.
         else:
             written.append(piece)
     if run:
         written.append(f"/{one_line(''.join(run))}/")
     return f"({' '.join(written)})"
+
+
+def _counts(piece: Piece) -> bool:
+    """Whether this says how often what stands before it is repeated."""
+    return isinstance(piece, str) and (piece in _QUANTIFIERS or piece.startswith("{"))
 
 
 def _one_of(piece: OneOf, *, run: bool) -> str:
@@ -259,8 +273,14 @@ def _is_escaped(expression: Expression) -> bool:
 
 
 def _reached(rules: Rules) -> Mapping[str, frozenset[str]]:
-    """For each name all that it needs, itself only if it needs itself."""
+    """For each name all that it needs, itself only if it needs itself.
+
+    Raises:
+        FormError: finding that out takes too long.
+    """
     direct = {name: frozenset(named_in(expression)) for name, expression in rules.of.items()}
+    if len(direct) * (len(direct) + sum(map(len, direct.values()))) > _MAX_STEPS:
+        raise FormError("The grammar has too many rules that need each other.")
     found: dict[str, frozenset[str]] = {}
     for name in direct:
         seen: set[str] = set()

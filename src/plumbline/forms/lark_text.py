@@ -253,6 +253,8 @@ class _Reader:
         if kind == "regex":
             body, _, flags = text[1:].rpartition("/")
             body = body.replace(r"\/", "/")
+            if flags:
+                pieces(body)  # By itself, so that no bracket in it closes the group of its flags.
             return Leaf(tuple(pieces(f"(?{flags}:{body})" if flags else body)))
         if kind == "name":
             return Name(text)

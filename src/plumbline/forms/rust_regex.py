@@ -182,7 +182,7 @@ class _Reader:
             return _char(chr(code))
         if letter in _LETTERS:
             return _char(_LETTERS[letter])
-        if letter.isalnum():
+        if letter.isalnum() or letter in "<>":  # The latter are ends of words, which look around.
             raise self._error(f"uses {text}, which is not supported")
         return _char(letter)
 
@@ -201,10 +201,13 @@ class _Reader:
         start = self._pos
         self._pos += 1
         negated = self._take("^")
+        dashes = False  # At the beginning they stand for themselves, two of them as well.
+        while self._take("-"):
+            dashes = True
         whole: frozenset[str] | None = None  # What the operations so far leave.
         operation = ""
         found: frozenset[str] = frozenset()
-        first = True
+        first = not dashes
         while True:
             if self._pos >= len(self._pattern):
                 raise self._error("has a class that is not closed")
@@ -212,11 +215,11 @@ class _Reader:
             if rest[0] == "]" and not first:
                 self._pos += 1
                 break
+            first = False
             if rest in ("&&", "--", "~~"):
                 whole, operation, found = _combined(whole, operation, found), rest, frozenset()
                 self._pos += 2
                 continue
-            first = False
             found |= self._member()
         found = _combined(whole, operation, found)
         return OneOf(self._pattern[start : self._pos], _ALL - found if negated else found)

@@ -7,7 +7,8 @@ grammar to the letter; everything else is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plumbline.dialects.api import Form
@@ -29,7 +30,12 @@ _NOTES = frozenset(("$comment", "default", "deprecated", "description", "example
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 _ARRAY = frozenset(("items", "minItems", "maxItems"))
 _OBJECT = frozenset(("properties", "required", "additionalProperties"))
+_ROOT = frozenset(
+    ("$defs", "$id", "$schema", "additionalProperties", "definitions", "properties", "required", "type")
+)
 _BRANCHES = frozenset(("allOf", "anyOf", "oneOf", "not", "if"))
+_MARKUP_NAME = re.compile(r"[\w.$@-]+")
+"""A name that every markup carries as it is."""
 _NULLABLE = frozenset(("string", "null"))
 
 
@@ -42,8 +48,13 @@ def spelled(form: Form, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(form, _JSON_FORMS):
         return schema
     properties = schema.get("properties")
+    # Forms write the members that are named, each by itself; of what else an object is asked they know nothing.
+    _refuse(schema.keys() - _NOTES - _ROOT)
+    if set(schema.get("required") or ()) - set(properties or ()):
+        raise _unheld("required")
     if not isinstance(properties, Mapping) or not properties:
         return schema
+    _check_names(properties)
     members: dict[str, Any] = {}
     for name, part in properties.items():
         if isinstance(form, TaggedCall):
@@ -63,7 +74,7 @@ def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:
         return part
     keys = part.keys() - _NOTES - {"type"}
     if listed := sorted(keys & {"const", "enum"}):
-        _check_listed(part, types, raw=not form.typed)
+        _check_listed(form, part, types, raw=not form.typed)
         keys -= {*listed}
     # Where an attribute says that a value is a string, other types are JSON of their own.
     if form.typed or types <= _NULLABLE:
@@ -95,7 +106,7 @@ def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int) -> 
     found = dict(part)
     raw = isinstance(form, ElementCall)
     if listed := sorted(keys & {"const", "enum"}):
-        _check_listed(part, types, raw=raw)
+        _check_listed(form, part, types, raw=raw)
         _refuse(keys - {*listed})
         return part
     if "string" in types and (not raw or types <= _NULLABLE):
@@ -111,6 +122,7 @@ def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int) -> 
         properties = part.get("properties") or {}
         if set(part.get("required") or ()) - set(properties):
             raise _unheld("required")
+        _check_names(properties)
         found["properties"] = {
             name: _all_the_way(form, one, root, depth + 1) for name, one in properties.items()
         }
@@ -140,7 +152,21 @@ def _put_in(part: Any, root: Mapping[str, Any]) -> Any:
     return found
 
 
-def _check_listed(part: Mapping[str, Any], types: frozenset[str], *, raw: bool) -> None:
+def _check_names(names: Iterable[str]) -> None:
+    """Names that are read as they are written.
+
+    Raises:
+        FormError: one of them is not.
+    """
+    for name in names:
+        if not _MARKUP_NAME.fullmatch(name):
+            raise FormError(
+                f"The name {name[:40]!r} cannot be held in the markup that this model writes calls in; use letters, "
+                "digits and '_', or do not ask for 'strict'."
+            )
+
+
+def _check_listed(form: Form, part: Mapping[str, Any], types: frozenset[str], *, raw: bool) -> None:
     """Values that are listed are of the types, and what is written of them is read as them again.
 
     Raises:
@@ -149,7 +175,10 @@ def _check_listed(part: Mapping[str, Any], types: frozenset[str], *, raw: bool) 
     values = part["enum"] if "enum" in part else [part["const"]]
     if not isinstance(values, list) or ("enum" in part and "const" in part):
         raise _unheld("const")
+    kept_out = getattr(form, "forbidden", ())
     for value in values:
+        if isinstance(value, str) and any(text in value for text in kept_out):
+            raise _unheld("enum" if "enum" in part else "const")
         kind = "null" if value is None else "string" if isinstance(value, str) else ""
         fits = kind in types or not types
         if not kind or not fits or (raw and isinstance(value, str) and coerce(value, types)[:1] != '"'):
