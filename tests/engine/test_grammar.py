@@ -94,6 +94,13 @@ def test_a_grammar_that_cannot_be_held_is_an_error_with_a_text(grammar: str) -> 
     assert 5 < len(str(caught.value)) < 400
 
 
+def test_a_pattern_that_the_engine_fails_on_is_refused() -> None:
+    """llguidance 1.9 panics on this pattern; whatever it panics on, a client sees a sentence and others are served."""
+    with pytest.raises(GrammarError, match=r"^It could not be compiled\.$"):
+        matcher(r"start: /\w|(\w|é)/")
+    assert matcher("start: /a/").is_done is False
+
+
 def test_a_broken_tokenizer_does_not_show_its_inside() -> None:
     """llguidance hands the failure of a callback on with its traceback, paths and all."""
     compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, lambda text: [][1]))

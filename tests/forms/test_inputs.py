@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
-from support.lark import Language
+from support.lark import EngineFailureError, Language
 from support.laws import EXAMPLES
 
 from plumbline.dialects.api import Call
@@ -124,8 +124,11 @@ words = st.text('an"\\\n\tN é/', max_size=6)
 def test_a_pattern_says_the_same_in_json_and_without(pattern: str, several: list[str]) -> None:
     """One pattern, read three ways: by the grammar engine as it is, escaped for JSON, and raw before a marker."""
     built = GrammarBuilder({}, frozenset())
-    plain = Language(built.build(built.regex(pattern)))
-    in_json, in_tags = escaped(RegexFormat(pattern)), raw(RegexFormat(pattern))
+    try:
+        plain = Language(built.build(built.regex(pattern)))
+        in_json, in_tags = escaped(RegexFormat(pattern)), raw(RegexFormat(pattern))
+    except EngineFailureError:
+        reject()  # A few alternatives inside of alternatives are too much for the engine: see tests/engine/test_grammar.py.
     for word in several:
         fits = plain.has(word)
         assert in_json.has(quoted(word)) == fits, word

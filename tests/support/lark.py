@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-__all__ = ["Language"]
+__all__ = ["EngineFailureError", "Language"]
+
+
+class EngineFailureError(ValueError):
+    """The grammar engine failed of itself: it has a panic, where it should have a grammar or a reason.
+
+    A server refuses such a grammar (`test_a_pattern_that_the_engine_fails_on_is_refused`). What it would have meant cannot
+    be asked of the engine.
+    """
 
 
 class _Bytes:
@@ -29,13 +37,16 @@ class Language:
     """The texts of a grammar.
 
     Raises:
+        EngineFailureError: the grammar engine failed on it.
         ValueError: the grammar is none.
     """
 
     def __init__(self, grammar: str) -> None:
         self._matcher = LLMatcher(_TOKENIZER, grammar)
         if self._matcher.is_error():
-            raise ValueError(f"{self._matcher.get_error()}\n{grammar}")
+            error = self._matcher.get_error()
+            kind = EngineFailureError if error.startswith("panic") else ValueError
+            raise kind(f"{error}\n{grammar}")
 
     def has(self, text: str) -> bool:
         """Whether the whole text is one of them."""

@@ -19,6 +19,7 @@ from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.markup import Markup
 from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.tagged import TaggedCall
 from plumbline.dialects.write import write_utterance
 from plumbline.events import (
     FinishReason,
@@ -141,7 +142,7 @@ class Dialect:
                 if text and (not parts or isinstance(parts[-1], Call)):
                     parts.append(text)
             elif self.tool is not None:
-                arguments = self._writable(part[1])
+                arguments = {key: self._writable(value, inside=False) for key, value in part[1].items()}
                 parts.append(Call(part[0], json.dumps(arguments, ensure_ascii=False)))
         if self.bare:  # Bare calls are known by standing first.
             text = " ".join(part for part in parts if isinstance(part, str))
@@ -169,10 +170,11 @@ class Dialect:
         """Text without markers: what has one could mean something else than itself."""
         return _without(self.fill(text), self.markers).strip(" \t\r\n")
 
-    def _writable(self, value: Any) -> Any:
-        """Arguments without the texts that the format has no way to write."""
+    def _writable(self, value: Any, inside: bool = True) -> Any:
+        """A value without the texts that the format has no way to write; `inside` of others, or itself an argument."""
         if isinstance(value, str):
-            return _without(self.fill(value), self.forbidden)
+            free = inside and isinstance(self.form, TaggedCall)  # Between tags what is no string is JSON.
+            return self.fill(value) if free else _without(self.fill(value), self.forbidden)
         if isinstance(value, list):
             return [self._writable(item) for item in value]
         if isinstance(value, dict):

@@ -18,7 +18,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import quoted_text
+from plumbline.dialects.json_text import json_before, quoted_text
 
 __all__ = ["ElementCall"]
 
@@ -121,8 +121,13 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         types = allowed_types(schema, root)
         found: list[tuple[str, str]] = []
         as_array = "array" in types and "object" not in types
+        # An object whose members the schema does not name may be JSON, in which a string may have the tag.
+        is_json = bool(types) and "string" not in types
         while True:
-            text, _ = yield from cursor.collect(finder(self.tag))
+            if is_json:
+                text = yield from json_before(cursor, finder(self.tag))
+            else:
+                text, _ = yield from cursor.collect(finder(self.tag))
             if (yield from cursor.take(f"</{key}>")):
                 break
             yield from cursor.expect("<")

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Final
 
-from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps
+from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
 
-__all__ = ["JsonScanner", "json_string", "json_value", "quoted_text"]
+__all__ = ["JsonScanner", "json_before", "json_string", "json_value", "quoted_text"]
 
 _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT, _STRING, _ESCAPE, _HEX, _ATOM = range(10)
 
@@ -31,6 +31,7 @@ _WORDS: Final = {
     "False": "false",
     "None": "null",
 }
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _SHORT_STRING = re.compile(r'"([^"\\\x00-\x1f]*)("?)')
 _AT_ONCE = 48
 _MAX_DEPTH = 256
@@ -54,6 +55,11 @@ class JsonScanner:
         self._stack: list[str] = []
         self._atom = ""
         self._digits = 0
+
+    @property
+    def in_string(self) -> bool:
+        """What was read ends inside of a string, and not inside of an escape."""
+        return self._state == _STRING
 
     def feed(self, text: str, pos: int, out: list[str]) -> int:
         """Read on from `pos`; returns where it stopped: at the end of the text, or right after the value.
@@ -205,6 +211,41 @@ def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:
             write("".join(out))
             return
         yield
+
+
+def json_before(cursor: Cursor, ends: Finder) -> Steps[str]:
+    """Read text that should be JSON, through the marker that ends it; returns the text without the marker.
+
+    A marker inside of a string is part of the string. So the text goes on where it is JSON that has a string open, and
+    what follows the marker may stand in one: a control character, such as the line feed between two tags, may not.
+    Where the text is no JSON it ends at the first marker.
+
+    Args:
+        cursor: where the value begins.
+        ends: the marker; it has neither quotes nor backslashes.
+
+    Raises:
+        EndOfOutputError: the output ended before it.
+    """
+    parts: list[str] = []
+    scanner = JsonScanner()
+    while True:
+        text, marker = yield from cursor.collect(ends)
+        parts.append(text)
+        try:
+            scanner.feed(text, 0, [])
+        except MalformedError:
+            break
+        if not scanner.in_string or _CONTROL.search(text.rpartition('"')[2]):
+            break
+        following = yield from cursor.peek()
+        if not following:
+            raise EndOfOutputError("expected the end of a string")
+        if following < " ":
+            break
+        parts.append(marker)
+        scanner.feed(marker, 0, [])
+    return "".join(parts)
 
 
 def json_string(cursor: Cursor, limit: int = 256) -> Steps[str]:

@@ -14,7 +14,7 @@ from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.forms import numbered
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import quoted_text
+from plumbline.dialects.json_text import json_before, quoted_text
 
 __all__ = ["TaggedCall"]
 
@@ -34,7 +34,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         </parameter>
         </function>
 
-    String values are passed on while they are written. A value ends at the first `end`, which no format can escape.
+    String values are passed on while they are written. Such a value ends at the first `end`, which nothing can escape; in
+    a value that is JSON, an `end` inside of a string is part of that string.
     """
 
     open: str
@@ -114,13 +115,14 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
             if is_string is not None:
                 types = _STRING if is_string else _ANYTHING
+            is_json = is_string is False or (bool(types) and "string" not in types)
             if key in keys:  # The first one counts.
-                yield from cursor.collect(finder(self.end))
+                yield from self._before(cursor, self.end, is_json)
                 continue
             keys.add(key)
             call.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
             comma = ", "
-            yield from self._value(cursor, call, types)
+            yield from self._value(cursor, call, types, is_json)
         closed = bool(self.close) and (yield from cursor.take(self.close))
         if cursor.cut and not closed and not (yield from cursor.peek()):
             cursor.fail("expected the end of the call")  # The token limit may have cut further parameters.
@@ -221,14 +223,21 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         yes = "true" if self.typed == "string" else "string"
         return key.strip(), attribute.endswith(yes) if attribute else None
 
-    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str]) -> Steps[None]:
+    def _before(self, cursor: Cursor, end: str, is_json: bool) -> Steps[str]:
+        """A value that is no string alone."""
+        if is_json:
+            return (yield from json_before(cursor, finder(end)))
+        text, _ = yield from cursor.collect(finder(end))
+        return text
+
+    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str], is_json: bool) -> Steps[None]:
         end = self.end
         if self.cdata and (yield from cursor.take(_CDATA)):
             end = f"]]>{end}"
         if types == _STRING:
             yield from self._string(cursor, call, end)
             return
-        text, _ = yield from cursor.collect(finder(end))
+        text = yield from self._before(cursor, end, is_json)
         if self.wrapped:
             text = text.removeprefix("\n").removesuffix("\n")
         call.arguments(coerce(text, types))
