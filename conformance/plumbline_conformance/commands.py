@@ -21,7 +21,14 @@ from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
-from plumbline_conformance.recording import Header, Recorder, Recording, UnreadableRecording, read_recording
+from plumbline_conformance.recording import (
+    Header,
+    Options,
+    Recorder,
+    Recording,
+    UnreadableRecording,
+    read_recording,
+)
 from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
@@ -87,7 +94,18 @@ def run_check(
         wanted = set(chosen)
         # The recording says what was looked at, so that judging it again looks at the same.
         listed = chosen if len(chosen) < len(CHECKS) else []
-        header = Header.of(target.base_url, target.model, target.api_key, listed, server=server)
+        limits = budget or Budget()
+        options = Options(
+            trials=trials,
+            concurrency=concurrency,
+            timeout=timeout,
+            max_tokens_total=limits.tokens,
+            max_tokens_each=limits.tokens_each,
+            max_seconds=limits.seconds,
+        )
+        header = Header.of(
+            target.base_url, target.model, target.api_key, listed, server=server, options=options
+        )
         baseline = outputs.read_baseline()
         if outputs.unwritable():
             return _cannot(out, str(outputs.unwritable()))
@@ -110,7 +128,7 @@ def run_check(
                         concurrency=concurrency,
                         patience=timeout,
                         trials=trials,
-                        budget=budget,
+                        budget=limits,
                         wanted=wanted,
                         ended=ended,
                     )

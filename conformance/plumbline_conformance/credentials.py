@@ -79,6 +79,7 @@ def _exchange(exchange: Exchange, secrets: tuple[str, ...]) -> Exchange:
         request_body=_cover(exchange.request_body, covers),
         headers=_headers(exchange.headers, covers),
         frames=_frames(exchange, covers),
+        packed=msgspec.UNSET if _in_body(exchange, covers) else exchange.packed,
         error=error,
     )
 
@@ -102,7 +103,7 @@ def _printed(value: str) -> str:
 
 def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]]:
     """The same frames of the covered body: a key may lie across the edge of two."""
-    if not any(cover in exchange.body for cover in covers):
+    if not _in_body(exchange, covers):
         return exchange.frames
     body = _cover(exchange.body, covers)
     cut: list[tuple[float, bytes]] = []
@@ -111,6 +112,11 @@ def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]
         cut.append((moment, body[start : start + len(frame)]))
         start += len(frame)
     return cut
+
+
+def _in_body(exchange: Exchange, covers: list[bytes]) -> bool:
+    """Whether there is something to cover: packed bytes cannot be, so that they are not kept then."""
+    return any(cover in exchange.body for cover in covers)
 
 
 def _cover(content: bytes, covers: list[bytes]) -> bytes:

@@ -90,7 +90,7 @@ class _Suite(pytest.Collector):
     def _run(self) -> dict[str, tuple[Report, Finding]]:
         from plumbline_conformance.case import Target
         from plumbline_conformance.judge import judge, record
-        from plumbline_conformance.recording import Header
+        from plumbline_conformance.recording import Header, Options
         from plumbline_conformance.reports.model import report_of
         from plumbline_conformance.selection import scenarios_of
 
@@ -99,9 +99,10 @@ class _Suite(pytest.Collector):
         target = Target(base_url=option("--plumbline-url"), model=option("--plumbline-model"), api_key=key)
         wanted = scenarios_of(self._selection.checks())
         patience, trials = option("--plumbline-timeout"), max(0, option("--plumbline-trials"))
-        seen = asyncio.run(record(wanted, target, patience=patience, trials=trials))
+        seen = asyncio.run(record(wanted, target, concurrency=4, patience=patience, trials=trials))
         findings = [finding for transcript in seen for finding in judge(transcript)]
-        header = Header.of(target.base_url, target.model, key)
+        options = Options(trials=trials, concurrency=4, timeout=patience)
+        header = Header.of(target.base_url, target.model, key, options=options)
         report = report_of(header, seen, findings, secrets=[key] if key else [])
         return {finding.check: (report, finding) for finding in findings}
 

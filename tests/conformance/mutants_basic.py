@@ -140,7 +140,7 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("chat/stream-text", "no id", chunk(1, without("id")), ("shape", "identity")),
     ("chat/stream-text", "another id", chunk(1, put("id", "chatcmpl-other")), ("identity",)),
     ("chat/stream-text", "another model", chunk(2, put("model", "other")), ("identity",)),
-    ("chat/stream-text", "another time", chunk(2, put("created", 1)), ("identity",)),
+    ("chat/stream-clock", "another time", chunk(2, put("created", 1)), ("created",)),
     (
         "chat/stream-text",
         "the role again",

@@ -7,15 +7,18 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
-from good_server import transcripts
+from good_server import KEY as SERVERS_KEY
+from good_server import MODEL, serving, transcripts
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants import MUTANTS
+from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.cli import main
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
 from plumbline_conformance.judge import judge
-from plumbline_conformance.recording import Header, Recorder, UnreadableRecording, read_recording
+from plumbline_conformance.recording import Header, Options, Recorder, UnreadableRecording, read_recording
 from plumbline_conformance.transcript import Exchange, Transcript
 
 HEADER = Header.of("http://127.0.0.1:1/v1", "m")
@@ -169,3 +172,21 @@ def test_a_run_that_failed_writes_no_footer(tmp_path: Path) -> None:
 
     with pytest.raises(UnreadableRecording, match="footer"):
         read_recording(path)
+
+
+def test_the_header_says_what_verdicts_depend_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    asked = ("--concurrency", "2", "--timeout", "7.5", "--trials", "0", "--max-tokens-total", "900")
+
+    with serving(application()) as base_url:
+        arguments = ("check", "--base-url", base_url, "--model", MODEL, "--api-key", SERVERS_KEY, *asked)
+        assert main([*arguments, "--record", str(path), "models"]) in (0, 1)
+
+    options = Options(trials=0, concurrency=2, timeout=7.5, max_tokens_total=900)
+    assert read_recording(path).header.options == options
+
+
+def test_a_recording_that_does_not_say_how_it_asked_is_read(tmp_path: Path) -> None:
+    """As all from before the header had it."""
+    assert '"options":null' in written(tmp_path / "run.jsonl").read_text("ascii")
+    assert msgspec.convert({"base_url": "u", "model": "m", "started": "2026"}, Header).options is None

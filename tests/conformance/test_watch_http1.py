@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline_conformance.watch.http1 import Body, Head, Malformed, Unpacked
+from plumbline_conformance.watch.http1 import Body, Head, Malformed
 
 
 @given(
@@ -50,14 +49,6 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
             act()
         except Malformed:
             continue
-
-
-def test_little_that_unpacks_to_much_is_cut() -> None:
-    unpacked = Unpacked("gzip", 1000)
-
-    assert len(unpacked.feed(gzip.compress(b"x" * 10_000_000))) == 1000
-    assert unpacked.cut
-    assert unpacked.feed(b"more") == b""
 
 
 def test_the_head_is_handed_on_but_for_the_host() -> None:

@@ -205,7 +205,12 @@ summed = _of_events(sums, "RS-09, RS-14.")
 steady = _of_events(snapshots, "RS-03, RS-04, R-05.")
 Row = tuple[str, str, tuple[str, ...], Law]
 _WHOLE: tuple[Row, ...] = (
-    ("shape", "Answer with the whole response object", ("R-01", "R-11"), shape),
+    (
+        "shape",
+        "Answer with the whole response object",
+        ("R-01", "R-03", "R-08", "R-10", "R-11", "R-21"),
+        shape,
+    ),
     ("usage", "Count tokens so that the total is the sum", ("R-10",), usage),
 )
 _STREAMED: tuple[Row, ...] = (

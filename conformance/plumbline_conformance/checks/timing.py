@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator
 from itertools import accumulate
 
 from plumbline_conformance.case import NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
+from plumbline_conformance.checks.reading import chunks
 from plumbline_conformance.checks.responses_laws import asking
 from plumbline_conformance.transcript import Exchange
 
@@ -52,3 +54,26 @@ def incremental(exchange: Exchange) -> Iterator[Problem]:
     if len(exchange.events) >= EVENTS and total >= SECONDS and total - began <= min(AT_ONCE, SHARE * total):
         shown = f"{len(exchange.events)} events between {began:.2f} s and {total:.2f} s"
         yield Problem(expected="events over time", actual=shown, pointer="event 0")
+
+
+@scenario("chat/stream-clock", "A stream twice, the second time while a second turns")
+def chat_clock(target: Target) -> Steps:
+    body = chat(target, max_tokens=48, temperature=0, seed=1, stream=True)
+    first = yield Request(path="/chat/completions", json=body)
+    yield Request(path="/chat/completions", json=body, pause=_until_a_turn(first))
+
+
+def _until_a_turn(exchange: Exchange) -> float:
+    """How long to wait so that a second turns in the middle of a stream that takes its time as this one did."""
+    if not exchange.frames:
+        return 0.0
+    middle = (exchange.frames[0][0] + exchange.frames[-1][0]) / 2
+    return -(time.time() + middle) % 1.0
+
+
+@stream("chat/stream-clock/created", "Keep created the same while time goes on", "CS-01")
+def _created(exchange: Exchange) -> Iterator[Problem]:
+    """CS-01: a time of each chunk's own shows only where a second turns, so that no other check looks at it."""
+    found = {repr(chunk.get("created")) for chunk in chunks(exchange)}
+    if len(found) > 1:
+        yield Problem(expected="one created", actual=", ".join(sorted(found))[:200], pointer="created")

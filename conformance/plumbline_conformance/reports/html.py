@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from html import escape
 from itertools import groupby
 
+import msgspec
+
+from plumbline_conformance.recording import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.text import command_of, place_of
 from plumbline_conformance.reports.timeline import Moment
@@ -52,6 +55,7 @@ def html(report: Report) -> str:
         "address": run.base_url,
         "model": run.model,
         "started": run.started,
+        "asked with": _options(run.options),
         "took": "" if report.seconds is None else f"{report.seconds:g} s",
         "suite": ", ".join(f"{name} {value}" for name, value in run.suite.items()),
     }
@@ -68,6 +72,14 @@ def html(report: Report) -> str:
     for scenario, results in groupby(report.results, lambda result: result.scenario):
         parts += _scenario(report, scenario, list(results))
     return page(title, parts)
+
+
+def _options(options: Options | None) -> str:
+    """What the verdicts depend on beside the server."""
+    if options is None:
+        return ""
+    said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
+    return ", ".join(f"{name} {value:g}" for name, value in said.items() if value is not None)
 
 
 def page(title: str, parts: Iterable[str]) -> str:

@@ -6,10 +6,9 @@ next message begins.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
-__all__ = ["Body", "Head", "Malformed", "Unpacked", "body_of_request", "body_of_response"]
+__all__ = ["Body", "Head", "Malformed", "body_of_request", "body_of_response"]
 
 _LONGEST_LINE = 8192
 
@@ -151,32 +150,3 @@ def _length(head: Head) -> int | None:
     if not (value.isascii() and value.isdigit()):
         raise Malformed(f"no length: {value[:20]!r}")
     return int(value)
-
-
-class Unpacked:
-    """The content of a compressed body, as far as it is wanted."""
-
-    def __init__(self, coding: str | None, limit: int) -> None:
-        coding = (coding or "identity").strip().lower()
-        self.readable = coding in ("identity", "", "gzip", "x-gzip", "deflate")
-        self._inflate = (
-            zlib.decompressobj(zlib.MAX_WBITS | 32) if "gzip" in coding or coding == "deflate" else None
-        )
-        self._left = limit
-        self.cut = False
-
-    def feed(self, data: bytes) -> bytes:
-        """The content of these bytes; a few kilobytes can be gigabytes, so what is over the limit is not unpacked."""
-        if self.cut or not self.readable:
-            return b""
-        if self._inflate is not None:
-            try:
-                data = self._inflate.decompress(data, self._left + 1)
-            except zlib.error:
-                self.readable = False
-                return b""
-        if len(data) > self._left:
-            self.cut = True
-            data = data[: self._left]
-        self._left -= len(data)
-        return data

@@ -14,15 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from plumbline_conformance.packing import Unpacked
 from plumbline_conformance.transcript import Exchange
-from plumbline_conformance.watch.http1 import (
-    Body,
-    Head,
-    Malformed,
-    Unpacked,
-    body_of_request,
-    body_of_response,
-)
+from plumbline_conformance.watch.http1 import Body, Head, Malformed, body_of_request, body_of_response
 
 __all__ = ["Proxy"]
 
@@ -176,7 +170,7 @@ class _Link:
     async def _request(self, head: Head, target: str, exchange: Exchange) -> None:
         body = body_of_request(head)
         self._upstream.write(head.raw([("host", self._proxy.place)], target))
-        kept = _Kept(head, self._proxy.keep)
+        kept = Unpacked(head.get("content-encoding"), self._proxy.keep)
         data, self._early = self._early, b""
         while True:
             payload, rest = body.feed(data) if not body.done else (b"", data)
@@ -207,14 +201,17 @@ class _Link:
         exchange.status = head.status
         exchange.headers = head.headers
         body = body_of_response(head, exchange.method)
-        kept = _Kept(head, self._proxy.keep)
-        await self._stream(body, kept, exchange, began)
+        kept = Unpacked(head.get("content-encoding"), self._proxy.keep)
+        try:
+            await self._stream(body, kept, exchange, began)
+        finally:
+            kept.settle(exchange)
         exchange.error = exchange.error or kept.why
         if not body.done and not body.until_close:
             raise asyncio.IncompleteReadError(b"", None)
         return not (body.until_close or head.has("connection", "close") or head.first[0] == "HTTP/1.0")
 
-    async def _stream(self, body: Body, kept: _Kept, exchange: Exchange, began: float) -> None:
+    async def _stream(self, body: Body, kept: Unpacked, exchange: Exchange, began: float) -> None:
         while not body.done:
             data = await self._back.read(_READ)
             if not data:
@@ -222,9 +219,8 @@ class _Link:
             # The client's bytes first; what is done with the copy delays nobody but the next event.
             self._writer.write(data)
             payload, _ = body.feed(data)
-            content = kept.feed(payload)
-            if content:
-                exchange.frames.append((round(time.monotonic() - began, 6), content))
+            if payload and not kept.ended:
+                kept.keep(exchange, round(time.monotonic() - began, 6), payload)
             await self._writer.drain()
         await self._writer.drain()
 
@@ -247,26 +243,6 @@ class _Link:
         finally:
             for task in copies:
                 task.cancel()
-
-
-class _Kept:
-    """The copy of a body: unpacked, and no longer than may be kept."""
-
-    def __init__(self, head: Head, limit: int) -> None:
-        self._coding = head.get("content-encoding")
-        self._unpacked = Unpacked(self._coding, limit)
-        self._limit = limit
-
-    def feed(self, payload: bytes) -> bytes:
-        """What is kept of these bytes."""
-        return self._unpacked.feed(payload)
-
-    @property
-    def why(self) -> str | None:
-        """Why the copy is not the whole, if it is not."""
-        if self._unpacked.cut:
-            return f"the body is longer than {self._limit} bytes"
-        return None if self._unpacked.readable else f"the body is packed as {self._coding}"
 
 
 async def _unreachable(reader: Reader, writer: Writer, why: str) -> None:
