@@ -34,6 +34,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     why: str = _UNEXPLAINED
     """For people: the issue, the reason, the date by which it should be gone."""
+    rules: list[str] = msgspec.field(default_factory=list)
+    """Which of the check's rules are broken; another one is another violation. Empty where that was never said."""
+
+    def is_true(self, finding: Finding) -> bool:
+        """Whether this is what was found."""
+        return self.verdict == finding.verdict and (not self.rules or set(self.rules) == set(finding.broken))
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,31 +73,31 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     def covers(self, finding: Finding) -> bool:
         """Whether this very violation is listed. A warning that became a failure is another one."""
         entry = self.expected.get(finding.check)
-        return entry is not None and finding.verdict in VIOLATIONS and entry.verdict == finding.verdict
+        return entry is not None and finding.verdict in VIOLATIONS and entry.is_true(finding)
 
     def stale(self, findings: Iterable[Finding]) -> list[str]:
         """Listed checks that pass now, that say something else, or that the suite does not have.
 
         What came to no verdict this time is not stale: nobody knows.
         """
-        settled = {finding.check: finding.verdict for finding in findings}
+        settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
         return sorted(
             name
             for name, entry in self.expected.items()
-            if name not in CHECKS
-            or (settled.get(name) in {"pass", *VIOLATIONS} and settled[name] != entry.verdict)
+            if name not in CHECKS or (name in settled and not entry.is_true(settled[name]))
         )
 
     def updated(self, findings: Sequence[Finding]) -> Baseline:
         """The list with what was seen now: reasons are kept, and so is what was not looked at."""
-        settled = {f.check: f.verdict for f in findings if f.verdict in {"pass", *VIOLATIONS}}
+        settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
         kept = {k: v for k, v in self.expected.items() if k in CHECKS and k not in settled}
         seen = {
             name: Entry(
-                verdict=verdict,
+                verdict=finding.verdict,
                 why=self.expected[name].why if name in self.expected else _UNEXPLAINED,
+                rules=finding.broken,
             )
-            for name, verdict in settled.items()
-            if verdict in VIOLATIONS
+            for name, finding in settled.items()
+            if finding.verdict in VIOLATIONS
         }
         return Baseline(expected=kept | seen)

@@ -6,7 +6,7 @@ problems it sees, and yielding nothing means that its rule held. No check does I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -32,6 +32,8 @@ __all__ = [
     "Scenario",
     "Target",
     "Untestable",
+    "breaking",
+    "broken_rules",
     "capability",
     "check",
     "scenario",
@@ -94,6 +96,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Where: `event 7, choices[0].delta.role`."""
     exchange: int | None = None
     """Which exchange of the scenario, where it has several and the pointer does not say."""
+    rule: str = ""
+    """The rule that was broken: one of the check's. A check of one rule does not have to say it."""
+
+
+def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Problems of a claim that several rules share, said of this one."""
+    for problem in problems:
+        yield msgspec.structs.replace(problem, rule=rule)
+
+
+def broken_rules(problems: Iterable[Problem]) -> list[str]:
+    """The rules that these problems name, each once."""
+    return list(dict.fromkeys(problem.rule for problem in problems if problem.rule))
 
 
 class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
@@ -168,7 +183,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """An imperative sentence, printed as it is."""
     level: Level
     rules: tuple[str, ...]
-    """Ids of the rules that it observes. The first one's level is the check's, unless the check is milder."""
+    """Ids of the rules that it observes, of which each of its problems names one. The first one's level is the
+    check's, unless the check is milder."""
     judge: Judge
     sampled: bool = False
     """Whether another draw of the model may keep the rule that this one broke, so that it is worth further attempts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from plumbline_conformance.transcript import Exchange
 
 __all__ = ["explain"]
 
+_IDS = re.compile(r"(?:(?:, | to | and )?[A-Z]+-\d+)+\.?")
 _MOST_REQUESTS = 6
 _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
 
@@ -35,12 +37,15 @@ def _check(found: Check) -> Iterator[str]:
     yield ""
     for rule in found.rules:
         yield from _rule(rule, full=False)
+    if len(found.rules) > 1:
+        yield "Each of its problems names the one of these rules that it breaks."
     if rules()[found.rules[0]]["level"].removesuffix(" NOT") != found.level:
         yield "The check asks for less than its rule, because servers of good repute disagree on it."
     if found.sampled:
         yield "Another draw of the model may keep the rule: where it is broken, the scenario is asked again."
     said = inspect.getdoc(found.law or found.judge)
-    if said:
+    # The name of a rule alone says nothing that does not stand above.
+    if said and not _IDS.fullmatch(said):
         yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
     yield ""
     yield from _scenario(SCENARIOS[found.id.rsplit("/", 1)[0]])

@@ -57,6 +57,7 @@ UNCHECKED: Mapping[str, str] = {
     "SSE-09": "a lone half of a character breaks the sum of deltas, and U+FFFD may be what the model wrote",
     "SSE-10": "an `error` key in a stream is a failure of every check of that stream",
     "SSE-11": "a MAY whose absence is the rule",
+    "ST-12": "that a stream is resumed is RS-20's, and what a disconnect does takes times that no answer says",
     "ST-06": "it takes conversations, which are a MAY of their own",
     "ST-09": "a MAY that no scenario asks for yet",
     "ST-13": "a MAY that no scenario asks for yet",

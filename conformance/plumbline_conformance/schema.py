@@ -11,6 +11,7 @@ import jsonschema_rs
 
 from plumbline_conformance.case import Problem
 from plumbline_conformance.contract import document
+from plumbline_conformance.members import rule_of
 
 __all__ = ["fits", "violations"]
 
@@ -22,18 +23,28 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
     """The ways in which a value breaks the schema of this name.
 
     A null where the contract has an optional member that is not nullable counts as the member left out: many servers
-    write all members that they know, and every client reads it so.
+    write all members that they know, and every client reads it so. Where several rules speak of the members of a
+    schema, each problem names its own.
     """
     try:
         errors = _errors(name, value)
     except (
         ValueError
     ) as unreadable:  # Lone surrogates, or nesting without end: legal JSON, and no use to anyone.
-        yield Problem(expected=f"a valid {name}", actual=str(unreadable), pointer=where.rstrip(", "))
+        yield Problem(
+            expected=f"a valid {name}",
+            actual=str(unreadable),
+            pointer=where.rstrip(", "),
+            rule=rule_of(name, ()),
+        )
         return
     for error in errors:
         path = ".".join(str(part) for part in error.instance_path)
-        yield Problem(expected=f"a valid {name}", actual=error.message[:300], pointer=f"{where}{path}")
+        # What is missing has no path of its own: the error stands where it should have been.
+        missing = getattr(error.kind, "property", None)
+        rule = rule_of(name, [*error.instance_path, *([missing] if isinstance(missing, str) else [])])
+        shown = error.message[:300]
+        yield Problem(expected=f"a valid {name}", actual=shown, pointer=f"{where}{path}", rule=rule)
 
 
 def _errors(name: str, value: Any) -> list[Any]:

@@ -46,7 +46,7 @@ def replayed(path: Path) -> Report:
         key=lambda transcript: order[transcript.scenario],
     )
     findings = [finding for transcript in seen for finding in judge(transcript) if finding.check in wanted]
-    return report_of(msgspec.structs.replace(found.header, suite=suite()), seen, findings)
+    return report_of(msgspec.structs.replace(found.header, suite=suite()), seen, findings, everything=True)
 
 
 def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, out: Console) -> int:

@@ -21,6 +21,7 @@ from plumbline_conformance.case import (
     Problem,
     Rejected,
     Untestable,
+    broken_rules,
 )
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.crashes import said_once
@@ -51,6 +52,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     crash: bool = False
     """The server failed, so that whatever the rule says could not be seen."""
+
+    @property
+    def broken(self) -> list[str]:
+        """The rules that its problems name, each once."""
+        return broken_rules(self.problems)
 
 
 def judge(transcript: Transcript) -> list[Finding]:
@@ -146,7 +152,7 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     try:
         said = islice(found.judge(noticed(transcript, notice)), _MAX_PROBLEMS)
         # One by one, as they are found: afterwards nobody knows which exchange was being read.
-        problems.extend(notice.placed(problem) for problem in said)
+        problems.extend(_named(found, notice.placed(problem)) for problem in said)
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
@@ -155,10 +161,24 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         return Finding(check=found.id, verdict="untestable", reason=str(reason))
     except Broken as broken:
         verdict: Verdict = "fail" if found.level == "MUST" else "warn"
-        problems = [notice.placed(broken.problem)]
+        # Whatever the rules say of an answer, there was none: it is told of the first of them.
+        crash = msgspec.structs.replace(broken.problem, rule=found.rules[0])
+        problems = [notice.placed(crash)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
         return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
     if not problems:
         return Finding(check=found.id, verdict="pass")
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
+
+
+def _named(found: Check, problem: Problem) -> Problem:
+    """The problem with the rule that it breaks: nobody is accused of breaking all that a check looks at.
+
+    Raises:
+        ValueError: the check does not say which of its rules it means, or names another one.
+    """
+    rule = problem.rule or (found.rules[0] if len(found.rules) == 1 else "")
+    if rule not in found.rules:
+        raise ValueError(f"a problem breaks {rule or 'no rule that is named'}, not one of {found.rules}")
+    return problem if problem.rule else msgspec.structs.replace(problem, rule=rule)

@@ -6,6 +6,7 @@ from mutants_basic import BASICS
 from mutants_chat import CHAT
 from mutants_completions import COMPLETIONS
 from mutants_laws import LAWS
+from mutants_members import MEMBERS
 from mutants_responses import RESPONSES
 from mutants_state import STATE
 from mutations import Mutant
@@ -14,4 +15,4 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS, *STATE]
+MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS, *STATE, *MEMBERS]

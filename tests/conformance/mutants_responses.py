@@ -68,6 +68,10 @@ def one_id(answer: Any) -> None:
     answer["output"][1]["call_id"] = answer["output"][0]["call_id"]
 
 
+def one_item(answer: Any) -> None:
+    answer["output"][1]["id"] = answer["output"][0]["id"]
+
+
 def late(found: list[Event]) -> list[Event]:
     """The arguments end before they begin."""
     kinds = [event[0] for event in found]
@@ -123,6 +127,7 @@ TOOLS: list[Row] = [
     ),
     ("tool", "a call that goes on", item(0, "status", "in_progress"), "completed"),
     ("tools", "one call_id for both", body(one_id, 0), "ids"),
+    ("tools", "one item id for both", body(one_item, 0), "ids"),
     ("tools", "items under each other's place", chunks(crossed), "output-index nesting sums"),
     ("tool-required", "no call", body(put("output", []), 0), "called"),
     ("tool-required", "no streamed call", final("output", []), "stream-called sums"),

@@ -6,6 +6,7 @@ import pytest
 from good_server import transcripts
 from mutants import MUTANTS
 from mutations import Mutation
+from named_rules import NAMED, named
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
@@ -69,6 +70,31 @@ def test_a_problem_names_the_exchange_that_is_broken(
     assert {problem.exchange for problem in problems} <= (broken if len(bad) > 1 else {None})
 
 
+@pytest.mark.parametrize(("scenario", "name", "mutation", "tripped"), MUTANTS, ids=NAMES)
+def test_a_problem_names_the_rule_that_is_broken(
+    scenario: str, name: str, mutation: Mutation, tripped: tuple[str, ...]
+) -> None:
+    """Of the rules of its check it names the one that the server breaks, and none that it keeps."""
+    for finding in judge(mutation(transcripts()[scenario])):
+        slug, rules_of_check = finding.check.rsplit("/", 1)[1], CHECKS[finding.check].rules
+        accused = {problem.rule for problem in finding.problems}
+        assert accused <= set(rules_of_check)
+        if slug in tripped and finding.problems and len(rules_of_check) > 1:
+            said = named(scenario, slug, name)
+            assert said[:1] != []
+            assert said[0] in accused
+            assert accused <= set(said)
+
+
+def test_rules_are_named_of_mutants_that_there_are() -> None:
+    used = set()
+    for scenario, name, _, slugs in MUTANTS:
+        surface = scenario.partition("/")[0]
+        used |= {f"{place}/{slug}: {name}" for slug in slugs for place in (scenario, f"{surface}/*")}
+
+    assert set(NAMED) - used == set()
+
+
 def test_every_check_is_tripped_by_some_broken_server() -> None:
     tripped = {f"{scenario}/{slug}" for scenario, _, _, slugs in MUTANTS for slug in slugs}
 
@@ -81,13 +107,12 @@ def test_names_of_mutants_are_unique() -> None:
 
 
 def test_every_must_that_is_checked_is_broken_by_somebody() -> None:
-    """By a server that breaks nothing else that is a MUST in that scenario, but for what follows from it."""
-    broken = {
-        rule
-        for scenario, _, _, slugs in MUTANTS
-        for slug in slugs
-        for rule in CHECKS[f"{scenario}/{slug}"].rules
-    }
+    """By a server whose problems name that very rule."""
+    broken = set()
+    for scenario, name, _, slugs in MUTANTS:
+        for slug in slugs:
+            several = CHECKS[f"{scenario}/{slug}"].rules[1:]
+            broken.add(named(scenario, slug, name)[0] if several else CHECKS[f"{scenario}/{slug}"].rules[0])
     observed = {rule for found in CHECKS.values() for rule in found.rules}
 
     assert {rule for rule in observed if rules()[rule]["level"].startswith("MUST")} <= broken

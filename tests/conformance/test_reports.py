@@ -184,7 +184,7 @@ def test_the_offending_event_is_marked_and_no_other() -> None:
     scenario, _, mutation, _ = next(found for found in MUTANTS if found[3] == ("role-once",))
     page = parsed(html(reported(mutation(transcripts()[scenario]))))
     assert page.bad >= 1
-    assert "chat/stream-text/role-once: expected" in page.text
+    assert "chat/stream-text/role-once, CS-02: expected" in page.text
 
 
 def test_a_page_of_ours_needs_nothing_else() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, SCENARIOS, check, scenario
-from plumbline_conformance.contract import event_schemas, rules
+from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, check, scenario
+from plumbline_conformance.contract import document, event_schemas, rules
+from plumbline_conformance.judge import Finding, judge
+from plumbline_conformance.members import rule_of, rules_of_shape
+from plumbline_conformance.transcript import Transcript
 
 MILDER = {"responses/stream-text/terminator"}
 """Checks that ask for less than their rule, each with the reason beside it in the code."""
@@ -58,3 +63,44 @@ def test_nothing_is_registered_twice() -> None:
 def test_every_event_has_a_schema() -> None:
     """RS-17."""
     assert event_schemas()["response.output_text.delta"] == "ResponseTextDeltaEvent"
+
+
+def _sloppy(rule: str) -> Finding:
+    """What comes of a check of two rules whose problem names this one."""
+
+    def judge_(seen: Transcript) -> Iterator[Problem]:
+        yield Problem(expected="a", actual="b", rule=rule)
+
+    found = msgspec.structs.replace(CHECKS["chat/text/shape"], rules=("CHAT-01", "CHAT-03"), judge=judge_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CHECKS, "chat/text/shape", found)
+        [finding] = [
+            one for one in judge(Transcript(scenario="chat/text", exchanges=[])) if one.check == found.id
+        ]
+    return finding
+
+
+def test_a_problem_of_one_of_several_rules_names_it() -> None:
+    assert _sloppy("CHAT-03").verdict == "fail"
+    assert [problem.rule for problem in _sloppy("CHAT-03").problems] == ["CHAT-03"]
+
+
+@pytest.mark.parametrize("rule", ["", "CHAT-04", "no rule"])
+def test_a_problem_that_names_none_of_them_is_a_fault_of_the_suite(rule: str) -> None:
+    assert _sloppy(rule).verdict == "error"
+
+
+@pytest.mark.parametrize("schema", ["CreateChatCompletionResponse", "Response"])
+def test_whose_sentence_speaks_of_a_member(schema: str) -> None:
+    """Every rule of a shape can be named, and what no sentence speaks of has a rule as well."""
+    members = document()["components"]["schemas"][schema]["properties"]
+    named = {rule_of(schema, [member]) for member in members} | {
+        rule_of(schema, ["choices", 0, "message", "role"])
+    }
+    named |= {rule_of(schema, ["choices", 3, "finish_reason"])}
+
+    assert named == set(rules_of_shape(schema))
+    assert (
+        rule_of(schema, []) == rule_of(schema, ["what", "nobody", 1, "knows"]) == rules_of_shape(schema)[-1]
+    )
+    assert rule_of("ErrorResponse", ["error"]) == ""

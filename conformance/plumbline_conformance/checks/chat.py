@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.checks.asked import asked, count_asked, limit_asked, top_asked
-from plumbline_conformance.checks.chat_laws import shape
+from plumbline_conformance.checks.chat_laws import SHAPE, shape
 from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
@@ -24,7 +24,7 @@ def chat_text(target: Target) -> Generator[Request, Exchange, None]:
     yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT))
 
 
-whole("chat/text/shape", "Answer as the contract says", "CHAT-01", "CHAT-03", "CHAT-04")(shape)
+whole("chat/text/shape", "Answer as the contract says", *SHAPE)(shape)
 whole("chat/text/content-type", "Send application/json", "HTTP-01")(plain)
 whole("chat/text/request-id", "Carry an x-request-id", "HTTP-03")(request_id)
 

@@ -79,7 +79,7 @@ pair("chat/json-object", "An answer that is any object", _object)
 @both(
     "chat/json-object/object",
     ("Write content that is one JSON object", "SO-02"),
-    ("Stream content that is one JSON object", "SO-09", "SO-02"),
+    ("Stream content that is one JSON object", "SO-02"),
 )
 def _an_object(exchange: Exchange) -> Iterator[Problem]:
     content = _said(exchange)

@@ -12,12 +12,16 @@ from plumbline_conformance.case import Inconclusive, Law, Problem, Request, Targ
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import STREAM, Of, stream, whole
-from plumbline_conformance.checks.reading import choices, chunks, deltas
+from plumbline_conformance.checks.reading import Choice, choices, chunks, deltas
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
+    "CHUNKS",
+    "SHAPE",
+    "UNNAMED",
     "finish_once",
     "one_channel",
     "pair",
@@ -29,8 +33,9 @@ __all__ = [
     "wire",
 ]
 
-SHAPE = ("CHAT-01", "CHAT-03", "CHAT-04", "CHAT-21")
-CHUNKS = ("CS-01", "CS-03", "CS-14", "CS-20")
+SHAPE = rules_of_shape("CreateChatCompletionResponse")
+CHUNKS = rules_of_shape("CreateChatCompletionStreamResponse")
+UNNAMED = ("SSE-05", "SSE-01", "SSE-03")
 Body = Callable[[Target], dict[str, object]]
 
 
@@ -48,7 +53,15 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
 
     @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
-        yield from same(seen, choices, choices)
+        yield from same(seen, choices, choices, _unlike)
+
+
+def _unlike(whole: list[Choice], streamed: list[Choice]) -> str:
+    """CS-05 where the text is another one; CHAT-19 for calls, reasons and the number of choices."""
+    alike = len(whole) == len(streamed) and all(
+        a.content == b.content for a, b in zip(whole, streamed, strict=True)
+    )
+    return "CHAT-19" if alike or len(whole) != len(streamed) else "CS-05"
 
 
 def streamed_laws(slug: str, place: int = STREAM, before: Of | None = None) -> None:
@@ -58,12 +71,12 @@ def streamed_laws(slug: str, place: int = STREAM, before: Of | None = None) -> N
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """CHAT-01, CHAT-03, CHAT-04."""
+    """CHAT-01, CHAT-03, CHAT-04, CHAT-21: by the member that is wrong."""
     yield from valid_body(exchange, "CreateChatCompletionResponse")
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-01, SSE-05, SSE-07."""
+    """SSE-01, SSE-03, SSE-05, SSE-07, HTTP-02."""
     yield from content_type(exchange, "text/event-stream")
     yield from framing(exchange, named=False)
     yield from done_last(exchange)
@@ -90,14 +103,15 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
 
 
 def shapes(exchange: Exchange) -> Iterator[Problem]:
-    """CS-01: every chunk by the contract, one id and one model in all of them."""
+    """CS-01, CS-03, CS-14, CS-20: every chunk by the contract; one id and one model in all of them."""
     found = chunks(exchange)
     for number, chunk in enumerate(found):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
     for key in ("id", "model"):
         values = {repr(chunk.get(key)) for chunk in found}
         if len(values) > 1:
-            yield Problem(expected=f"one {key}", actual=", ".join(sorted(values))[:200], pointer=key)
+            shown = ", ".join(sorted(values))[:200]
+            yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CS-01")
 
 
 def same_role(exchange: Exchange) -> Iterator[Problem]:
@@ -141,7 +155,7 @@ _STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (
     (
         "wire",
         "Frame one JSON object per event, and end with one [DONE]",
-        ("SSE-05", "SSE-01", "SSE-03", "SSE-07", "HTTP-02"),
+        (*UNNAMED, "SSE-07", "HTTP-02"),
         wire,
     ),
     ("chunks", "Send chunks as the contract says, under one id", CHUNKS, shapes),

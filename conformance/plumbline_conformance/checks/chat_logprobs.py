@@ -58,7 +58,7 @@ def _entries(exchange: Exchange) -> list[dict[str, Any]]:
     return found
 
 
-@stream("chat/logprobs-pair/stream-given", "Stream entries for the tokens of the content", "CS-14", "LP-01")
+@stream("chat/logprobs-pair/stream-given", "Stream entries for the tokens of the content", "CS-14")
 def _given(exchange: Exchange) -> Iterator[Problem]:
     if not entries_of_chat(exchange) and choice(exchange).content:
         yield Problem(expected="entries", actual="none", pointer="choices[0].logprobs.content")

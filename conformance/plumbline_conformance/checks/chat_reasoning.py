@@ -103,7 +103,9 @@ def _length(exchange: Exchange) -> Iterator[Problem]:
     ended = ("stop", "tool_calls", "content_filter")
     if tokens > limit or ((found.reason == "length") != (tokens == limit) and found.reason not in ended):
         shown = f"{tokens}, {found.reason}"
-        yield Problem(expected=f"{limit} tokens and `length`", actual=shown, pointer="usage")
+        # Too many tokens, or too few for its `length`; or the limit was met, and the reason is another one.
+        rule = "CHAT-06" if tokens > limit or found.reason == "length" else "CHAT-05"
+        yield Problem(expected=f"{limit} tokens and `length`", actual=shown, pointer="usage", rule=rule)
 
 
 either("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the content", "CS-17")(_apart)
@@ -121,7 +123,7 @@ def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
         yield Request(path="/chat/completions", json={**_thinks(target), "messages": messages})
 
 
-whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", "CHAT-01", 0, 1)
+whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", 0, 1)
 
 
 @check("chat/reasoning-round/taken", "Take the server's own message back, reasoning and all", "CHAT-13")

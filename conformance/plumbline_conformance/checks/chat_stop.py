@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.asked import asked, count_asked, limit_asked, stops_asked
-from plumbline_conformance.checks.chat_laws import streamed_laws
+from plumbline_conformance.checks.chat_laws import SHAPE, streamed_laws
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, stream, whole
@@ -54,7 +54,7 @@ def _stopped(seen: Transcript, place: int) -> tuple[str, Exchange]:
     return word, accepted(at(seen, place))
 
 
-@check("chat/stop/shape", "Answer as the contract says", "CHAT-01")
+@check("chat/stop/shape", "Answer as the contract says", *SHAPE)
 def stop_shape(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1, 3):
         yield from violations("CreateChatCompletionResponse", _stopped(seen, place)[1].json)
@@ -93,7 +93,11 @@ def stop_prefix(seen: Transcript) -> Iterator[Problem]:
 
 @check("chat/stop/stream-prefix", "Stream exactly what stood before the stop string", "CS-15", "CHAT-20")
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
-    yield from _cut_there(seen, 2)
+    yield from _cut_there(seen, STREAMED)
+
+
+STREAMED = 2
+"""The exchange of the scenario that is a stream."""
 
 
 def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
@@ -106,7 +110,10 @@ def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
         return
     if not found.startswith(wanted) and not wanted.startswith(found):
         raise Inconclusive("the same request was answered differently each time")
-    yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content")
+    # A beginning of the stop string that was sent before it was known to be one, or another place to stop at.
+    leaked = place == STREAMED and found != wanted and word.startswith(found[len(wanted) :] or "\0")
+    rule = "CS-15" if leaked else "CHAT-20"
+    yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule)
 
 
 @both(
@@ -143,7 +150,7 @@ def many(target: Target) -> Steps:
     yield Request(path="/chat/completions", json={**body, "n": COUNT, **asked})
 
 
-@check("chat/many/shape", "Answer as the contract says", "CHAT-01", "CHAT-02")
+@check("chat/many/shape", "Answer as the contract says", *SHAPE)
 def many_shape(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1):
         yield from violations("CreateChatCompletionResponse", accepted(at(seen, place)).json)
@@ -218,7 +225,8 @@ def _usage_once(exchange: Exchange) -> Iterator[Problem]:
         raise NotAsked("the usage of every chunk was asked for")
     if places != [len(found) - 1]:
         wanted = f"in chunk {len(found) - 1} alone"
-        yield Problem(expected=wanted, actual=repr(places)[:200], pointer="usage")
+        rule = "CS-08" if places and places[-1] != len(found) - 1 else "CS-06"
+        yield Problem(expected=wanted, actual=repr(places)[:200], pointer="usage", rule=rule)
 
 
 def _usage(answer: Any) -> dict[str, Any]:

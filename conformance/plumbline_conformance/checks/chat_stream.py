@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
+from plumbline_conformance.case import (
+    Inconclusive,
+    NotAsked,
+    Problem,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
 from plumbline_conformance.checks.asked import asked, count_asked
+from plumbline_conformance.checks.chat_laws import CHUNKS, UNNAMED
 from plumbline_conformance.checks.common import accepted, done_last, streaming, tidy, unnamed, usage_adds_up
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
@@ -15,6 +25,8 @@ from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
+Said = tuple[Any, ...]
+"""The text, and the reasons of its end."""
 
 
 @scenario("chat/stream-text", "The same request in one piece and streamed", core=True)
@@ -23,13 +35,13 @@ def stream_text(target: Target) -> Steps:
     yield from whole_and_streamed("/chat/completions", body, _whole, _streamed)
 
 
-def _whole(exchange: Exchange) -> object:
+def _whole(exchange: Exchange) -> Said:
     """What a stream has to say as well: text and the reason of its end."""
     choice = exchange.json["choices"][0]
     return choice["message"].get("content") or "", choice["finish_reason"]
 
 
-def _streamed(exchange: Exchange) -> object:
+def _streamed(exchange: Exchange) -> Said:
     choices = [choice for _, choice in _choices(exchange)]
     reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason") is not None]
     return "".join(choice["delta"].get("content") or "" for choice in choices), *reasons
@@ -46,14 +58,12 @@ def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
 
 
 stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
-stream("chat/stream-text/framing", "Frame one JSON object per event, without names", "SSE-01", "SSE-05")(
-    unnamed
-)
+stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(unnamed)
 stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(tidy)
 stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
 
 
-@stream("chat/stream-text/shape", "Send chunks as the contract says", "CS-01", "CS-03")
+@stream("chat/stream-text/shape", "Send chunks as the contract says", *CHUNKS)
 def _shapes(exchange: Exchange) -> Iterator[Problem]:
     for number, chunk in enumerate(_chunks(exchange)):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
@@ -106,11 +116,16 @@ def _no_usage(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
 
 
+def _unlike(whole: Said, streamed: Said) -> str:
+    """CS-05 where the text is another one, CHAT-19 where it ends for another reason."""
+    return "CHAT-19" if whole[0] == streamed[0] else "CS-05"
+
+
 @check(
     "chat/stream-text/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05"
 )
 def stream_text_same(seen: Transcript) -> Iterator[Problem]:
-    yield from same(seen, _whole, _streamed)
+    yield from same(seen, _whole, _streamed, _unlike)
 
 
 @scenario("chat/stream-choices", "Two choices, streamed")
@@ -118,7 +133,7 @@ def stream_choices(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
 
 
-stream("chat/stream-choices/shape", "Send chunks as the contract says", "CS-01", "CS-03", place=0)(_shapes)
+stream("chat/stream-choices/shape", "Send chunks as the contract says", *CHUNKS, place=0)(_shapes)
 stream(
     "chat/stream-choices/finish-once",
     "Finish each choice exactly once, and send nothing of it after that",
@@ -146,7 +161,7 @@ def stream_usage(target: Target) -> Steps:
     )
 
 
-stream("chat/stream-usage/shape", "Send chunks as the contract says", "CS-01", "CS-03", place=0)(_shapes)
+stream("chat/stream-usage/shape", "Send chunks as the contract says", *CHUNKS, place=0)(_shapes)
 
 
 @stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08", place=0)
@@ -155,11 +170,17 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
     if not chunks:
         raise Inconclusive("no chunks")
     final = chunks[-1]
+    if final.get("usage") is None and any(chunk.get("usage") is not None for chunk in chunks):
+        yield Problem(expected="the usage", actual="none", pointer="last chunk", rule="CS-08")
+        return
     if final.get("choices") != []:
-        yield Problem(expected="choices []", actual=repr(final.get("choices"))[:80], pointer="last chunk")
-    yield from usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+        shown = repr(final.get("choices"))[:80]
+        yield Problem(expected="choices []", actual=shown, pointer="last chunk", rule="CS-06")
+    added = usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+    yield from breaking("CS-06", added)
     if asked(exchange).get("stream_options", {}).get("continuous_usage_stats"):
         return  # An extension: every chunk was to have it.
     for number, chunk in enumerate(chunks[:-1]):
         if chunk.get("usage") is not None:
-            yield Problem(expected="usage null", actual="a usage", pointer=f"event {number}, usage")
+            where = f"event {number}, usage"
+            yield Problem(expected="usage null", actual="a usage", pointer=where, rule="CS-06")

@@ -47,7 +47,7 @@ pair("chat/tool", "A tool that may be called", _one, needs=("tools",))
     ("Stream fragments that join to one JSON object", "CS-12"),
 )
 def objects(exchange: Exchange) -> Iterator[Problem]:
-    """TOOL-01, CS-12. The input of a custom tool is any text."""
+    """TOOL-01, CS-12, TOOL-19. The input of a custom tool is any text."""
     for number, call in enumerate(called(exchange)):
         if not call.custom and not isinstance(parsed(call.arguments), dict):
             where = f"tool_calls[{number}].function.arguments"
@@ -188,7 +188,6 @@ stream(
     "chat/tools/arguments",
     "Keep the arguments of several calls apart",
     "CS-12",
-    "TOOL-01",
     before=_several(STREAM),
 )(objects)
 
@@ -235,7 +234,7 @@ _MADE_UP = {
 }
 
 
-whole_shapes("chat/tool-round", "CreateChatCompletionResponse", "CHAT-01", 0, 1, 2)
+whole_shapes("chat/tool-round", "CreateChatCompletionResponse", 0, 1, 2)
 
 
 @check("chat/tool-round/answered", "Take the server's own call back, with its answer", "TOOL-10")
@@ -243,6 +242,6 @@ def round_answered(seen: Transcript) -> Iterator[Problem]:
     yield from taken(seen, 1)
 
 
-@check("chat/tool-round/parts", "Take the answer of a tool as content parts", "TOOL-10", "CHAT-13")
+@check("chat/tool-round/parts", "Take the answer of a tool as content parts", "TOOL-10")
 def round_parts(seen: Transcript) -> Iterator[Problem]:
     yield from taken(seen, 2)

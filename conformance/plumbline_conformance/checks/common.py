@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, check
+from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, breaking, check
+from plumbline_conformance.members import rule_of, rules_of_shape
 from plumbline_conformance.schema import violations
 from plumbline_conformance.sse import BYTE_ORDER_MARK
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -108,7 +109,7 @@ def envelope(exchange: Exchange) -> Iterator[Problem]:
 def valid_body(exchange: Exchange, schema: str, where: str = "") -> Iterator[Problem]:
     """A body by its schema. One that is no JSON, as a stream that nobody asked for, is shown as it came."""
     if exchange.json is None:
-        yield _no_json(exchange, f"a valid {schema}", where)
+        yield from breaking(rule_of(schema, ()), [_no_json(exchange, f"a valid {schema}", where)])
         return
     yield from violations(schema, exchange.json, where)
 
@@ -128,7 +129,8 @@ def content_type(exchange: Exchange, wanted: str) -> Iterator[Problem]:
     """HTTP-01, HTTP-02: media types are compared without parameters and without regard to case."""
     found = exchange.header("content-type") or "none"
     if found.partition(";")[0].strip().lower() != wanted:
-        yield Problem(expected=wanted, actual=found, pointer="headers.content-type")
+        rule = "HTTP-02" if wanted == "text/event-stream" else "HTTP-01"
+        yield Problem(expected=wanted, actual=found, pointer="headers.content-type", rule=rule)
 
 
 def plain(exchange: Exchange) -> Iterator[Problem]:
@@ -153,47 +155,53 @@ def request_id(exchange: Exchange) -> Iterator[Problem]:
 
 
 def tidy(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-02: legal for every reader that follows the standard, and the end of those that split at line feeds."""
+    """SSE-02, SSE-03: legal for readers that follow the standard, and the end of those that split at line feeds."""
     if exchange.body.startswith(BYTE_ORDER_MARK):
-        yield Problem(expected="no byte order mark", actual="one at the start", pointer="body")
+        shown = "one at the start"
+        yield Problem(expected="no byte order mark", actual=shown, pointer="body", rule="SSE-02")
     if b"\r" in exchange.body:
-        yield Problem(expected="line ends of one line feed", actual="carriage returns", pointer="body")
+        wanted = "line ends of one line feed"
+        yield Problem(expected=wanted, actual="carriage returns", pointer="body", rule="SSE-02")
     for index, event in enumerate(exchange.events):
         if "id" in event.fields:
-            yield Problem(expected="no id field", actual="one", pointer=f"event {index}")
+            yield Problem(expected="no id field", actual="one", pointer=f"event {index}", rule="SSE-03")
 
 
 def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
     """SSE-01, SSE-03, SSE-04, SSE-05: one JSON object per event, closed by a blank line, nothing clients choke on."""
     if not exchange.events:
-        yield Problem(expected="events", actual=repr(exchange.body[:80]), pointer="body")
+        yield Problem(expected="events", actual=repr(exchange.body[:80]), pointer="body", rule="SSE-01")
     for index, event in enumerate(exchange.events):
         where = f"event {index}"
         if event.data is None and event.name is not None:
-            yield Problem(expected="data in every event", actual="a block without data", pointer=where)
+            shown = "a block without data"
+            yield Problem(expected="data in every event", actual=shown, pointer=where, rule="SSE-03")
         if event.data not in (None, "[DONE]") and not isinstance(event.json, dict):
-            yield Problem(expected="one JSON object", actual=repr(event.data)[:80], pointer=where)
+            shown = repr(event.data)[:80]
+            yield Problem(expected="one JSON object", actual=shown, pointer=where, rule="SSE-01")
         if "retry" in event.fields:
-            yield Problem(expected="no retry field", actual="one", pointer=where)
+            yield Problem(expected="no retry field", actual="one", pointer=where, rule="SSE-03")
         if not event.closed:
-            yield Problem(
-                expected="a blank line after the event", actual="the end of the body", pointer=where
-            )
+            wanted = "a blank line after the event"
+            yield Problem(expected=wanted, actual="the end of the body", pointer=where, rule="SSE-01")
         if not named and event.name is not None:
-            yield Problem(expected="no event name", actual=repr(event.name), pointer=where)
+            shown = repr(event.name)
+            yield Problem(expected="no event name", actual=shown, pointer=where, rule="SSE-05")
         kind = event.json.get("type") if isinstance(event.json, dict) else event.name
         if named and event.data != "[DONE]" and event.name != kind:
-            yield Problem(expected=f"event: {kind}", actual=f"event: {event.name}", pointer=where)
+            shown = f"event: {event.name}"
+            yield Problem(expected=f"event: {kind}", actual=shown, pointer=where, rule="SSE-04")
 
 
 def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]:
-    """SSE-05, SSE-06, SSE-07: exactly one `[DONE]`, and it is the last event."""
+    """SSE-05, SSE-07: exactly one `[DONE]`, and it is the last event."""
     places = [index for index, event in enumerate(exchange.events) if event.data == "[DONE]"]
     if places != [len(exchange.events) - 1] and (places or required):
         yield Problem(
             expected="one [DONE], as the last event",
             actual=f"{len(places)} of them, at {places[:5]} of {len(exchange.events)} events",
             pointer="events",
+            rule="SSE-07" if places else "SSE-05",
         )
 
 
@@ -228,10 +236,10 @@ def taken(seen: Transcript, index: int) -> Iterator[Problem]:
     accepted(found)
 
 
-def whole_shapes(slug: str, schema: str, rule: str, *places: int) -> None:
-    """Register the check of the shape of several whole answers of a scenario."""
+def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = ()) -> None:
+    """Register the check of the shape of several whole answers of a scenario; `rules` where one speaks of all of it."""
 
-    @check(f"{slug}/shape", "Answer as the contract says", rule)
+    @check(f"{slug}/shape", "Answer as the contract says", *(rules or rules_of_shape(schema)))
     def shape(seen: Transcript) -> Iterator[Problem]:
         for place in places:
             yield from valid_body(accepted(at(seen, place)), schema, f"answer {place}, ")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, breaking, scenario
 from plumbline_conformance.checks.asked import asked, count_asked
+from plumbline_conformance.checks.chat_laws import UNNAMED
 from plumbline_conformance.checks.common import done_last, unnamed, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.schema import violations
@@ -45,7 +46,7 @@ def _prompts(exchange: Exchange) -> list[Any]:
     return prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
 
 
-@whole("completions/text/usage", "Count tokens so that the total is the sum", "CMP-09", "CHAT-08")
+@whole("completions/text/usage", "Count tokens so that the total is the sum", "CHAT-08")
 def _usage(exchange: Exchange) -> Iterator[Problem]:
     answer = exchange.json
     yield from usage_adds_up(answer.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
@@ -59,21 +60,23 @@ def completions_stream(target: Target) -> Steps:
 stream(
     "completions/stream/framing",
     "Frame one JSON object per event, without names",
-    "SSE-05",
-    "SSE-01",
+    *UNNAMED,
     place=0,
 )(unnamed)
 stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07", place=0)(done_last)
 
 
-@stream("completions/stream/shape", "Send chunks as the contract says, with one id", "CMP-08", place=0)
+@stream(
+    "completions/stream/shape", "Send chunks as the contract says, with one id", "CMP-08", "CMP-01", place=0
+)
 def _chunks(exchange: Exchange) -> Iterator[Problem]:
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
-        yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+        found = violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+        yield from breaking("CMP-01", found)
     ids = {repr(chunk.get("id")) for chunk in chunks}
     if len(ids) > 1:
-        yield Problem(expected="one id", actual=", ".join(sorted(ids)), pointer="id")
+        yield Problem(expected="one id", actual=", ".join(sorted(ids)), pointer="id", rule="CMP-08")
 
 
 @scenario("completions/echo", "Two prompts that are to be repeated, with logprobs", needs=("completions",))
@@ -93,8 +96,11 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
         if isinstance(prompt, list | int):
             raise NotAsked("token ids have no text that a client knows")
         if prompt is None or prompt not in choice["text"]:
-            where = f"choice {choice['index']}"
-            yield Problem(expected=f"a text with {prompt!r}", actual=repr(choice["text"]), pointer=where)
+            where, wanted = f"choice {choice['index']}", f"a text with {prompt!r}"
+            # The prompt of another place is an index that is wrong; none at all is no echo.
+            other = prompt is None or any(str(one) in choice["text"] for one in prompts)
+            rule = "CMP-02" if other else "CMP-04"
+            yield Problem(expected=wanted, actual=repr(choice["text"]), pointer=where, rule=rule)
 
 
 @whole(
@@ -110,15 +116,18 @@ def _lists(exchange: Exchange) -> Iterator[Problem]:
         logprobs = choice["logprobs"]
         where = f"choice {choice['index']}, logprobs"
         if logprobs is None:
-            yield Problem(expected="logprobs", actual="null", pointer=where)
+            yield Problem(expected="logprobs", actual="null", pointer=where, rule="CMP-05")
             continue
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         lengths = {len(logprobs.get(name) or []) for name in names}
         if len(lengths) != 1:
-            yield Problem(expected="lists of one length", actual=repr(sorted(lengths)), pointer=where)
+            shown = repr(sorted(lengths))
+            yield Problem(expected="lists of one length", actual=shown, pointer=where, rule="CMP-05")
         joined = "".join(logprobs.get("tokens") or [])
         if "\ufffd" in joined or "bytes:" in joined:
             raise Inconclusive("tokens that are parts of characters have no text of their own")
         # Tokens that begin or end the text (the start of the sequence, its end) have an entry and no text.
         if choice["text"] not in joined:
-            yield Problem(expected=repr(choice["text"]), actual=repr(joined), pointer=where)
+            # The tokens of the answer alone, or not even these.
+            rule = "CMP-04" if joined and choice["text"].endswith(joined) else "CMP-05"
+            yield Problem(expected=repr(choice["text"]), actual=repr(joined), pointer=where, rule=rule)

@@ -7,6 +7,7 @@ from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.asked import asked
+from plumbline_conformance.checks.chat_laws import UNNAMED
 from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
 from plumbline_conformance.checks.forms import stream, whole
@@ -43,7 +44,7 @@ def logprobs(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, prompt=[1, 2, 3]))
 
 
-shapes_of("completions/logprobs", "CreateCompletionResponse", "CMP-01", 0, 2)
+shapes_of("completions/logprobs", "CreateCompletionResponse", 0, 2, rules=("CMP-01",))
 
 
 def _lists(choice: dict[str, Any]) -> dict[str, list[Any]]:
@@ -78,7 +79,7 @@ def _offsets(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="offsets within the text", actual=repr(offsets), pointer="text_offset")
 
 
-@whole("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05", "LP-04")
+@whole("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05")
 def _sampled(exchange: Exchange) -> Iterator[Problem]:
     lists = _lists(_first(exchange))
     rows = zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=False)
@@ -94,7 +95,7 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=repr(token), actual=repr(list(top))[:200], pointer=where)
 
 
-@whole("completions/logprobs/join", "Give tokens that join to the text", "CMP-05", "LP-03")
+@whole("completions/logprobs/join", "Give tokens that join to the text", "CMP-05")
 def _join(exchange: Exchange) -> Iterator[Problem]:
     choice = _first(exchange)
     joined = "".join(map(str, _lists(choice)["tokens"]))
@@ -123,7 +124,7 @@ def _text(chunks: list[dict[str, Any]]) -> str:
 @stream(
     "completions/logprobs/stream-wire",
     "Frame one JSON object per event, and end with one [DONE]",
-    "SSE-05",
+    *UNNAMED,
     "SSE-07",
 )
 def _wire(exchange: Exchange) -> Iterator[Problem]:
@@ -131,15 +132,13 @@ def _wire(exchange: Exchange) -> Iterator[Problem]:
     yield from done_last(exchange)
 
 
-@stream("completions/logprobs/stream-shape", "Send chunks as the contract says", "CMP-08")
+@stream("completions/logprobs/stream-shape", "Send chunks as the contract says", "CMP-01")
 def _stream_shape(exchange: Exchange) -> Iterator[Problem]:
     for number, chunk in enumerate(_streamed(exchange)):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
 
 
-@check(
-    "completions/logprobs/stream-tokens", "Stream the tokens that the whole answer has", "CMP-08", "CMP-05"
-)
+@check("completions/logprobs/stream-tokens", "Stream the tokens that the whole answer has", "CMP-05")
 def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
     whole = _first(at(seen, 0))
     chunks = _streamed(at(seen, 1))
@@ -163,7 +162,7 @@ def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="offsets that never go back", actual=repr(found)[:200], pointer="text_offset")
 
 
-@check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09", "CMP-02")
+@check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09")
 def logprobs_ids(seen: Transcript) -> Iterator[Problem]:
     count = counted(at(seen, 2), "prompt_tokens")
     if count != 3:
@@ -190,7 +189,7 @@ def _stop_of(exchange: Exchange) -> str:
     return text[3:5] if isinstance(text, str) and "\ufffd" not in text and len(text) > 5 else ""
 
 
-shapes_of("completions/stop", "CreateCompletionResponse", "CMP-01", 0)
+shapes_of("completions/stop", "CreateCompletionResponse", 0, rules=("CMP-01",))
 
 
 def _said(seen: Transcript) -> tuple[str, str, str]:
@@ -211,21 +210,19 @@ def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
     yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=place)
 
 
-@check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20", "CMP-09")
+@check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
     yield from _cut(_first(at(seen, 1)).get("text"), seen, 1)
 
 
-@check(
-    "completions/stop/stream-prefix", "Stream exactly what stood before the stop string", "CHAT-20", "CMP-09"
-)
+@check("completions/stop/stream-prefix", "Stream exactly what stood before the stop string", "CHAT-20")
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
     yield from _cut(_text(_streamed(at(seen, 2))), seen, 2)
 
 
-@check("completions/stop/stream-shape", "Send chunks as the contract says", "CMP-08")
+@check("completions/stop/stream-shape", "Send chunks as the contract says", "CMP-01")
 def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
     for number, chunk in enumerate(_streamed(at(seen, 2))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Inconclusive, Problem, Request, Target, breaking, check, scenario
 from plumbline_conformance.checks.common import (
     BUSY,
     accepted,
@@ -75,11 +75,15 @@ def hostile(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target))
 
 
-@check("errors/hostile/refused", "Refuse each of them with 400", "HTTP-07", "ERR-08")
+_HOSTILE = ("HTTP-07", "ERR-08", "ERR-08", "ERR-08", "HTTP-07", "HTTP-07", "ERR-08", "ERR-07")
+"""What each of them breaks: no JSON, JSON that is no object, a member of a wrong type, a number beyond its bound."""
+
+
+@check("errors/hostile/refused", "Refuse each of them with 400", "HTTP-07", "ERR-07", "ERR-08")
 def hostile_refused(seen: Transcript) -> Iterator[Problem]:
     at(seen, 8)
-    for exchange in seen.exchanges[:8]:
-        yield from refused(exchange, 400, 413, 422)
+    for place, exchange in enumerate(seen.exchanges[:8]):
+        yield from breaking(_HOSTILE[place], refused(exchange, 400, 413, 422))
 
 
 @check("errors/hostile/envelope", "Write the error object with all its keys", "ERR-01")

@@ -21,6 +21,10 @@ TEXTS = {
 """Streams of fragments, and the member of the event that ends each that has all of them."""
 
 
+Said = tuple[str, str]
+"""A rule, and what it wants."""
+
+
 class Items:
     """The items of a stream that are open."""
 
@@ -34,12 +38,15 @@ class Items:
         for number, event in enumerate(events):
             said = self.meet(event)
             if said is not None:
-                yield Problem(expected=said, actual="not so", pointer=f"event {number}, {event['type']}")
+                rule, wanted = said
+                where = f"event {number}, {event['type']}"
+                yield Problem(expected=wanted, actual="not so", pointer=where, rule=rule)
         if self.open and any(event.get("type") == "response.completed" for event in events):
-            yield Problem(expected="every item done", actual=f"{len(self.open)} open", pointer="the end")
+            shown = f"{len(self.open)} open"
+            yield Problem(expected="every item done", actual=shown, pointer="the end", rule="RS-05")
 
-    def meet(self, event: dict[str, Any]) -> str | None:
-        """Take an event; return what should have been, if it comes at the wrong time."""
+    def meet(self, event: dict[str, Any]) -> Said | None:
+        """Take an event; return the rule and what should have been, if it comes at the wrong time."""
         kind = event.get("type")
         place = event.get("output_index")
         if not isinstance(kind, str) or not isinstance(place, int):
@@ -49,30 +56,31 @@ class Items:
             next_one = place == len(self._met)
             self._met.add(place)
             self.open[place] = (event["item"].get("id"), None, 0)
-            return None if new and next_one else f"output_index {len(self._met) - 1}, used once"
+            return None if new and next_one else ("RS-06", f"output_index {len(self._met) - 1}, used once")
         if place not in self.open:
-            return f"item {place} to be open"
+            return "RS-07", f"item {place} to be open"
         name, part, _ = self.open[place]
         if kind == "response.output_item.done":
             del self.open[place]
-            return (
-                None if part is None and event["item"].get("id") == name else f"{name} without an open part"
-            )
+            if part is not None:
+                return "RS-08", f"{name} without an open part"
+            return None if event["item"].get("id") == name else ("RS-05", f"the item {name}")
         if event.get("item_id", name) != name:
-            return f"item_id {name}"
+            return "RS-07", f"item_id {name}"
         return self._meet_part(event, kind, place)
 
-    def _meet_part(self, event: dict[str, Any], kind: str, place: int) -> str | None:
+    def _meet_part(self, event: dict[str, Any], kind: str, place: int) -> Said | None:
         name, part, count = self.open[place]
         summary = kind.startswith("response.reasoning_summary")
         index = event.get("summary_index" if summary else "content_index")
         if kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
             self.open[place] = (name, index, count + 1)
-            return None if part is None and index == count else f"part {count} of {name}, and no other open"
+            wanted = f"part {count} of {name}, and no other open"
+            return None if part is None and index == count else ("RS-08", wanted)
         if kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
             self.open[place] = (name, None, count)
         if index is not None and index != part:
-            return f"part {index} of {name} to be open"
+            return "RS-08", f"part {index} of {name} to be open"
         return None
 
 
@@ -96,18 +104,21 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
             texts[place] = texts.get(place, "") + event["delta"]
         elif stem in TEXTS and verb == "done" and event.get(TEXTS[stem]) != texts.get(place, ""):
             shown = repr(event.get(TEXTS[stem]))[:200]
-            yield Problem(expected=repr(texts.get(place, ""))[:200], actual=shown, pointer=f"event {number}")
+            wanted = repr(texts.get(place, ""))[:200]
+            yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", rule="RS-09")
         elif kind == "response.output_item.done":
             done[event["output_index"]] = event["item"]
     for (item, part, stem), text in texts.items():
         found = _text_of(done.get(item), part, stem)
         if found != text:
             where = f"item {item}, part {part}"
-            yield Problem(expected=repr(text)[:200], actual=repr(found)[:200], pointer=where)
+            shown = repr(found)[:200]
+            yield Problem(expected=repr(text)[:200], actual=shown, pointer=where, rule="RS-09")
     output = terminal(events)["output"]
     if without_nulls(output) != without_nulls([item for _, item in sorted(done.items())]):
         shown = repr(output)[:200]
-        yield Problem(expected="the items that were done", actual=shown, pointer="response.output")
+        wanted = "the items that were done"
+        yield Problem(expected=wanted, actual=shown, pointer="response.output", rule="RS-14")
 
 
 def _text_of(item: Any, part: Any, stem: str) -> Any:

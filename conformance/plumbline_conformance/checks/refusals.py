@@ -7,7 +7,7 @@ form, with the name of the field, without a trace of the server's inside.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
@@ -38,11 +38,25 @@ def refusals(
     path: str,
     base: Base,
     rows: list[Row],
-    *rules: str,
+    rule: str,
     needs: tuple[str, ...] = (),
     named: bool = True,
+    own: Mapping[str, str] | None = None,
 ) -> None:
-    """Register a group of wrong requests; `named` if there is one field to blame in each."""
+    """Register a group of wrong requests.
+
+    Args:
+        slug: the id of their scenario.
+        title: what they are.
+        path: where they are sent.
+        base: the request that each of them spoils.
+        rows: what is spoilt.
+        rule: what whoever serves them breaks.
+        needs: capabilities.
+        named: whether there is one field to blame in each.
+        own: the rules of fields that have one of their own.
+    """
+    rules = {rule: None, **dict.fromkeys((own or {}).values())}
 
     def steps(target: Target) -> Steps:
         for _, fields in rows:
@@ -53,8 +67,9 @@ def refusals(
     @check(f"{slug}/refused", "Refuse each of them with 400 or 422", *rules)
     def each(seen: Transcript) -> Iterator[Problem]:
         for (field, _), exchange in zip(rows, seen.exchanges, strict=False):
+            broken = (own or {}).get(field, rule)
             for problem in refused(exchange, 400, 422):
-                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field)
+                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field, rule=broken)
 
     @check(f"{slug}/envelope", "Write the error object with all its keys", "ERR-01")
     def form(seen: Transcript) -> Iterator[Problem]:
@@ -191,8 +206,8 @@ refusals(
         ("metadata", {"metadata": {"key": "x" * 513}}),
     ],
     "ERR-07",
-    "R-16",
     needs=("responses",),
+    own={"metadata": "R-16"},
 )
 refusals(
     "errors/responses-limit",
@@ -267,7 +282,6 @@ refusals(
         ("messages", {"messages": [*CALLED, *user("And?")]}),
     ],
     "CHAT-14",
-    "TOOL-12",
     needs=("tools",),
 )
 ORPHAN = {"type": "function_call_output", "call_id": "call_2", "output": "x"}

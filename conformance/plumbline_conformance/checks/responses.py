@@ -6,11 +6,15 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.case import Problem, Request, Target, check, scenario
+from plumbline_conformance.case import Problem, Request, Target, breaking, check, scenario
 from plumbline_conformance.checks.common import done_last, framing, streaming, tidy
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.items import terminal
 from plumbline_conformance.checks.responses_laws import (
+    NAMED,
+    NESTING,
+    SHAPE,
+    SUMS,
     event_shapes,
     event_types,
     events,
@@ -49,12 +53,12 @@ def _streamed(exchange: Exchange) -> object:
     return _texts(terminal(events(exchange)))
 
 
-whole("responses/stream-text/shape", "Answer with the whole response object", "R-01", "R-11")(shape)
+whole("responses/stream-text/shape", "Answer with the whole response object", *SHAPE)(shape)
 whole("responses/stream-text/usage", "Count tokens so that the total is the sum", "R-10")(usage)
 stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
 
 
-@stream("responses/stream-text/framing", "Name every event after its type", "SSE-04", "SSE-01")
+@stream("responses/stream-text/framing", "Name every event after its type", *NAMED)
 def _framing(exchange: Exchange) -> Iterator[Problem]:
     yield from framing(exchange, named=True)
 
@@ -70,7 +74,11 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
 
 
 # Open Responses asks for it, OpenAI's own service does not send it.
-stream("responses/stream-text/terminator", "End with [DONE]", "SSE-06", milder=True)(done_last)
+@stream("responses/stream-text/terminator", "End with [DONE]", "SSE-06", milder=True)
+def _terminated(exchange: Exchange) -> Iterator[Problem]:
+    yield from breaking("SSE-06", done_last(exchange))
+
+
 stream("responses/stream-text/event-shapes", "Send events as the contract says", "RS-21")(event_shapes)
 stream("responses/stream-text/event-types", "Send no events but those of the contract", "RS-17")(event_types)
 
@@ -97,15 +105,12 @@ def _sequence(exchange: Exchange) -> Iterator[Problem]:
 stream(
     "responses/stream-text/nesting",
     "Open, fill and close items and parts in order",
-    "RS-07",
-    "RS-05",
-    "RS-08",
+    *NESTING,
 )(nesting)
 stream(
     "responses/stream-text/sums",
     "Let deltas sum to done, done to the item, items to the response",
-    "RS-09",
-    "RS-14",
+    *SUMS,
 )(summed)
 
 

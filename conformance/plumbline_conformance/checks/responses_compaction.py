@@ -54,12 +54,12 @@ def compact_usage(seen: Transcript) -> Iterator[Problem]:
     yield from usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")
 
 
-@check("responses/compact/no-model", "Refuse to compact without a model", "ERR-02", "ST-15")
+@check("responses/compact/no-model", "Refuse to compact without a model", "ERR-02")
 def compact_no_model(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     yield from refused(at(seen, 1), 400, 422)
 
 
-@check("responses/compact/taken", "Take the compacted items back as input", "R-13", "ST-15")
+@check("responses/compact/taken", "Take the compacted items back as input", "R-13")
 def compact_taken(seen: Transcript) -> Iterator[Problem]:
     yield from taken(seen, 2)

@@ -37,7 +37,7 @@ def _count(seen: Transcript, place: int, key: str = "input_tokens") -> int:
     return counted(at(seen, place), key)
 
 
-whole_shapes("responses/inputs", "Response", "R-01", 0, 1, 2)
+whole_shapes("responses/inputs", "Response", 0, 1, 2)
 
 
 @check("responses/inputs/text", "Read a text as one message of the user", "R-12")
@@ -72,7 +72,7 @@ def count(target: Target) -> Steps:
     yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi there"})
 
 
-whole_shapes("responses/count", "Response", "R-01", 0)
+whole_shapes("responses/count", "Response", 0)
 
 
 @check("responses/count/object", "Answer with the object `response.input_tokens`", "ST-14")

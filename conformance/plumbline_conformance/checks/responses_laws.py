@@ -20,11 +20,18 @@ from plumbline_conformance.checks.items import Items, sums, terminal, without_nu
 from plumbline_conformance.checks.reading import is_stream
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.contract import event_schemas
+from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
+    "LIFE",
+    "NAMED",
     "NEEDS",
+    "NESTING",
+    "SHAPE",
+    "SNAPSHOTS",
+    "SUMS",
     "asking",
     "event_shapes",
     "event_types",
@@ -48,6 +55,13 @@ __all__ = [
 NEEDS = ("responses",)
 Body = Callable[[Target], dict[str, object]]
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+SHAPE = rules_of_shape("Response")
+NAMED = ("SSE-04", "SSE-01", "SSE-03")
+LIFE = ("RS-01", "RS-02")
+NESTING = ("RS-07", "RS-05", "RS-06", "RS-08")
+SUMS = ("RS-09", "RS-14")
+SNAPSHOTS = ("RS-03", "RS-04", "R-05", "RS-14")
+"""The rules of each claim about a stream."""
 VOLATILE = {"id", "call_id", "status", "encrypted_content"}
 
 
@@ -76,7 +90,7 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """R-01, R-11."""
+    """R-01, R-03, R-11, R-21: by the member that is wrong."""
     yield from valid_body(exchange, "Response")
 
 
@@ -91,7 +105,7 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-01, SSE-04, SSE-07."""
+    """SSE-01, SSE-03, SSE-04, SSE-07, HTTP-02."""
     yield from content_type(exchange, "text/event-stream")
     yield from framing(exchange, named=True)
     yield from done_last(exchange, required=False)
@@ -166,35 +180,43 @@ def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """RS-01, RS-02."""
     kinds = [event.get("type") for event in found]
     if kinds[:1] != ["response.created"]:
-        yield Problem(expected="response.created", actual=repr(kinds[:1]), pointer="event 0")
+        shown = repr(kinds[:1])
+        yield Problem(expected="response.created", actual=shown, pointer="event 0", rule="RS-01")
     ends = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
     if ends != [len(kinds) - 1]:
-        yield Problem(expected="one terminal event, the last", actual=repr(ends), pointer="events")
+        wanted = "one terminal event, the last"
+        yield Problem(expected=wanted, actual=repr(ends), pointer="events", rule="RS-01")
     numbers = [event.get("sequence_number") for event in found]
     counted = [number for number in numbers if isinstance(number, int)]
     if len(counted) != len(numbers) or any(b <= a for a, b in pairwise(counted)):
-        shown = repr(numbers[:20])
-        yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
+        wanted, shown = "strictly increasing integers", repr(numbers[:20])
+        yield Problem(expected=wanted, actual=shown, pointer="sequence_number", rule="RS-02")
 
 
 def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-03, RS-04, R-05: of one response, empty at first and as its event says at the end."""
+    """RS-03, RS-04, RS-14, R-05: of one response, empty at first and as its event says at the end."""
     held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
         values = {repr(snapshot.get(key)) for _, snapshot in held}
         if len(values) > 1:
-            yield Problem(expected=f"one {key}", actual=", ".join(sorted(values))[:200], pointer=key)
+            shown = ", ".join(sorted(values))[:200]
+            yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="RS-03")
     for number, snapshot in held:
         kind = found[number].get("type")
         if kind in ("response.created", "response.in_progress"):
             early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
             wrong = [key for key, wanted in early.items() if snapshot.get(key) != wanted]
             wrong += [] if snapshot.get("status") in ("in_progress", "queued") else ["status"]
+            rule = "RS-04"
         else:
             wrong = [] if kind == f"response.{snapshot.get('status')}" else ["status"]
+            # What the limit cut is incomplete, in its event and in its response; of others RS-14 says the same.
+            rule = (
+                "R-05" if "incomplete" in (snapshot.get("status"), str(kind).partition(".")[2]) else "RS-14"
+            )
         for key in wrong:
-            shown = repr(snapshot.get(key))[:100]
-            yield Problem(expected=f"what {kind} is", actual=shown, pointer=f"event {number}, response.{key}")
+            shown, where = repr(snapshot.get(key))[:100], f"event {number}, response.{key}"
+            yield Problem(expected=f"what {kind} is", actual=shown, pointer=where, rule=rule)
 
 
 event_shapes = _of_events(shapes, "RS-21.")
@@ -202,33 +224,33 @@ event_types = _of_events(known_types, "RS-17.")
 lifecycle = _of_events(life, "RS-01, RS-02.")
 nesting = _of_events(lambda found: Items().judge(found), "RS-05 to RS-08.")
 summed = _of_events(sums, "RS-09, RS-14.")
-steady = _of_events(snapshots, "RS-03, RS-04, R-05.")
+steady = _of_events(snapshots, "RS-03, RS-04, RS-14, R-05.")
 Row = tuple[str, str, tuple[str, ...], Law]
 _WHOLE: tuple[Row, ...] = (
     (
         "shape",
         "Answer with the whole response object",
-        ("R-01", "R-03", "R-08", "R-10", "R-11", "R-21"),
+        SHAPE,
         shape,
     ),
     ("usage", "Count tokens so that the total is the sum", ("R-10",), usage),
 )
 _STREAMED: tuple[Row, ...] = (
-    ("wire", "Name every event after its type", ("SSE-04", "SSE-01", "SSE-07"), wire),
+    ("wire", "Name every event after its type", (*NAMED, "SSE-07", "HTTP-02"), wire),
     ("event-shapes", "Send events as the contract says", ("RS-21",), event_shapes),
     ("event-types", "Send no events but those of the contract", ("RS-17",), event_types),
     (
         "lifecycle",
         "Begin with created, end with one terminal event, count upwards",
-        ("RS-01", "RS-02"),
+        LIFE,
         lifecycle,
     ),
     (
         "nesting",
         "Open, fill and close items and parts in order",
-        ("RS-07", "RS-05", "RS-06", "RS-08"),
+        NESTING,
         nesting,
     ),
-    ("sums", "Let deltas sum to done, done to the item, items to the response", ("RS-09", "RS-14"), summed),
-    ("snapshots", "Say the same of the response in all its snapshots", ("RS-03", "RS-04", "R-05"), steady),
+    ("sums", "Let deltas sum to done, done to the item, items to the response", SUMS, summed),
+    ("snapshots", "Say the same of the response in all its snapshots", SNAPSHOTS, steady),
 )

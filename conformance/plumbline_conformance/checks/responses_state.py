@@ -17,7 +17,7 @@ from plumbline_conformance.checks.common import (
     whole_shapes,
 )
 from plumbline_conformance.checks.items import terminal, without_nulls
-from plumbline_conformance.checks.responses_laws import asking, events
+from plumbline_conformance.checks.responses_laws import SHAPE, asking, events
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -117,7 +117,7 @@ def stored_continued(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=f"status 200, {name!r}", actual=shown, pointer="previous_response_id")
 
 
-@check("responses/stored/context", "Count what came before as part of the input", "ST-04", "R-10")
+@check("responses/stored/context", "Count what came before as part of the input", "ST-04")
 def stored_context(seen: Transcript) -> Iterator[Problem]:
     counts = [counted(at(seen, place), "input_tokens") for place in (0, 3)]
     if counts[1] <= counts[0]:
@@ -147,7 +147,7 @@ def stored_gone(seen: Transcript) -> Iterator[Problem]:
         yield from refused(at(seen, place), 404)
 
 
-@check("responses/stored/not-continued", "Refuse to continue what was deleted", "ST-02", "ST-05")
+@check("responses/stored/not-continued", "Refuse to continue what was deleted", "ST-02")
 def stored_not_continued(seen: Transcript) -> Iterator[Problem]:
     if accepted(at(seen, 0)) and at(seen, 5).status != 200:
         raise Inconclusive("it was not deleted; another check says so")
@@ -263,7 +263,7 @@ def _counts(seen: Transcript) -> list[int]:
     return [counted(at(seen, place), "input_tokens") for place in range(4)]
 
 
-whole_shapes("responses/branches", "Response", "R-01", 0, 1, 2, 3)
+whole_shapes("responses/branches", "Response", 0, 1, 2, 3)
 
 
 @check("responses/branches/apart", "Keep the children of one parent apart", "ST-07")
@@ -314,7 +314,7 @@ def unknown_previous(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="previous_response_not_found", actual=repr(code), pointer="error.code")
 
 
-@check("responses/stored/shape", "Give a kept response as the contract says", "R-01")
+@check("responses/stored/shape", "Give a kept response as the contract says", *SHAPE)
 def stored_shape(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1, 3):
         if at(seen, place).status == 200:

@@ -44,7 +44,7 @@ pair("responses/tool", "A function that may be called", _one, needs=NEEDS)
 @both(
     "responses/tool/arguments",
     ("Write arguments as a string that is one JSON object", "TOOL-01"),
-    ("Stream fragments that join to one JSON object", "RS-10", "TOOL-01"),
+    ("Stream fragments that join to one JSON object", "TOOL-01"),
 )
 def _objects(exchange: Exchange) -> Iterator[Problem]:
     for call in _calls(exchange):
@@ -114,7 +114,7 @@ def _added(exchange: Exchange) -> Iterator[Problem]:
                 yield Problem(expected=repr(head)[:200], actual=repr(item)[:200], pointer=where)
 
 
-@stream("responses/tool/done-arguments", "Say the arguments as a whole when they are done", "RS-10", "RS-09")
+@stream("responses/tool/done-arguments", "Say the arguments as a whole when they are done", "RS-10")
 def _done(exchange: Exchange) -> Iterator[Problem]:
     wanted = [call.get("arguments") for call in _calls(exchange)]
     ends = [e for e in events(exchange) if e.get("type") == "response.function_call_arguments.done"]
@@ -123,12 +123,14 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="arguments")
 
 
-@whole("responses/tool/completed", "Call a response with calls completed", "R-02", "R-08")
+@whole("responses/tool/completed", "Call a response with calls completed", "R-02", "R-07")
 def _completed(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     states = [response(exchange).get("status"), *(call.get("status") for call in calls)]
     if any(state not in ("completed", None) for state in states) or states[0] is None:
-        yield Problem(expected="completed", actual=repr(states), pointer="status")
+        # The response's own status, or that of an item which nothing has cut.
+        rule = "R-02" if states[0] != "completed" else "R-07"
+        yield Problem(expected="completed", actual=repr(states), pointer="status", rule=rule)
 
 
 def _two(target: Target) -> dict[str, object]:
@@ -146,7 +148,8 @@ def _own_ids(exchange: Exchange) -> Iterator[Problem]:
     for key in ("id", "call_id"):
         found = [repr(call.get(key)) for call in calls]
         if len(set(found)) != len(found):
-            yield Problem(expected="ids that differ", actual=", ".join(found), pointer=f"output[].{key}")
+            rule, where = "R-08" if key == "id" else "TOOL-09", f"output[].{key}"
+            yield Problem(expected="ids that differ", actual=", ".join(found), pointer=where, rule=rule)
 
 
 @stream("responses/tools/output-index", "Stream items under the places they have in the output", "RS-06")
@@ -279,7 +282,7 @@ def tool_round(target: Target) -> Generator[Request, Exchange, None]:
         yield Request(path="/responses", json={**_one(target), "input": given})
 
 
-whole_shapes("responses/tool-round", "Response", "R-01", 0, 1, 2, 3)
+whole_shapes("responses/tool-round", "Response", 0, 1, 2, 3)
 
 
 @check(

@@ -8,6 +8,7 @@ rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
 
 from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.checks.common import accepted, at
@@ -17,6 +18,7 @@ __all__ = ["same", "whole_and_streamed"]
 
 Reading = Callable[[Exchange], object]
 """What an answer says, in a form that whole and streamed answers share."""
+Said = TypeVar("Said")
 
 
 def whole_and_streamed(
@@ -33,8 +35,20 @@ def whole_and_streamed(
             return  # The checks of shape will say what is wrong.
 
 
-def same(seen: Transcript, of_whole: Reading, of_stream: Reading) -> Iterator[Problem]:
-    """CHAT-19, RS-16."""
+def same(
+    seen: Transcript,
+    of_whole: Callable[[Exchange], Said],
+    of_stream: Callable[[Exchange], Said],
+    rule: Callable[[Said, Said], str] | None = None,
+) -> Iterator[Problem]:
+    """CHAT-19, CS-05, RS-16.
+
+    Args:
+        seen: the transcript of `whole_and_streamed`.
+        of_whole: what the whole answer says.
+        of_stream: what the stream says.
+        rule: which rule two that differ break, where the check has several.
+    """
     at(seen, 1)
     try:
         wholes = [of_whole(accepted(exchange)) for exchange in seen.exchanges[0::2]]
@@ -45,4 +59,6 @@ def same(seen: Transcript, of_whole: Reading, of_stream: Reading) -> Iterator[Pr
         return
     if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
         raise Inconclusive("the same request was answered differently each time")
-    yield Problem(expected=repr(wholes[0])[:400], actual=repr(streams[0])[:400], pointer="the text")
+    broken = rule(wholes[0], streams[0]) if rule is not None else ""
+    shown = repr(streams[0])[:400]
+    yield Problem(expected=repr(wholes[0])[:400], actual=shown, pointer="the text", rule=broken)

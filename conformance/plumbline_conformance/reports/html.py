@@ -14,7 +14,7 @@ import msgspec
 
 from plumbline_conformance.recording import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
-from plumbline_conformance.reports.text import command_of, place_of
+from plumbline_conformance.reports.text import by_rule, command_of, place_of
 from plumbline_conformance.reports.timeline import Moment
 
 __all__ = ["exchange_html", "html", "page", "safe"]
@@ -137,21 +137,21 @@ def _result(report: Report, result: Result) -> str:
         parts.append(f"<p>{safe(result.reason)}</p>")
     if result.expected is not None:
         parts.append(f"<p>Accepted by the baseline: {safe(result.expected)}</p>")
-    for name in result.rules:
+    for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
         rule = report.rules[name]
         parts.append(
             f"<blockquote><b>{safe(rule.id)}</b> {safe(rule.level)}: {safe(rule.sentence)}"
             f" <small>{safe(rule.source)}</small></blockquote>"
         )
-    for problem in result.problems[:10]:
-        place = place_of(problem)
-        where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
-        parts.append(
-            f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
-            f"<dt>actual</dt><dd>{safe(problem.actual)}</dd>{where}</dl>"
-        )
-    if len(result.problems) > 10:
-        parts.append(f"<p>and {len(result.problems) - 10} more of this kind</p>")
+        for problem in problems[:10]:
+            place = place_of(problem)
+            where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
+            parts.append(
+                f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
+                f"<dt>actual</dt><dd>{safe(problem.actual)}</dd>{where}</dl>"
+            )
+        if len(problems) > 10:
+            parts.append(f"<p>and {len(problems) - 10} more of this kind</p>")
     if result.problems:
         parts.append(f"<pre>{safe(command_of(report, result))}</pre>")
     return "".join(parts) + "</details>"
@@ -182,7 +182,8 @@ def _marks(number: int, seen: Evidence, count: int, results: list[Result]) -> di
             if place is not None and number == (
                 problem.exchange if problem.exchange is not None else count - 1
             ):
-                said = f"{result.check}: expected {problem.expected}, actual {problem.actual}"
+                by = f"{result.check}, {problem.rule}" if problem.rule else result.check
+                said = f"{by}: expected {problem.expected}, actual {problem.actual}"
                 marks.setdefault(place, []).append(said)
     numbers = {moment.number for moment in seen.moments}
     return {place: said for place, said in marks.items() if place in numbers}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
-from plumbline_conformance.reports.text import command_of, place_of, printable, requests_of
+from plumbline_conformance.reports.text import by_rule, command_of, place_of, printable, requests_of
 
 __all__ = ["MARKS", "cell", "code", "markdown"]
 
@@ -61,16 +61,16 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
         lines += [f"Accepted by the baseline: {cell(result.expected)}", ""]
     if not result.problems:
         return lines
-    lines += [f"> {name}: {report.rules[name].sentence}\n" for name in result.rules]
-    lines += ["| expected | actual | where |", "|---|---|---|"]
-    lines += [
-        f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(problem))} |"
-        for problem in result.problems[:5]
-    ]
-    if len(result.problems) > 5:
-        lines += ["", f"and {len(result.problems) - 5} more of this kind"]
+    for name, problems in by_rule(result):
+        lines += [f"> {name}: {report.rules[name].sentence}", ""]
+        lines += ["| expected | actual | where |", "|---|---|---|"]
+        lines += [
+            f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(problem))} |"
+            for problem in problems[:5]
+        ]
+        lines += ["", *([f"and {len(problems) - 5} more of this kind", ""] if len(problems) > 5 else [])]
     commands = [printable(evidence.command) for evidence in requests_of(report, result)]
-    return [*lines, "", *_fenced([*commands, printable(command_of(report, result))]), ""]
+    return [*lines, *_fenced([*commands, printable(command_of(report, result))]), ""]
 
 
 def _fenced(lines: Sequence[str]) -> list[str]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from plumbline_conformance.case import broken_rules
 from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
 from plumbline_conformance.reports.model import VERDICTS, Report, Result
+from plumbline_conformance.reports.text import by_rule
 
 __all__ = [
     "EXPLAINED",
@@ -29,8 +31,10 @@ _WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejecte
 EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
 """What has a place of its own below the tables; what came to no verdict gives its reason in a line."""
 
-NOTE = "A check that watches several rules counts for each of them: which one was broken stands where its cell leads."
-"""Without it a red rule could be read as an accusation that nobody makes."""
+NOTE = (
+    "A rule is broken where a problem names it. What another rule's break hid of it came to no verdict and is not held "
+    "against it; what could not be tested at all counts for every rule of its check."
+)
 
 
 class NotComparable(Exception):  # noqa: N818 - it says what the reports are
@@ -57,7 +61,7 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
 
     columns: list[Column]
     rules: list[tuple[str, list[list[Result]]]]
-    """(rule, the results of its checks for each server)."""
+    """(rule, what its checks say of it for each server)."""
     rows: list[tuple[str, list[Result | None]]]
     """(check, what each server got)."""
 
@@ -83,13 +87,24 @@ def matrix_of(columns: Sequence[Column]) -> Matrix:
     rows = [(check, [results.get(check) for results in found]) for check in checks]
     names = sorted({rule for results in found for result in results.values() for rule in result.rules})
     rules = [
-        (rule, [[result for result in results.values() if rule in result.rules] for results in found])
+        (
+            rule,
+            [[_of(rule, result) for result in results.values() if rule in result.rules] for results in found],
+        )
         for rule in sorted(names, key=_natural)
     ]
     # Stable sorts: within a rank the order of the suite stays.
     rows.sort(key=lambda row: _rank([result.verdict if result else None for result in row[1]]))
     rules.sort(key=lambda row: _rank([worst(results) for results in row[1]]))
     return Matrix(columns=list(columns), rules=rules, rows=rows)
+
+
+def _of(rule: str, result: Result) -> Result:
+    """What a check says of one of its rules: nothing, where it is another one that was broken."""
+    if result.verdict not in EXPLAINED or rule in result.told:
+        return result
+    reason = f"{' and '.join(result.told)} of the same check was broken"
+    return msgspec.structs.replace(result, verdict="inconclusive", problems=[], reason=reason)
 
 
 def worst(results: Sequence[Result]) -> str | None:
@@ -129,6 +144,7 @@ def matrix_markdown(matrix: Matrix) -> str:
     lines += ["## Rules", "", NOTE, "", *_rules(matrix), "", "## Checks", "", *_checks(matrix), ""]
     for column in matrix.columns:
         lines += _behind(column)
+    lines += [f"[{anchor(column, '')}]: {column.recording}" for column in matrix.columns if column.recording]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -160,12 +176,15 @@ def _of_rule(column: Column, results: Sequence[Result]) -> str:
         return ""
     first = next(result for result in results if result.verdict == verdict)
     count = sum(result.verdict == verdict for result in results)
-    said = MARKS[verdict]
-    return (
-        f"[{said} {count} of {len(results)}](#{anchor(column, first.check)})"
-        if verdict in EXPLAINED
-        else said
-    )
+    said = f"{MARKS[verdict]} {count} of {len(results)}" if verdict in EXPLAINED else MARKS[verdict]
+    return _linked(column, first, said)
+
+
+def _linked(column: Column, result: Result, said: str) -> str:
+    """What is explained leads to its own place, everything else to the bytes that it was judged by."""
+    if result.verdict in EXPLAINED:
+        return f"[{said}](#{anchor(column, result.check)})"
+    return f"[{said}][{anchor(column, '')}]" if column.recording else said
 
 
 def _checks(matrix: Matrix) -> Iterator[str]:
@@ -186,8 +205,7 @@ def _checks(matrix: Matrix) -> Iterator[str]:
 def _of_check(column: Column, result: Result | None) -> str:
     if result is None:
         return ""
-    mark = MARKS.get(result.verdict, "")
-    return f"[{mark}](#{anchor(column, result.check)})" if result.verdict in EXPLAINED else mark
+    return _linked(column, result, MARKS.get(result.verdict, ""))
 
 
 def _behind(column: Column) -> list[str]:
@@ -202,10 +220,12 @@ def _behind(column: Column) -> list[str]:
         lines += [why, ""] if why else []
         for result in results:
             told = result.reason or "; ".join(
-                f"expected {problem.expected}, actual {problem.actual}" for problem in result.problems[:1]
+                f"expected {problems[0].expected}, actual {problems[0].actual}"
+                for _, problems in by_rule(result)[:1]
             )
             told = told if len(told) <= 300 else told[:300] + " …"
             place = f'<a id="{anchor(column, result.check)}"></a>'
-            lines.append(f"- {place}{MARKS[result.verdict]} {code(result.check)}: {cell(told)}")
+            broken = f" {', '.join(map(cell, broken_rules(result.problems)))}" if result.problems else ""
+            lines.append(f"- {place}{MARKS[result.verdict]} {code(result.check)}{broken}: {cell(told)}")
         lines.append("")
     return lines

@@ -1,20 +1,23 @@
-"""The matrix as one page: every cell that is not green leads to what was sent, what came back and what it means."""
+"""The matrix as one page: every cell leads to what was sent, what came back and what it means."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 
 from plumbline_conformance.reports.html import exchange_html, page, safe
 from plumbline_conformance.reports.matrix import EXPLAINED, NOTE, Column, Matrix, anchor, why_of, worst
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Result, event_of
+from plumbline_conformance.reports.text import by_rule
 from plumbline_conformance.reports.timeline import Moment
 
 __all__ = ["matrix_html"]
 
 _HEAD = 4
 _TAIL = 3
+_BRIEF = 160
 _LONGEST = 300
 """Characters of one event. The page shows enough to see a fault; the recording has every byte."""
 
@@ -81,22 +84,24 @@ def _checks(matrix: Matrix) -> Iterator[str]:
 
 
 def _link(column: Column, result: Result, said: str) -> str:
-    """What passes leads to the server's line, where its recording is; everything else to its own place."""
-    place = anchor(column, "" if result.verdict == "pass" else result.check)
+    """What passes leads to what was sent and what came, everything else to its own place.
+
+    A report that was written as JSON has no exchanges of what is green: then it leads to the server's line.
+    """
+    green = result.scenario if result.scenario in column.report.evidence else ""
+    place = anchor(column, green if result.verdict == "pass" else result.check)
     return f'<a href="#{place}" class="v {safe(result.verdict)}">{safe(said)}</a>'
 
 
 def _behind(column: Column) -> Iterator[str]:
-    found = [result for result in column.report.results if result.verdict != "pass"]
-    if not found:
-        return
     yield f"<h2>{safe(column.title)}</h2>"
-    shown: set[str] = set()
-    for result in found:
-        yield _result(column, result)
-        if result.verdict in EXPLAINED and result.scenario not in shown:
-            shown.add(result.scenario)
-            yield _exchanges(column, result.scenario)
+    for scenario, results in groupby(column.report.results, lambda result: result.scenario):
+        found = list(results)
+        yield from (_result(column, result) for result in found if result.verdict != "pass")
+        if any(result.verdict in EXPLAINED for result in found):
+            yield _exchanges(column, scenario)
+        elif scenario in column.report.evidence:
+            yield _brief(column, scenario)
 
 
 def _result(column: Column, result: Result) -> str:
@@ -107,17 +112,18 @@ def _result(column: Column, result: Result) -> str:
         f"{' ' + safe(why) if why else ''}</p>"
     ]
     if result.verdict in EXPLAINED:
-        for name in result.rules:
+        for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
             rule = column.report.rules[name]
             parts.append(
                 f"<blockquote><b>{safe(rule.id)}</b> {safe(rule.level)}: {safe(rule.sentence)}</blockquote>"
             )
-        for problem in result.problems[:3]:
-            where = f" <code>{safe(problem.pointer)}</code>" if problem.pointer else ""
-            parts.append(
-                f"<dl><dt>expected</dt><dd>{safe(problem.expected[:_LONGEST])}</dd>"
-                f"<dt>actual</dt><dd>{safe(problem.actual[:_LONGEST])}{where}</dd></dl>"
-            )
+            for problem in problems[:3]:
+                where = f" <code>{safe(problem.pointer)}</code>" if problem.pointer else ""
+                parts.append(
+                    f"<dl><dt>expected</dt><dd>{safe(problem.expected[:_LONGEST])}</dd>"
+                    f"<dt>actual</dt><dd>{safe(problem.actual[:_LONGEST])}{where}</dd></dl>"
+                )
+    if result.scenario in column.report.evidence:
         parts.append(f'<p><a href="#{anchor(column, result.scenario)}">what was sent and what came</a></p>')
     return "".join(parts) + "</section>"
 
@@ -133,6 +139,27 @@ def _exchanges(column: Column, scenario: str) -> str:
         f'<details id="{anchor(column, scenario)}"><summary>{len(seen)} exchanges of <code>{safe(scenario)}</code>'
         f"</summary>{shown}</details>"
     )
+
+
+def _brief(column: Column, scenario: str) -> str:
+    """The exchanges of a scenario in which nothing is wrong: what was sent, and how the answer begins."""
+    seen = column.report.evidence[scenario]
+    parts = [
+        f'<details id="{anchor(column, scenario)}"><summary>{len(seen)} exchanges of <code>{safe(scenario)}</code>'
+        "</summary>"
+    ]
+    for found in seen:
+        said = found.error or f"status {found.status}"
+        body = " ".join(moment.text for moment in found.moments[:2])
+        parts.append(
+            f"<p>{safe(found.method)} <code>{safe(found.url)}</code>: {safe(said)}</p>"
+            f"<pre>{safe(_cut(found.request))}</pre><pre>{safe(_cut(body))}</pre>"
+        )
+    return "".join(parts) + "</details>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _BRIEF else text[:_BRIEF] + " …"
 
 
 def _short(evidence: Evidence, marked: set[int]) -> Evidence:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS, Baseline
-from plumbline_conformance.case import CHECKS, SCENARIOS, Problem
+from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, broken_rules
 from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import redacted
 from plumbline_conformance.judge import Finding
@@ -72,6 +72,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Why this violation is accepted, if a baseline lists it."""
 
     @property
+    def told(self) -> list[str]:
+        """The rules that are told of it: those that its problems name, or all of the check where none does."""
+        return broken_rules(self.problems) or self.rules
+
+    @property
     def scenario(self) -> str:
         """The id of its scenario."""
         return self.check.rsplit("/", 1)[0]
@@ -106,7 +111,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: dict[str, str]
     """Titles of the scenarios of the results."""
     evidence: dict[str, list[Evidence]]
-    """By scenario, for what is not green."""
+    """By scenario, for what is not green, or for all of them."""
     stale: list[str] = msgspec.field(default_factory=list)
     """Checks that a baseline lists and that no longer do what it says."""
     seconds: float | None = None
@@ -130,11 +135,15 @@ def report_of(
     baseline: Baseline | None = None,
     seconds: float | None = None,
     secrets: Sequence[str] = (),
+    everything: bool = False,
 ) -> Report:
-    """Make the report of a run. Credentials are covered here, whatever the caller did."""
+    """Make the report of a run. Credentials are covered here, whatever the caller did.
+
+    With `everything` it has the exchanges of scenarios that are green as well.
+    """
     known = baseline or Baseline()
     results = [_result(finding, known) for finding in findings]
-    shown = {result.scenario for result in results if result.verdict != "pass"}
+    shown = {result.scenario for result in results if everything or result.verdict != "pass"}
     marks: dict[str, set[int]] = {}
     for result in results:
         found = [place for problem in result.problems if (place := event_of(problem)) is not None]

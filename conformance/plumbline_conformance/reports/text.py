@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from plumbline_conformance.case import Problem
+from plumbline_conformance.case import Problem, broken_rules
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
-__all__ = ["command_of", "failure_lines", "place_of", "printable", "requests_of"]
+__all__ = ["by_rule", "command_of", "failure_lines", "place_of", "printable", "requests_of"]
 
 _MOST = 3
 
@@ -17,20 +17,31 @@ def failure_lines(report: Report, result: Result) -> list[str]:
     lines = [printable(result.reason)] if result.reason else []
     if result.expected is not None:
         lines.append(f"accepted by the baseline: {printable(result.expected)}")
-    for name in result.rules if result.problems else ():
+    for name, problems in by_rule(result):
         rule = report.rules[name]
         lines.append(f"{rule.id}: {rule.sentence}")
-    for problem in result.problems[:_MOST]:
-        place = place_of(problem)
-        where = f"  ({printable(place)})" if place else ""
-        lines.append(f"expected {printable(problem.expected)}")
-        lines.append(f"actual   {printable(problem.actual)}{where}")
-    if len(result.problems) > _MOST:
-        lines.append(f"and {len(result.problems) - _MOST} more of this kind")
+        for problem in problems[:_MOST]:
+            place = place_of(problem)
+            where = f"  ({printable(place)})" if place else ""
+            lines.append(f"expected {printable(problem.expected)}")
+            lines.append(f"actual   {printable(problem.actual)}{where}")
+        if len(problems) > _MOST:
+            lines.append(f"and {len(problems) - _MOST} more of this kind")
     if result.problems:
         lines += [f"see it   {printable(evidence.command)}" for evidence in requests_of(report, result)]
         lines.append(f"again    {printable(command_of(report, result))}")
     return lines
+
+
+def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
+    """The problems of a result under the rules that they break; all under the first where they name none."""
+    if not result.problems:
+        return []
+    first = result.told[0]
+    return [
+        (name, [problem for problem in result.problems if (problem.rule or first) == name])
+        for name in broken_rules(result.problems) or [first]
+    ]
 
 
 def place_of(problem: Problem) -> str:
