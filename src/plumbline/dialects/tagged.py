@@ -34,8 +34,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         </parameter>
         </function>
 
-    String values are passed on while they are written. Such a value ends at the first `end`, which nothing can escape; in
-    a value that is JSON, an `end` inside of a string is part of that string.
+    String values are passed on while they are written. Such a value ends at the first `end`, which nothing can escape;
+    in a value that is JSON, an `end` inside of a string is part of that string.
     """
 
     open: str
