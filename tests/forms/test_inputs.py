@@ -128,7 +128,7 @@ def test_a_pattern_says_the_same_in_json_and_without(pattern: str, several: list
         plain = Language(built.build(built.regex(pattern)))
         in_json, in_tags = escaped(RegexFormat(pattern)), raw(RegexFormat(pattern))
     except EngineFailureError:
-        reject()  # A few alternatives inside of alternatives are too much for the engine: see tests/engine/test_grammar.py.
+        reject()  # Some alternatives inside of others are too much for the engine (tests/engine/test_grammar.py).
     for word in several:
         fits = plain.has(word)
         assert in_json.has(quoted(word)) == fits, word

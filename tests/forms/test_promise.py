@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from typing import Any
 
 import pytest
 from support.models import scripted, scripted_info
 
+from plumbline.dialects.api import Call
 from plumbline.dialects.registry import TOOL_DIALECTS, Chosen
+from plumbline.dialects.write import write_calls
 from plumbline.engine.api import Engine, RefusedRequestError, SamplingParams
 from plumbline.engine.grammar import GrammarError
 from plumbline.forms.errors import FormError
@@ -35,7 +38,7 @@ class Compiling:
             raise RefusedRequestError(str(error)) from None
 
 
-def promised(*tools: Tool, form: OutputFormat | None = None) -> Promise:
+def promised(*tools: Tool, form: OutputFormat | None = None, dialect: str = "hermes") -> Promise:
     engine: Any = Compiling()
     made: Engine = engine
     turn = Turn(
@@ -44,7 +47,7 @@ def promised(*tools: Tool, form: OutputFormat | None = None) -> Promise:
         tool_choice=ToolChoice(mode="required" if form is None else "auto"),
         output_format=form,
     )
-    promises = Promises(made, tokenizer(), Chosen(TOOL_DIALECTS["hermes"], None))
+    promises = Promises(made, tokenizer(), Chosen(TOOL_DIALECTS[dialect], None))
     return asyncio.run(promises.grammar(turn, inside=False, ended=False))
 
 
@@ -69,6 +72,43 @@ def test_a_tool_gives_way_alone_and_it_is_said(unheld: dict[str, Any]) -> None:
 
 def test_what_is_held_is_held_without_a_word() -> None:
     assert promised(Tool(name="good", parameters=HELD)).warnings == ()
+
+
+@pytest.mark.parametrize("dialect", ["qwen3_coder", "minimax_m3", "gemma4"])
+def test_what_markup_leaves_out_of_a_loose_tool_is_said(dialect: str) -> None:
+    """Markup writes the parameters that are named; what the whole object is asked, it knows nothing of."""
+    promise = promised(Tool(name="f", parameters={**HELD, "minProperties": 1}), dialect=dialect)
+    assert promise.grammar is not None
+    (warning,) = promise.warnings
+    assert warning.startswith("calls of f are not held to all that their parameters ask: 'minProperties'")
+    assert promised(Tool(name="f", parameters=HELD), dialect=dialect).warnings == ()
+    assert promised(Tool(name="f", parameters={**HELD, "minProperties": 1})).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "end"),
+    [("qwen3_coder", "</parameter>"), ("minimax_m3", "]<]minimax[>["), ("gemma4", '<|"|>')],
+)
+def test_a_listed_text_that_markup_would_cut_is_not_written(dialect: str, end: str) -> None:
+    """A call is never written that is read as another."""
+    listed = {"type": "object", "properties": {"a": {"type": "string", "enum": [f"x{end}y", "b"]}}}
+    promise = promised(Tool(name="f", parameters=listed), dialect=dialect)
+    assert promise.grammar is not None
+    text = write_calls([Call("f", json.dumps({"a": f"x{end}y"}))], TOOL_DIALECTS[dialect].sections[0])
+    assert not accepts(promise.grammar, text)
+    (warning,) = promise.warnings
+    assert warning.startswith("calls of f are held to the names and types of their arguments only: ")
+
+
+def test_the_search_for_what_cannot_be_held_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request with many tools that compile slowly costs a bounded time; those not tried give way."""
+    monkeypatch.setattr("plumbline.forms.promise._SEARCH_TIME", -1.0)
+    promise = promised(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNHELD))
+    assert promise.grammar is not None
+    assert accepts(promise.grammar, call("bad", "4"))
+    assert not accepts(promise.grammar, call("bad", '"x"'))
+    assert len(promise.warnings) == 2
+    assert all("no time" in warning for warning in promise.warnings)
 
 
 def test_strict_tools_and_forms_of_text_never_give_way() -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from plumbline.dialects.api import ReasoningDialect, ToolDialect
+from plumbline.dialects.registry import Chosen
+from plumbline.dialects.speech import Speech
 from plumbline.engine.grammar import GrammarError, LarkCompiler, Matcher, num_words
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
@@ -37,6 +40,13 @@ def compiler() -> LarkCompiler:
 def builder() -> GrammarBuilder:
     """A builder for the pocket model's tokens."""
     return GrammarBuilder(tokenizer().added, tokenizer().special_ids)
+
+
+def speech(tool: ToolDialect | None, reasoning: ReasoningDialect | None = None) -> Speech:
+    """What reads the answers of a model with the pocket model's tokens and these dialects."""
+    ours = tokenizer()
+    chosen = Chosen(tool, reasoning)
+    return Speech(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
 
 
 def matcher(grammar: str) -> Matcher:

@@ -13,8 +13,8 @@ __all__ = ["EngineFailureError", "Language"]
 class EngineFailureError(ValueError):
     """The grammar engine failed of itself: it has a panic, where it should have a grammar or a reason.
 
-    A server refuses such a grammar (`test_a_pattern_that_the_engine_fails_on_is_refused`). What it would have meant cannot
-    be asked of the engine.
+    A server refuses such a grammar (`test_a_pattern_that_the_engine_fails_on_is_refused`). What it would have meant
+    cannot be asked of the engine.
     """
 
 

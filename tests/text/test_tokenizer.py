@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.template import TemplateError
 from plumbline.text.tokenizer import Guard, Markers, TextTokenizer, UnsupportedTokenizerError
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, Tool, ToolCall
 
@@ -383,105 +382,3 @@ def test_a_vocabulary_of_another_kind_is_refused(definition: dict[str, Any], wor
 def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTokenizerError, match=r"tokenizer\.json"):
         TextTokenizer.from_folder(tmp_path)
-
-
-# Templates
-
-
-def render(source: str, **options: Any) -> str:
-    return ChatTemplate(source).render([{"role": "user", "content": "hi"}], **options)
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages[5].content.x.y }}", "could not render"),
-        ("{{ 1 / 0 }}", "could not render"),
-        ("{{ [].__class__.__mro__ }}", "could not render"),
-        ("{{ messages.append(1) }}", "could not render"),
-        ("{% for i in range(99999999) %}{% endfor %}", "could not render"),
-    ],
-)
-def test_a_template_that_fails_says_so(source: str, words: str) -> None:
-    with pytest.raises(TemplateError, match=words):
-        render(source)
-
-
-def test_a_template_that_is_not_jinja_is_refused_when_it_is_loaded() -> None:
-    with pytest.raises(TemplateError, match="not valid"):
-        ChatTemplate("{% for %}")
-
-
-def test_a_model_without_a_template_sends_to_completions() -> None:
-    with pytest.raises(TemplateError, match="/v1/completions"):
-        Renderer(TOKENIZER, None).token_ids(ChatPrompt(messages=(Message(role="user", content="hi"),)))
-
-
-def test_a_client_cannot_replace_what_the_template_is_given() -> None:
-    source = "{{ eos_token }}|{{ messages[0].content }}|{{ add_generation_prompt }}|{{ tools }}"
-    template = ChatTemplate(source, eos_token="<end>")
-    fakes = {"eos_token": "x", "messages": [], "add_generation_prompt": False, "tools": ["x"]}
-
-    assert template.render([{"role": "user", "content": "hi"}], kwargs=fakes) == "<end>|hi|True|None"
-
-
-def test_training_marks_mean_nothing_to_a_prompt() -> None:
-    assert render("a{% generation %}b{% endgeneration %}c") == "abc"
-
-
-@pytest.mark.parametrize("content", ["n", "im", "", "The answer", "trailing  ", "<|im_end|>", "a\n\nb\n"])
-def test_a_continued_message_ends_where_its_text_ends(content: str) -> None:
-    """Whatever letters it shares with what the template writes after it."""
-    messages = (Message(role="user", content="hi"), Message(role="assistant", content=content))
-    ids = RENDERER.token_ids(ChatPrompt(messages=messages, continue_final_message=True))
-
-    assert TOKENIZER.decode(ids).endswith(f"<|im_start|>assistant\n{content}")
-    assert [i for i in ids if i in CONTROL] == [
-        TOKENIZER.added[token] for token in ("<|im_start|>", "<|im_end|>", "<|im_start|>")
-    ]
-
-
-def test_a_template_that_drops_the_final_message_cannot_continue_it() -> None:
-    with pytest.raises(TemplateError, match="continue_final_message"):
-        render("nothing", continue_final_message=True)
-
-
-@pytest.mark.parametrize(
-    "arguments", ["", "{}", '{"a": "\\ud800"}', "not json", "[1]", "[" * 100_000, "1" * 5000]
-)
-def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
-    """Whatever a client replays as the arguments of a call, rendering it never fails."""
-    calls = (ToolCall("c", "f", arguments),)
-    text = RENDERER.text(ChatPrompt(messages=(Message(role="assistant", tool_calls=calls),)))
-
-    shown = "{}" if arguments in ("", "{}") else arguments
-    assert f'"arguments": {shown}}}</tool_call>' in text
-
-
-def test_parameters_that_are_nested_too_deeply_are_refused() -> None:
-    deep: Any = {}
-    for _ in range(5000):
-        deep = {"a": deep}
-    with pytest.raises(TemplateError, match="too deeply"):
-        RENDERER.token_ids(
-            ChatPrompt(
-                messages=(Message(role="user", content="hi"),), tools=(Tool(name="f", parameters=deep),)
-            )
-        )
-
-
-@pytest.mark.parametrize("write", [lambda folder, text: (folder / "chat_template.jinja").write_text(text)])
-def test_a_folders_template_is_found(tmp_path: Path, write: Callable[[Path, str], Any]) -> None:
-    assert ChatTemplate.from_folder(tmp_path) is None
-    config = {
-        "chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "two"}]
-    }
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None
-    assert found.source == "two"
-    write(tmp_path, "one")
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None
-    assert found.source == "one"

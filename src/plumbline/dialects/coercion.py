@@ -19,6 +19,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from plumbline.dialects.json_text import quoted
+
 __all__ = ["admitted", "allowed_types", "coerce", "member_schema", "referred", "resolved"]
 
 _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -57,21 +59,21 @@ def allowed_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> froze
 def coerce(text: str, types: frozenset[str]) -> str:
     """The JSON text that `text` means where these types are allowed."""
     if types == {"string"}:
-        return json.dumps(text, ensure_ascii=False)
+        return quoted(text)
     bare = _PYTHON_WORDS.get(text.strip(), text.strip())
     try:
         value = int(bare) if _SHORT_INTEGER.fullmatch(bare) else _DECODER.decode(bare)
     except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
+        return quoted(text)
     kind = _type_of(value)
     if not types:
-        return json.dumps(text, ensure_ascii=False) if kind == "string" and bare[:1] != '"' else bare
+        return quoted(text) if kind == "string" and bare[:1] != '"' else bare
     fits = kind in types or (kind == "integer" and "number" in types)
     if kind == "number" and types & {"integer"} and value - value == 0 and value == int(value):
         fits = True  # `3.0` is an integer; what is infinite as a float is none.
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
-    return bare if fits else json.dumps(text, ensure_ascii=False)
+    return bare if fits else quoted(text)
 
 
 def _refuse(constant: str) -> None:

@@ -241,31 +241,29 @@ class Cursor:
         Raises:
             MalformedError: there are more than `limit`.
         """
-        parts: list[str] = []
-        size = 0
+        found = ""
         while True:
             match = pattern.match(self.text, self.pos)
             if match is not None:
-                parts.append(match.group())
-                size += len(parts[-1])
-                if size > limit:
+                found += match.group()
+                if len(found) > limit:
                     self.fail(f"expected at most {limit} characters")
                 self.pos = match.end()
             if self.pos < len(self.text) or self.closed:
-                return "".join(parts)
+                return found
             yield
 
     def until(self, finder: Finder, write: Write) -> Steps[str | None]:
         """Pass text to `write` up to a marker and read that; returns it, or None at the end of the output."""
         while True:
-            end, marker = finder.search(self.text, self.pos, self.closed and not self.cut)
+            start = self.pos
+            end, marker = finder.search(self.text, start, self.closed and not self.cut)
             rest = self.text[end:] if self.cut and marker is None else ""
             if rest and (len(rest) < finder.least or rest[0].isalnum()):
                 end, rest = len(self.text), ""  # Too little of a marker, or too much like a word.
-            if end > self.pos:
-                piece, offset = self.text[self.pos : end], self.offset
+            if end > start:
                 self.pos = end
-                write(piece, offset)
+                write(self.text[start:end], self._base + start)
             if marker is not None:
                 self.pos += len(marker)
                 return marker

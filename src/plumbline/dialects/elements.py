@@ -18,7 +18,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import json_before, quoted_text
+from plumbline.dialects.json_text import json_before, quoted, quoted_text
 
 __all__ = ["ElementCall"]
 
@@ -68,7 +68,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             if key in keys:  # The first one counts: what has been passed on cannot become a list.
                 yield from self._element(cursor, key, schema, root, 1)
                 continue
-            call.arguments(f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+            call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
             keys.add(key)
             if allowed_types(schema, root) == _STRING:
                 yield from self._string(cursor, call, key)
@@ -146,7 +146,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         members: dict[str, str] = {}
         for name, value in found:
             members.setdefault(name, value)  # The first of several counts.
-        return "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {v}" for k, v in members.items()) + "}"
+        return "{" + ", ".join(f"{quoted(k)}: {v}" for k, v in members.items()) + "}"
 
     # Writing
 

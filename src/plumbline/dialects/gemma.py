@@ -13,7 +13,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import separated, with_definitions
-from plumbline.dialects.json_text import quoted_text
+from plumbline.dialects.json_text import quoted, quoted_text
 
 __all__ = ["BracedCall"]
 
@@ -125,7 +125,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
                 into = _ignore
             else:
                 keys.add(key)
-                write(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
+                write(f"{comma}{quoted(key)}: ")
                 comma = ", "
             yield from self._value(cursor, into, member_schema(schema, root, key), root, depth + 1)
             if cursor.has_space():

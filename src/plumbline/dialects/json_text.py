@@ -15,7 +15,7 @@ from typing import Final
 
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
 
-__all__ = ["JsonScanner", "json_before", "json_string", "json_value", "quoted_text"]
+__all__ = ["JsonScanner", "json_before", "json_string", "json_value", "quoted", "quoted_text"]
 
 _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT, _STRING, _ESCAPE, _HEX, _ATOM = range(10)
 
@@ -180,6 +180,11 @@ class JsonScanner:
     def _value_done(self) -> None:
         self._state = _NEXT
         self.done = not self._stack
+
+
+def quoted(text: str) -> str:
+    """The text as a JSON string, without the encoder that `json.dumps` makes for every text."""
+    return encode_basestring(text)
 
 
 def quoted_text(text: str) -> str:

@@ -40,6 +40,8 @@ _ESCAPES: Final = {
 _CODES: Final = {"x": 2, "u": 4, "U": 8}
 """How many hexadecimal digits follow."""
 
+_STRING_ENDS: Final = {quote: finder(quote, "\\") for quote in ("'", '"', "'''", '"""')}
+
 Write = Callable[[str], None]
 
 
@@ -109,7 +111,7 @@ def _string(cursor: Cursor, write: Write) -> Steps[None]:
     else:
         yield from cursor.expect(quote)
     write('"')
-    ends = finder(quote, "\\")
+    ends = _STRING_ENDS[quote]
 
     def write_text(piece: str, _: int) -> None:
         write(quoted_text(piece))

@@ -13,6 +13,7 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import admitted, allowed_types
 from plumbline.dialects.cursor import Cursor, Steps
 from plumbline.dialects.grammars import separated, with_definitions
+from plumbline.dialects.json_text import quoted
 from plumbline.dialects.python_text import python_value
 
 __all__ = ["PythonCall"]
@@ -53,7 +54,7 @@ class PythonCall(msgspec.Struct, frozen=True):
             if key in keys:  # Python would refuse it; the first one counts.
                 yield from python_value(cursor, lambda _: None)
             else:
-                call.arguments(f"{comma or '{'}{json.dumps(key, ensure_ascii=False)}: ")
+                call.arguments(f"{comma or '{'}{quoted(key)}: ")
                 comma = ", "
                 keys.add(key)
                 yield from python_value(cursor, call.arguments)

@@ -14,7 +14,7 @@ from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.forms import numbered
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import json_before, quoted_text
+from plumbline.dialects.json_text import json_before, quoted, quoted_text
 
 __all__ = ["TaggedCall"]
 
@@ -34,8 +34,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         </parameter>
         </function>
 
-    String values are passed on while they are written. Such a value ends at the first `end`, which nothing can escape; in
-    a value that is JSON, an `end` inside of a string is part of that string.
+    String values are passed on while they are written. Such a value ends at the first `end`, which nothing can escape;
+    in a value that is JSON, an `end` inside of a string is part of that string.
     """
 
     open: str
@@ -120,7 +120,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                 yield from self._before(cursor, self.end, is_json)
                 continue
             keys.add(key)
-            call.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
+            call.arguments(f"{comma}{quoted(key)}: ")
             comma = ", "
             yield from self._value(cursor, call, types, is_json)
         closed = bool(self.close) and (yield from cursor.take(self.close))

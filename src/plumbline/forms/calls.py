@@ -9,7 +9,7 @@ from plumbline.dialects.api import Section, ToolDialect
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.raw_text import INPUT_FORM
-from plumbline.forms.spelled import spelled
+from plumbline.forms.spelled import check_listed_texts, spelled
 from plumbline.turn import Tool
 
 __all__ = ["calls", "markers", "text_with_calls"]
@@ -105,6 +105,8 @@ def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, l
             schema = _schema(tool, loose=tool.name in loose)
             if tool.strict is True and tool.parameters:
                 schema = spelled(section.form, schema)
+            else:
+                check_listed_texts(section.form, schema)
             found.append(section.form.grammar(builder, tool.name, schema))
         except FormError as error:
             raise FormError(str(error), tool=tool.name) from error

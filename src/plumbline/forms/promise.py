@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -13,10 +14,14 @@ from plumbline.engine.api import Engine, RefusedRequestError
 from plumbline.forms.compose import callable_tools, compose, unread_part
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
+from plumbline.forms.spelled import unspelled
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 
 __all__ = ["Promise", "Promises"]
+
+_SEARCH_TIME = 5.0
+"""Seconds for finding out which tools of a request cannot be held."""
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -27,7 +32,7 @@ class Promise(msgspec.Struct, frozen=True):
     unread: Unread | None = None
     """What of an answer is text whatever it looks like."""
     warnings: tuple[str, ...] = ()
-    """Which tools that are not strict gave way, and why."""
+    """Which tools that are not strict gave way, or are held to a part of their parameters only, and why."""
 
 
 class Promises:
@@ -79,8 +84,23 @@ class Promises:
                     inside=inside,
                     thought=thought,
                 )
-                warnings = tuple(_warning(name, reason) for name, reason in loose.items())
-                return Promise(grammar, unread, warnings)
+                warnings = [_warning(name, reason) for name, reason in loose.items()]
+                if grammar is not None:
+                    warnings += self._left_out(turn, loose)
+                return Promise(grammar, unread, tuple(warnings))
+
+    def _left_out(self, turn: Turn, loose: Collection[str]) -> list[str]:
+        """What the markup of calls keeps the grammar from holding of tools that are not strict."""
+        dialect = None if self._dialects is None else self._dialects.tool
+        if dialect is None:
+            return []
+        form = dialect.sections[0].form
+        found: list[str] = []
+        for tool in _may_give_way(turn, loose):
+            reason = unspelled(form, tool.parameters or {})
+            if reason is not None:
+                found.append(f"calls of {tool.name} are not held to all that their parameters ask: {reason}")
+        return found
 
     async def _compiled(
         self, turn: Turn, loose: Collection[str], *, inside: bool, thought: bool
@@ -122,14 +142,13 @@ class Promises:
 
     async def _unheld(self, turn: Turn, loose: Mapping[str, str]) -> dict[str, str]:
         """The tools that may still give way and have to, with the reason; all of them if none is at fault alone."""
-        candidates = [
-            tool
-            for tool in callable_tools(_tools(turn), turn.tool_choice)
-            if tool.strict is not True and tool.parameters and not tool.custom and tool.name not in loose
-        ]
+        candidates = _may_give_way(turn, loose)
         found: dict[str, str] = {}
+        # Each may take as long to compile as one grammar may, and a request has any number of them.
+        last = time.monotonic() + _SEARCH_TIME
         for tool in candidates:
-            reason = await self._alone(tool)
+            in_time = time.monotonic() < last
+            reason = await self._alone(tool) if in_time else "there was no time left to try them alone"
             if reason is not None:
                 found[tool.name] = reason
         return found or {tool.name: "together they are too much for the engine" for tool in candidates}
@@ -160,6 +179,15 @@ class Promises:
                 if await self._refusal(grammar) is not None:
                     return tool.name
         return None
+
+
+def _may_give_way(turn: Turn, loose: Collection[str]) -> list[Tool]:
+    """The tools that may be called and promise nothing of their arguments, but for those that gave way."""
+    return [
+        tool
+        for tool in callable_tools(_tools(turn), turn.tool_choice)
+        if tool.strict is not True and tool.parameters and not tool.custom and tool.name not in loose
+    ]
 
 
 def _tools(turn: Turn) -> Sequence[Tool]:

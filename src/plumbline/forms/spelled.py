@@ -1,8 +1,8 @@
-"""Strict parameters in markup of a model's own: what of a schema each kind of markup can be held to.
+"""Parameters in markup of a model's own: what of a schema each kind of markup can be held to.
 
 Where arguments are JSON, the schema is held as any other. Elsewhere a form spells its values out: texts between tags,
 numbers as JSON, objects and arrays in brackets or elements of its own. What is let through here is held by the form's
-grammar to the letter; everything else is refused.
+grammar to the letter; everything else is refused where the tool is strict, and left out and said where it is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plumbline.dialects.tagged import TaggedCall
 from plumbline.forms.errors import FormError
 from plumbline.forms.raw_text import TEXT_KEYWORDS
 
-__all__ = ["spelled"]
+__all__ = ["check_listed_texts", "spelled", "unspelled"]
 
 _MAX_REFERENCES = 16
 _MAX_DEPTH = 32
@@ -64,6 +64,37 @@ def spelled(form: Form, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         else:
             members[name] = _all_the_way(form, part, schema, 0)
     return {**schema, "properties": members}
+
+
+def unspelled(form: Form, schema: Mapping[str, Any]) -> str | None:
+    """Why a form's markup cannot be held to all that parameters ask; None if it can."""
+    try:
+        spelled(form, schema)
+    except FormError as error:
+        return str(error).partition(";")[0]
+    except RecursionError:
+        return "they refer to themselves"
+    return None
+
+
+def check_listed_texts(form: Form, schema: Mapping[str, Any]) -> None:
+    """Texts that are listed can be written in a form's markup.
+
+    Raises:
+        FormError: one of them has a text in it at which the markup would end it.
+    """
+    kept_out = getattr(form, "forbidden", ())
+    left: list[tuple[Any, bool]] = [(schema, False)]
+    while left and kept_out:
+        value, listed = left.pop()
+        if isinstance(value, Mapping):
+            left += [(member, listed or key in ("enum", "const")) for key, member in value.items()]
+        elif isinstance(value, list):
+            left += [(item, listed) for item in value]
+        elif listed and isinstance(value, str) and (found := [text for text in kept_out if text in value]):
+            raise FormError(
+                f"{value[:40]!r} has {found[0]!r} in it, at which the markup of this model's calls ends it."
+            )
 
 
 def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:

@@ -1,0 +1,124 @@
+"""Input items of Responses read into messages (RS-*): what fits together, and what is refused."""
+# ruff: noqa: E501 - a table reads best with one case a line
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from plumbline._generated.types import (
+    TokenCountsBody,
+)
+from plumbline.protocols.responses import read_response_prompt
+from plumbline.turn import Message, ToolCall
+from plumbline.wire.decode import decode, encode
+from plumbline.wire.errors import ApiError
+
+from .reading import FLAT_TOOL, USER, read, refusal
+
+FUNCTION_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "r"}
+THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+
+
+def items(*given: dict[str, Any], **changes: Any) -> tuple[Message, ...]:
+    found: tuple[Message, ...] = read("responses", input=list(given), **changes).prompt.messages
+    return found
+
+
+CALLING = Message(role="assistant", tool_calls=(ToolCall("c1", "f", "{}"),))
+ANSWERED = Message(role="tool", content="r", tool_call_id="c1")
+
+
+def test_a_string_is_one_user_message() -> None:
+    """R-12."""
+    assert read("responses", input="hi") == read("responses", input=[USER])
+
+
+def test_instructions_come_first() -> None:
+    """R-14."""
+    assert items(USER, instructions="Be brief.")[0] == Message(role="system", content="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([USER], [Message(role="user", content="hi")]),
+        ([{**USER, "type": "message"}], [Message(role="user", content="hi")]),
+        ([{"role": "developer", "content": [{"type": "input_text", "text": "a"}]}], [Message(role="developer", content="a", parts=("a",))]),
+        (
+            [{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+              "content": [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]}],
+            [Message(role="assistant", content="ab", parts=("a", "b"))],
+        ),
+        ([{"role": "assistant", "content": "a", "phase": "final_answer"}], [Message(role="assistant", content="a")]),
+        ([FUNCTION_CALL, OUTPUT], [CALLING, ANSWERED]),
+        ([FUNCTION_CALL, USER, OUTPUT], [CALLING, Message(role="user", content="hi"), ANSWERED]),
+        ([{**FUNCTION_CALL, "id": "fc_1", "status": "completed"}, OUTPUT], [CALLING, ANSWERED]),
+        (
+            [FUNCTION_CALL, {**OUTPUT, "output": [{"type": "input_text", "text": "r"}]}],
+            [CALLING, msgspec.structs.replace(ANSWERED, parts=("r",))],
+        ),
+        (
+            [{"type": "custom_tool_call", "call_id": "c1", "name": "f", "input": 'a"é'},
+             {"type": "custom_tool_call_output", "call_id": "c1", "output": "r"}],
+            [Message(role="assistant", tool_calls=(ToolCall("c1", "f", '{"input": "a\\"é"}'),)), ANSWERED],
+        ),
+        (
+            [{"role": "assistant", "content": "Let me see."}, FUNCTION_CALL, {**FUNCTION_CALL, "call_id": "c2"},
+             {**OUTPUT, "call_id": "c2"}, OUTPUT],
+            [Message(role="assistant", content="Let me see.",
+                     tool_calls=(ToolCall("c1", "f", "{}"), ToolCall("c2", "f", "{}"))),
+             Message(role="tool", content="r", tool_call_id="c2"), ANSWERED],
+        ),
+        ([THOUGHT, {"role": "assistant", "content": "a"}], [Message(role="assistant", content="a", reasoning="hm")]),
+        ([THOUGHT, FUNCTION_CALL, OUTPUT], [msgspec.structs.replace(CALLING, reasoning="hm"), ANSWERED]),
+        (
+            [{**THOUGHT, "id": "rs_1", "encrypted_content": None}, THOUGHT, {"role": "assistant", "content": "a"}],
+            [Message(role="assistant", content="a", reasoning="hmhm")],
+        ),
+        # Thinking that led to nothing belongs to no later turn.
+        (
+            [THOUGHT, USER, {"role": "assistant", "content": "a"}],
+            [Message(role="user", content="hi"), Message(role="assistant", content="a")],
+        ),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": "foreign"}, USER], [Message(role="user", content="hi")]),
+    ],
+)  # fmt: skip
+def test_input_items_are_read(given: list[dict[str, Any]], expected: list[Message]) -> None:
+    """R-13, TOOL-10, TOOL-11, ST-16."""
+    assert list(items(*given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([OUTPUT], "No tool call found for function call output with call_id c1."),
+        ([OUTPUT, FUNCTION_CALL], "No tool call found for function call output with call_id c1."),
+        ([FUNCTION_CALL, OUTPUT, OUTPUT], "No tool call found for function call output with call_id c1."),
+        ([FUNCTION_CALL, USER], "No tool output found for function call c1."),
+    ],
+)
+def test_calls_and_outputs_that_do_not_fit_are_refused(given: list[dict[str, Any]], text: str) -> None:
+    """TOOL-12: param `input`, code null, the service's words."""
+    error = refusal("responses", input=given)
+
+    assert (error.message, error.param, error.code) == (text, "input", None)
+
+
+def test_hosted_tools_are_accepted_and_not_shown() -> None:
+    """TOOL-15: a coding agent always sends some."""
+    tools = [FLAT_TOOL, {"type": "web_search", "external_web_access": False}]
+
+    assert [tool.name for tool in read("responses", tools=tools).prompt.tools] == ["f"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("conversation", "conv_1"), ("personality", "friendly")])
+def test_counting_refuses_what_a_request_could_not_have(field: str, value: Any) -> None:
+    """R-15: a count is that of the same request."""
+    body = decode(TokenCountsBody, encode({"model": "m", "input": "hi", field: value}))
+    with pytest.raises(ApiError) as caught:
+        read_response_prompt(body)
+    assert caught.value.param == field
