@@ -17,6 +17,7 @@ from plumbline_conformance.transcript import Exchange, Transcript
 __all__ = [
     "CAPABILITIES",
     "CHECKS",
+    "FAILED",
     "SAMPLED",
     "SCENARIOS",
     "Broken",
@@ -97,7 +98,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     exchange: int | None = None
     """Which exchange of the scenario, where it has several and the pointer does not say."""
     rule: str = ""
-    """The rule that was broken: one of the check's. A check of one rule does not have to say it."""
+    """The rule that was broken: one of the check's, or `FAILED`. A check of one rule does not have to say it."""
 
 
 def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -128,11 +129,17 @@ class Untestable(Exception):  # noqa: N818 - it is a verdict, not an error
 
 
 class Broken(Exception):  # noqa: N818 - it is a verdict, not an error
-    """The server accepted the request and then failed: whatever the rule is, it was not kept."""
+    """The server accepted the request and then failed: whatever the rule is, it was not kept.
 
-    def __init__(self, problem: Problem) -> None:
+    Args:
+        problem: what came instead of an answer.
+        own: whether the check's own rule is that there is an answer; else `FAILED` is what was broken.
+    """
+
+    def __init__(self, problem: Problem, *, own: bool = False) -> None:
         super().__init__(problem.actual)
         self.problem = problem
+        self.own = own
 
 
 Probe = Callable[[Target], Generator[Request, Exchange, str | None]]
@@ -196,6 +203,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Of a law: which exchanges it holds of."""
 
 
+FAILED = "HTTP-17"
+"""The rule that every check observes which needs an answer: where there is none, its own rules could not be seen."""
 CAPABILITIES: dict[str, Capability] = {}
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import exchange_of
+from plumbline_conformance.manifest import UNCHECKED
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.transcript import Exchange
 
@@ -62,7 +63,7 @@ def _rule(name: str, *, full: bool) -> Iterator[str]:
         return
     yield f"    operations: {', '.join(rule['operations']) or 'all'}"
     observers = [found for found in CHECKS.values() if name in found.rules]
-    yield "Observed by:" if observers else "No check observes it."
+    yield "Observed by:" if observers else f"No check observes it by itself: {UNCHECKED[name]}."
     for found in observers:
         yield f"    {found.id}  {found.title}"
 

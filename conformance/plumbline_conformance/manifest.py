@@ -39,6 +39,7 @@ UNCHECKED: Mapping[str, str] = {
     "HTTP-05": "it takes a server that is busy, and to make it so is no judge's business",
     "HTTP-11": "it takes times, which a busy machine makes up",
     "HTTP-13": "it is what the checks of each refusal say",
+    "HTTP-17": "every check that needs an answer tells of it, instead of the rules that it could not look at",
     "HTTP-14": "all scenarios run side by side: cross-talk breaks the checks of identity and of sameness",
     "MOD-04": "aliases are allowed, so that nothing is forbidden",
     "R-04": _FAULT,

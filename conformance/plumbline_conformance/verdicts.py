@@ -14,6 +14,7 @@ import msgspec
 
 from plumbline_conformance.case import (
     CHECKS,
+    FAILED,
     Broken,
     Check,
     Inconclusive,
@@ -161,8 +162,7 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         return Finding(check=found.id, verdict="untestable", reason=str(reason))
     except Broken as broken:
         verdict: Verdict = "fail" if found.level == "MUST" else "warn"
-        # Whatever the rules say of an answer, there was none: it is told of the first of them.
-        crash = msgspec.structs.replace(broken.problem, rule=found.rules[0])
+        crash = msgspec.structs.replace(broken.problem, rule=found.rules[0] if broken.own else FAILED)
         problems = [notice.placed(crash)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.

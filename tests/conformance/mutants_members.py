@@ -7,6 +7,7 @@ from typing import Any
 
 from mutants_basic import done_twice, put
 from mutations import (
+    Event,
     Mutant,
     Mutation,
     body,
@@ -34,6 +35,12 @@ STREAM = 1
 def early_output(found: list[Any]) -> None:
     """The first snapshot has what the last one has."""
     found[0]["response"]["output"] = found[-1]["response"]["output"]
+
+
+def failing(found: list[Event]) -> list[Event]:
+    """The stream breaks off with the error that was met."""
+    error = {"message": "it broke", "type": "server_error", "param": None, "code": None}
+    return [*found[:2], (None, {"error": error})]
 
 
 def both_echoes(answer: Any) -> None:
@@ -75,6 +82,8 @@ def _wire(slug: str) -> list[tuple[str, Mutation, tuple[str, ...]]]:
 
 
 MEMBERS: list[Mutant] = [
+    ("chat/text", "a crash", status(500), ("shape",)),
+    ("chat/tool", "an error within the stream", events(failing, STREAM), ("wire",)),
     (CHAT, "no role", body(without("choices", 0, "message", "role"), 0), ("shape",)),
     (CHAT, "no reason", body(without("choices", 0, "finish_reason"), 0), ("shape",)),
     (CHAT, "no model", body(without("model"), 0), ("shape",)),

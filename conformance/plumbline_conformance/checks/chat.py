@@ -11,6 +11,7 @@ from plumbline_conformance.checks.chat_laws import SHAPE, shape
 from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
+from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange
 
@@ -78,7 +79,9 @@ def chat_logprobs(target: Target) -> Generator[Request, Exchange, None]:
     )
 
 
-@whole("chat/logprobs/shape", "Write logprobs as the contract says", "LP-02")
+@whole(
+    "chat/logprobs/shape", "Write logprobs as the contract says", *rules_of_shape("ChatCompletionLogprobs")
+)
 def _shape(exchange: Exchange) -> Iterator[Problem]:
     choice = _choice(exchange)
     if choice.get("logprobs") is not None:

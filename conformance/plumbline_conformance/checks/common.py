@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, breaking, check
 from plumbline_conformance.members import rule_of, rules_of_shape
@@ -27,6 +27,7 @@ __all__ = [
     "refusal",
     "refused",
     "request_id",
+    "required",
     "streaming",
     "taken",
     "tidy",
@@ -36,6 +37,7 @@ __all__ = [
     "whole_shapes",
 ]
 
+Answer = TypeVar("Answer")
 BUSY = {408, 429, 502, 503, 504}
 """The server, or what stands before it, says that it cannot answer now. That is no fault against any rule."""
 
@@ -81,6 +83,14 @@ def accepted(exchange: Exchange) -> Exchange:
             shown = repr(event.get("error") or event)[:200]
             raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
     return exchange
+
+
+def required(act: Callable[[], Answer]) -> Answer:
+    """Of a rule that wants an answer: a failure breaks this very rule."""
+    try:
+        return act()
+    except Broken as broken:
+        raise Broken(broken.problem, own=True) from None
 
 
 def refusal(exchange: Exchange) -> str:
@@ -233,7 +243,7 @@ def taken(seen: Transcript, index: int) -> Iterator[Problem]:
     if found.status in (400, 404, 422):
         yield Problem(expected="an answer", actual=f"status {found.status}", pointer="status")
         return
-    accepted(found)
+    required(lambda: accepted(found))
 
 
 def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = ()) -> None:

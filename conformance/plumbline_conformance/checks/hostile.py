@@ -15,6 +15,7 @@ from plumbline_conformance.checks.common import (
     error_of,
     last,
     refused,
+    required,
     taken,
 )
 from plumbline_conformance.checks.errors import JSON, chat
@@ -108,7 +109,7 @@ def unknown_field(target: Target) -> Steps:
 
 @check("chat/unknown-field/no-crash", "Ignore a field that is unknown, or refuse it", "HTTP-09")
 def unknown_no_crash(seen: Transcript) -> Iterator[Problem]:
-    accepted(last(seen))
+    required(lambda: accepted(last(seen)))
     yield from ()
 
 

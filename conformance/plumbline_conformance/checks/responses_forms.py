@@ -9,7 +9,7 @@ from plumbline_conformance.case import Inconclusive, Problem, Request, Target, c
 from plumbline_conformance.checks.asked import asked, limit_asked, schema_asked, tools_asked, top_asked
 from plumbline_conformance.checks.chat_formed import PLACE
 from plumbline_conformance.checks.chat_logprobs import ranked, sampled_in
-from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
+from plumbline_conformance.checks.common import accepted, at, required, taken, whole_shapes
 from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import parsed
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
@@ -116,7 +116,7 @@ def round_corrupt(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     found = at(seen, 4)
     if found.status not in (400, 404, 422):
-        accepted(found)
+        required(lambda: accepted(found))
     yield from ()
 
 

@@ -16,7 +16,7 @@ from plumbline_conformance.case import (
     check,
     scenario,
 )
-from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal
+from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal, required
 from plumbline_conformance.checks.items import Items, sums
 from plumbline_conformance.checks.responses_laws import (
     LIFE,
@@ -259,7 +259,7 @@ def onward_elsewhere(seen: Transcript) -> Iterator[Problem]:
 
 @check("websocket/continue/usable", "Stay usable after an error", "WS-05")
 def onward_usable(seen: Transcript) -> Iterator[Problem]:
-    done(at(seen, 3))
+    required(lambda: done(at(seen, 3)))
     yield from ()
 
 
@@ -322,5 +322,5 @@ def errors_envelope(seen: Transcript) -> Iterator[Problem]:
 
 @check("websocket/errors/usable", "Answer a right event after a wrong one", "WS-05")
 def errors_usable(seen: Transcript) -> Iterator[Problem]:
-    done(at(seen, 3))
+    required(lambda: done(at(seen, 3)))
     yield from ()

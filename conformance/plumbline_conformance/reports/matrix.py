@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.case import broken_rules
+from plumbline_conformance.case import FAILED, broken_rules
 from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
-from plumbline_conformance.reports.model import VERDICTS, Report, Result
+from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
 from plumbline_conformance.reports.text import by_rule
 
 __all__ = [
@@ -33,7 +33,8 @@ EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
 
 NOTE = (
     "A rule is broken where a problem names it. What another rule's break hid of it came to no verdict and is not held "
-    "against it; what could not be tested at all counts for every rule of its check."
+    "against it; what could not be tested counts for every rule of its check. A server that fails where it should "
+    f"answer breaks {FAILED}, which every check observes that needs an answer."
 )
 
 
@@ -85,13 +86,9 @@ def matrix_of(columns: Sequence[Column]) -> Matrix:
     found = [{result.check: result for result in column.report.results} for column in columns]
     checks = dict.fromkeys(check for results in found for check in results)
     rows = [(check, [results.get(check) for results in found]) for check in checks]
-    names = sorted({rule for results in found for result in results.values() for rule in result.rules})
+    names = {rule for results in found for result in results.values() for rule in result.rules} | {FAILED}
     rules = [
-        (
-            rule,
-            [[_of(rule, result) for result in results.values() if rule in result.rules] for results in found],
-        )
-        for rule in sorted(names, key=_natural)
+        (rule, [_all_of(rule, results.values()) for results in found]) for rule in sorted(names, key=_natural)
     ]
     # Stable sorts: within a rank the order of the suite stays.
     rows.sort(key=lambda row: _rank([result.verdict if result else None for result in row[1]]))
@@ -99,10 +96,18 @@ def matrix_of(columns: Sequence[Column]) -> Matrix:
     return Matrix(columns=list(columns), rules=rules, rows=rows)
 
 
+def _all_of(rule: str, results: Iterable[Result]) -> list[Result]:
+    """What the checks that observe a rule say of it; that there is an answer is observed by all that have a verdict."""
+    watching = (r for r in results if rule in r.rules or (rule == FAILED and r.verdict in SCORED))
+    return [_of(rule, result) for result in watching]
+
+
 def _of(rule: str, result: Result) -> Result:
     """What a check says of one of its rules: nothing, where it is another one that was broken."""
     if result.verdict not in EXPLAINED or rule in result.told:
         return result
+    if rule == FAILED:  # There was an answer, and something is wrong with it.
+        return msgspec.structs.replace(result, verdict="pass", problems=[])
     reason = f"{' and '.join(result.told)} of the same check was broken"
     return msgspec.structs.replace(result, verdict="inconclusive", problems=[], reason=reason)
 

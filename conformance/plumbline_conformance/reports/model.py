@@ -156,7 +156,9 @@ def report_of(
         for seen in transcripts
         if seen.scenario in shown
     }
-    observed = {rule for result in results if result.verdict != "pass" for rule in result.rules}
+    observed = {
+        rule for result in results if result.verdict != "pass" for rule in [*result.rules, *result.told]
+    }
     report = Report(
         run=run,
         results=results,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from plumbline_conformance.sse import load_json
 from reference import chat
 from reference.names import KEY, MODEL
+from reference.reading import read_json
 from reference.refuse import Refused, authorised, check_chat, check_completion, check_response
 from reference.responses import Kept
 from reference.sockets import converse
@@ -100,10 +100,7 @@ def _route(kept: Kept, scope: Any, content: bytes) -> Any:
 
 
 def _decoded(content: bytes) -> Json:
-    try:
-        body = load_json(content.decode())
-    except UnicodeDecodeError:
-        body = None
+    body = read_json(content)
     if not isinstance(body, dict):
         raise Refused("We could not parse the JSON body of your request.", None, None)
     if "model" not in body:

@@ -7,8 +7,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from plumbline_conformance.schema import violations
 from reference.names import KEY
+from reference.reading import faults
 
 __all__ = ["Refused", "authorised", "check_chat", "check_completion", "check_response"]
 
@@ -42,12 +42,11 @@ def authorised(scope: Any) -> None:
 
 def valid(schema: str, body: Any) -> None:
     """The contract itself is the validator."""
-    problem = next(violations(schema, body), None)
-    if problem is None:
+    found = faults(schema, body)
+    if not found:
         return
-    missing = re.search(r'"(\w+)" is a required property', problem.actual)
-    path = [part for part in problem.pointer.split(".") if part] + ([missing[1]] if missing else [])
-    param = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).lstrip(".")
+    path, missing = found[0]
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     code = "missing_required_parameter" if missing else "invalid_type"
     raise Refused(f"Invalid value for {param or 'the body'}.", param or None, code)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plumbline_conformance.sse import load_json
 from reference.names import MODEL
+from reference.reading import read_json
 from reference.refuse import Refused, authorised, check_response
 from reference.responses import Kept, Memory
 
@@ -40,7 +40,7 @@ async def converse(kept: Kept, scope: Any, receive: Any, send: Any) -> None:
 
 def _answer(kept: Kept, latest: Memory, text: str) -> list[Json]:
     try:
-        return _turn(kept, latest, load_json(text))
+        return _turn(kept, latest, read_json(text))
     except Refused as refused:
         error = refused.error["error"]
         return [
