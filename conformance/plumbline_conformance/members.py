@@ -28,6 +28,7 @@ _ROWS: dict[str, tuple[tuple[str, str], ...]] = {
         ("CS-14", "choices.*.logprobs"),
         ("CS-20", ""),
     ),
+    "CreateCompletionStreamResponse": (("CMP-08", "choices.*.finish_reason"), ("CMP-01", "")),
     "ChatCompletionLogprobs": (("LP-02", "content"), ("CHAT-21", "")),
     "Response": (
         ("R-01", "object id created_at model"),

@@ -103,6 +103,12 @@ MEMBERS: list[Mutant] = [
     (LIMITS, "an early response that is full", chunks(early_output, STREAM), ("snapshots",)),
     (LIMITS, "another limit echoed", body(put("max_output_tokens", 17), 0), ("echo",)),
     *((slug, *row) for slug in WIRES for row in _wire(slug)),
+    (
+        "completions/stream",
+        "no reason in a chunk",
+        chunk(1, without("choices", 0, "finish_reason"), 0),
+        ("shape",),
+    ),
     ("completions/echo", "the prompts of each other", body(both_echoes, 0), ("order",)),
     ("completions/echo", "lists without the prompt", body(no_prompt_tokens, 0), ("logprobs",)),
     ("chat/stop", "nothing streamed before the stop string", each(2, shorter), ("stream-prefix",)),

@@ -10,6 +10,7 @@ from plumbline_conformance.checks.asked import asked
 from plumbline_conformance.checks.chat_laws import UNNAMED
 from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
+from plumbline_conformance.checks.completions import CHUNKS
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -132,7 +133,7 @@ def _wire(exchange: Exchange) -> Iterator[Problem]:
     yield from done_last(exchange)
 
 
-@stream("completions/logprobs/stream-shape", "Send chunks as the contract says", "CMP-01")
+@stream("completions/logprobs/stream-shape", "Send chunks as the contract says", *CHUNKS)
 def _stream_shape(exchange: Exchange) -> Iterator[Problem]:
     for number, chunk in enumerate(_streamed(exchange)):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
@@ -222,7 +223,7 @@ def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
     yield from _cut(_text(_streamed(at(seen, 2))), seen, 2)
 
 
-@check("completions/stop/stream-shape", "Send chunks as the contract says", "CMP-01")
+@check("completions/stop/stream-shape", "Send chunks as the contract says", *CHUNKS)
 def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
     for number, chunk in enumerate(_streamed(at(seen, 2))):
