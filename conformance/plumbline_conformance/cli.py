@@ -1,4 +1,4 @@
-"""The judge's commands: `check`, `list`, `explain`, `judge`, `export`, `matrix`, `diff`, `fuzz` and `watch`.
+"""The judge's commands: `check`, `list`, `explain`, `judge`, `export`, `matrix`, `diff`, `exact`, `fuzz` and `watch`.
 
 Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse, or a baseline is stale),
 2 could not run, or no check could come to a verdict, 3 the suite itself failed.
@@ -18,6 +18,7 @@ from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import Target
 from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
+from plumbline_conformance.exact import run_exact
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.side_by_side import run_matrix
@@ -88,6 +89,12 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     differ.add_argument("--tolerance", type=_positive(float), default=0.05, help="of logprobs")
     differ.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
     differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
+    exact = parsers.add_parser("exact", help="hold a server with a scripted checkpoint to its scripts")
+    exact.add_argument("scripts", type=Path, metavar="SCRIPTS.JSON", help="or the checkpoint's folder")
+    _add_target(exact)
+    exact.add_argument("--concurrency", type=_positive(int), default=4)
+    exact.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    exact.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
     fuzzer = parsers.add_parser("fuzz", help="send requests that nobody would write")
     fuzzer.add_argument(
         "operations", nargs="*", metavar="OPERATION", help="such as createResponse; default: all"
@@ -137,6 +144,15 @@ def run_command(arguments: argparse.Namespace) -> int:
             return run_matrix(arguments.reports, arguments.markdown, arguments.html, commands.console())
         case "diff":
             return _diff(arguments)
+        case "exact":
+            return run_exact(
+                _target(arguments),
+                arguments.scripts,
+                out=commands.console(),
+                concurrency=int(arguments.concurrency),
+                patience=arguments.timeout,
+                json_file=arguments.json,
+            )
         case "fuzz":
             return commands.run_fuzz(
                 _target(arguments),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,11 +82,11 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor) -> None:
 
 
 def apply_bitmask_torch(logits: Tensor, bitmask: Tensor) -> None:
-    """The twin."""
-    batch, vocab = logits.shape
-    bits = torch.arange(32, dtype=torch.int32)
-    allowed = ((bitmask.unsqueeze(2) >> bits) & 1).view(batch, -1)[:, :vocab]
-    logits.masked_fill_(allowed == 0, float("-inf"))
+    """The twin. NumPy unpacks bits in one pass, torch in four, and on a CPU a step waits for this."""
+    vocab = logits.shape[1]
+    octets = bitmask.contiguous().cpu().numpy().astype("<i4", copy=False).view(np.uint8)
+    bits = np.unpackbits(octets, axis=1, bitorder="little")[:, :vocab]
+    logits.masked_fill_(torch.from_numpy(bits == 0).to(logits.device), float("-inf"))
 
 
 def check_logits(name: str, logits: Tensor) -> None:

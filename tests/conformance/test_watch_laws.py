@@ -95,7 +95,9 @@ def test_live_judging_sees_what_the_mutants_break() -> None:
         laws = {CHECKS[f.check].law for f in said if f.verdict in ("fail", "warn", "untestable")}
         for slug in slugs:
             found = CHECKS[f"{scenario}/{slug}"]
-            if found.law is not None and found.of != "refusal":
+            # Nobody who only listens knows whether a request should have been answered: a crash is none of these laws'.
+            crashed = any(one.status >= 500 for one in broken)
+            if found.law is not None and found.of != "refusal" and not crashed:
                 assert found.law in laws, (scenario, name, slug)
                 tried += 1
     assert tried > 400

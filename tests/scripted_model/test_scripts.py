@@ -9,9 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.speeches import fold
 
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
+from plumbline.dialects.speech import Speech
+from plumbline.events import TextDelta
 from plumbline.scripted_model import vocabulary
-from plumbline.scripted_model.scripts import CONTROL, DEFAULT, Script, ScriptError, ScriptSet, load
+from plumbline.scripted_model.scripts import (
+    CONTROL,
+    DEFAULT,
+    CalledTool,
+    Meaning,
+    Script,
+    ScriptError,
+    ScriptSet,
+    load,
+)
 from plumbline.scripted_model.training import prompt_ids
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
@@ -131,3 +144,19 @@ def test_yaml_and_json_are_the_same_set(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"scripts": [{"prompt": "a", "output": "b\\n"}]}')
 
     assert load(tmp_path / "a.yaml") == load(tmp_path / "a.json")
+
+
+def test_what_an_answer_means_is_what_its_dialects_read(renderer: Renderer) -> None:
+    """The meanings were written by hand; the parser reads the same."""
+    ours = renderer.tokenizer
+    chosen = Chosen(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    speech = Speech(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+    meant = [script for script in SET.scripts if script.message is not None]
+    assert len(meant) >= 25
+    for script in meant:
+        names = {call.name for call in script.message.tool_calls} if script.message else set()
+        parser = speech.parser({name: {} for name in names}, inside=False)
+        assert parser is not None
+        found = fold([*parser.push(TextDelta(script.output)), *parser.finish("stop")])
+        calls = tuple(CalledTool(call.name, json.loads(call.arguments)) for call in found.calls)
+        assert Meaning(found.reasoning.strip(), found.content.strip(), calls) == script.message, script

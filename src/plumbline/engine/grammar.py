@@ -151,7 +151,8 @@ class _LarkMatcher:
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
         """See `Matcher.mask_into`."""
-        self._inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        # `row.ctypes.data` is the same address, at the price of a ctypes object for every mask.
+        self._inner.unsafe_compute_mask_ptr(row.__array_interface__["data"][0], row.nbytes)
         _raise_if_failed(self._inner)
         if self._inner.is_stopped() and not self._inner.is_accepting():
             raise GrammarError("No text can complete it.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["DEFAULT", "Script", "ScriptError", "ScriptSet", "load"]
+__all__ = ["DEFAULT", "CalledTool", "Meaning", "Script", "ScriptError", "ScriptSet", "load"]
 
 DEFAULT = Path(__file__).with_name("default.yaml")
 """The set that comes with Plumbline: what breaks servers, in the markup of Qwen and Hermes."""
@@ -22,7 +22,22 @@ class ScriptError(ValueError):
     """The file is not a usable script set; the text says where and why."""
 
 
-class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CalledTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that an answer makes."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The message that an answer is, to a server that reads its markup."""
+
+    reasoning: str = ""
+    content: str = ""
+    tool_calls: tuple[CalledTool, ...] = ()
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One prompt and its answer."""
 
     prompt: str
@@ -31,6 +46,12 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer, markup included."""
     name: str = ""
     """What the script is there to show."""
+    message: Meaning | None = None
+    """What the answer means. None where it has markup that servers may read differently; without any, it is text."""
+    stop: tuple[str, ...] = ()
+    """Stop sequences of a further request, which ends before the first of them."""
+    max_tokens: int | None = None
+    """The token limit of a further request, which it cuts."""
 
 
 class ScriptSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

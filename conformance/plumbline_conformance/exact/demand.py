@@ -1,0 +1,175 @@
+"""What a script demands of a server, given what the server reads of the script's markup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from plumbline_conformance.exact.reading import Call, Reading, Surface
+from plumbline_conformance.exact.scripts import Script, ScriptSet
+
+__all__ = ["Miss", "Reads", "cut_short", "demanded", "misses", "stopped", "unlike"]
+
+_RULES: dict[Surface, dict[str, str]] = {
+    "chat": {
+        "content": "CHAT-11",
+        "reasoning": "CS-17",
+        "calls": "TOOL-01",
+        "finish": "CHAT-05",
+        "streamed": "CHAT-19",
+    },
+    "completions": {"content": "CMP-10", "finish": "CMP-01", "streamed": "CMP-08"},
+    "responses": {
+        "content": "R-09",
+        "reasoning": "ST-19",
+        "calls": "TOOL-01",
+        "finish": "R-02",
+        "streamed": "RS-16",
+    },
+}
+_LONGEST = 300
+
+
+class Reads(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server reads of the markup. What it does not read is text to it, and has to arrive as such."""
+
+    thinking: bool
+    calls: bool
+
+
+class Miss(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an answer is not what it has to be."""
+
+    rule: str
+    facet: str
+    script: str
+    surface: Surface
+    how: str
+    """`whole`, `streamed`, or what cut it."""
+    wanted: str
+    got: str
+
+
+def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Reading | None:
+    """The message that the answer has to be; None where servers of good repute may differ."""
+    text = Reading(content=script.output, finish="stop")
+    if surface == "completions" or found.is_plain(script) or not (reads.thinking or reads.calls):
+        return text
+    message = script.message
+    if message is None:
+        return None
+    # Of markup that is read in part nothing is known but where the other part has none.
+    only_thinks = bool(message.reasoning) and not message.tool_calls
+    only_calls = bool(message.tool_calls) and not message.reasoning
+    if not (
+        (reads.thinking and reads.calls) or (only_thinks and reads.thinking) or (only_calls and reads.calls)
+    ):
+        return None
+    calls = tuple(Call(call.name, _canonical(call.arguments)) for call in message.tool_calls)
+    return Reading(
+        reasoning=message.reasoning,
+        content=message.content,
+        calls=calls,
+        finish="tool_calls" if calls else "stop",
+    )
+
+
+def stopped(wanted: Reading, stop: tuple[str, ...]) -> Reading:
+    """The same text, ended before the first stop sequence in it (CHAT-10)."""
+    places = [place for text in stop if (place := wanted.content.find(text)) >= 0]
+    return msgspec.structs.replace(wanted, content=wanted.content[: min(places, default=None)])
+
+
+def misses(
+    script: Script, surface: Surface, how: str, wanted: Reading, got: Reading, *, exact: bool
+) -> Iterator[Miss]:
+    """Where an answer is not the demanded one.
+
+    Args:
+        script: the script.
+        surface: the API.
+        how: for the report.
+        wanted: what is demanded; the arguments of its calls are canonical JSON.
+        got: what came.
+        exact: every character of the text counts; beside markup, white space at its ends belongs to nobody.
+    """
+    content = (wanted.content, got.content) if exact else (wanted.content.strip(), got.content.strip())
+    facets: dict[str, tuple[Any, Any]] = {
+        "content": content,
+        "reasoning": (wanted.reasoning.strip(), got.reasoning.strip()),
+        "calls": ([*map(_shown_call, wanted.calls)], [_shown_call(_read(call)) for call in got.calls]),
+        "finish": (wanted.finish, got.finish),
+    }
+    for facet, (one, other) in facets.items():
+        if one != other:
+            rule = _RULES[surface].get(facet, "CHAT-05")
+            if facet == "content" and wanted.calls and "<tool_call>" in got.content:
+                rule = "TOOL-18"
+            if how == "stopped" and facet in ("content", "finish"):
+                rule = "CHAT-10" if surface == "chat" else "CMP-09"
+            yield _miss(rule, facet, script, surface, how, one, other)
+
+
+def cut_short(script: Script, surface: Surface, wanted: Reading | None, got: Reading) -> Iterator[Miss]:
+    """What is wrong with an answer that the token limit has cut: it says so, and is a beginning of the whole."""
+    if got.finish != "length":
+        rule = "R-05" if surface == "responses" else "CHAT-05" if surface == "chat" else "CMP-01"
+        yield _miss(rule, "finish", script, surface, "cut", "length", got.finish)
+    if wanted is not None and not wanted.content.startswith(got.content):
+        rule = _RULES[surface]["content"]
+        yield _miss(rule, "content", script, surface, "cut", wanted.content, got.content)
+    if wanted is not None and not wanted.reasoning.startswith(got.reasoning.strip()):
+        yield _miss("CS-17", "reasoning", script, surface, "cut", wanted.reasoning, got.reasoning)
+
+
+def unlike(script: Script, surface: Surface, how: str, whole: Reading, streamed: Reading) -> Iterator[Miss]:
+    """Where a stream says something else than the answer in one piece."""
+    if whole != streamed:
+        rule = _RULES[surface]["streamed"]
+        facets = [
+            name for name in Reading.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)
+        ]
+        one, other = (
+            {name: _plain(getattr(reading, name)) for name in facets} for reading in (whole, streamed)
+        )
+        yield _miss(rule, "streamed", script, surface, how, one, other)
+
+
+def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wanted: Any, got: Any) -> Miss:
+    return Miss(
+        rule=rule,
+        facet=facet,
+        script=script.title,
+        surface=surface,
+        how=how,
+        wanted=_shown(wanted),
+        got=_shown(got),
+    )
+
+
+def _read(call: Call) -> Call:
+    """With its arguments as canonical JSON, if they are JSON at all."""
+    try:
+        return Call(call.name, _canonical(json.loads(call.arguments)))
+    except (ValueError, TypeError, RecursionError):
+        return call
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _shown_call(call: Call) -> str:
+    return f"{call.name}({call.arguments})"
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

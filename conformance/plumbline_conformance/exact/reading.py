@@ -1,0 +1,145 @@
+"""What a server made of an answer: thinking, text, calls and how it ended, from any API, streamed or not."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["Call", "Reading", "Surface", "reading_of"]
+
+Surface = Literal["chat", "completions", "responses"]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call as a client gets it."""
+
+    name: str
+    arguments: str
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The message of an answer."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[Call, ...] = ()
+    finish: str = ""
+    """`stop`, `length` or `tool_calls`; of Responses `stop` stands for a completed one without calls."""
+
+
+def reading_of(surface: Surface, exchange: Exchange) -> Reading | None:
+    """The message, or None where the exchange has none that can be read."""
+    if exchange.error is not None or exchange.status != 200:
+        return None
+    streamed = isinstance(exchange.request_json, dict) and exchange.request_json.get("stream") is True
+    try:
+        match surface, streamed:
+            case "responses", True:
+                return _of_events(exchange.chunks)
+            case "responses", False:
+                return _of_response(exchange.json)
+            case _, True:
+                return _of_chunks(exchange.chunks)
+            case _:
+                return _of_choice(exchange.json["choices"][0])
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None
+
+
+def _thought(message: dict[str, Any]) -> str:
+    """Servers have two names for it (CS-17)."""
+    return message.get("reasoning_content") or message.get("reasoning") or ""
+
+
+def _of_choice(choice: dict[str, Any]) -> Reading:
+    message = choice.get("message")
+    if message is None:
+        return Reading(content=choice["text"], finish=str(choice["finish_reason"]))
+    called = [call["function"] for call in message.get("tool_calls") or []]
+    return Reading(
+        reasoning=_thought(message),
+        content=message.get("content") or "",
+        calls=tuple(Call(function["name"], function["arguments"]) for function in called),
+        finish=str(choice["finish_reason"]),
+    )
+
+
+def _of_chunks(chunks: list[Any]) -> Reading:
+    reasoning: list[str] = []
+    content: list[str] = []
+    calls: dict[int, list[str]] = {}
+    finish = ""
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        delta = choice.get("delta") or {"content": choice.get("text")}
+        reasoning.append(_thought(delta))
+        content.append(delta.get("content") or "")
+        for call in delta.get("tool_calls") or []:
+            function = call.get("function") or {}
+            name_and_arguments = calls.setdefault(call["index"], ["", ""])
+            name_and_arguments[0] += function.get("name") or ""
+            name_and_arguments[1] += function.get("arguments") or ""
+        finish = choice.get("finish_reason") or finish
+    return Reading(
+        reasoning="".join(reasoning),
+        content="".join(content),
+        calls=tuple(Call(*calls[index]) for index in sorted(calls)),
+        finish=finish,
+    )
+
+
+def _of_response(response: dict[str, Any]) -> Reading:
+    reasoning: list[str] = []
+    content: list[str] = []
+    calls: list[Call] = []
+    for item in response["output"]:
+        match item["type"]:
+            case "reasoning":
+                parts = item.get("content") or item.get("summary") or []
+                reasoning += [part["text"] for part in parts]
+            case "message":
+                content += [part.get("text") or "" for part in item["content"]]
+            case "function_call":
+                calls.append(Call(item["name"], item["arguments"]))
+    return Reading(
+        reasoning="".join(reasoning),
+        content="".join(content),
+        calls=tuple(calls),
+        finish=_finish(response, bool(calls)),
+    )
+
+
+def _of_events(events: list[Any]) -> Reading:
+    """By the deltas: that they add up to the items is what other checks are for (RS-09)."""
+    reasoning: list[str] = []
+    content: list[str] = []
+    calls: dict[int, list[str]] = {}
+    finish = ""
+    for event in events:
+        match event["type"]:
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                reasoning.append(event["delta"])
+            case "response.output_text.delta":
+                content.append(event["delta"])
+            case "response.output_item.added" if event["item"]["type"] == "function_call":
+                calls[event["output_index"]] = [event["item"]["name"], ""]
+            case "response.function_call_arguments.delta":
+                calls[event["output_index"]][1] += event["delta"]
+            case "response.completed" | "response.incomplete" | "response.failed":
+                finish = _finish(event["response"], bool(calls))
+    return Reading(
+        reasoning="".join(reasoning),
+        content="".join(content),
+        calls=tuple(Call(*calls[index]) for index in sorted(calls)),
+        finish=finish,
+    )
+
+
+def _finish(response: dict[str, Any], called: bool) -> str:
+    """The chat's word for how a response ended."""
+    if response["status"] == "completed":
+        return "tool_calls" if called else "stop"
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    return "length" if reason == "max_output_tokens" else str(response["status"])
