@@ -14,7 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.engine.grammar import GrammarError, LarkCompiler, Matcher, Vocabulary, num_words
+from plumbline.engine.grammar import (
+    CompilersBusyError,
+    GrammarError,
+    LarkCompiler,
+    Matcher,
+    Vocabulary,
+    num_words,
+)
 
 from .conftest import EOS, VOCAB, Driver
 
@@ -153,6 +160,70 @@ def test_a_slow_grammar_is_refused_and_others_are_served(monkeypatch: pytest.Mon
         assert not (await compiler.compile(PAIRS)).is_done
 
     asyncio.run(scenario())
+
+
+def test_who_had_no_turn_is_told_to_come_again_and_nothing_is_said_against_the_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slow grammars of others are no fault of one that waits behind them."""
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=0.05)
+    inner = compiler._compile
+    release = threading.Event()
+    slow = [f"start: /[a-c]{{{n}}}/" for n in range(1, 3)]
+
+    def work(grammar: str) -> Any:
+        if grammar in slow:
+            release.wait()
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", work)
+
+    async def scenario() -> None:
+        stuck = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in slow]
+        await asyncio.sleep(0)
+        with pytest.raises(CompilersBusyError):
+            await compiler.compile(WORDS)
+        for found in await asyncio.gather(*stuck, return_exceptions=True):
+            assert isinstance(found, GrammarError)
+            assert "compile" in str(found)
+        release.set()
+        compiler._timeout = 20.0
+        assert not (await compiler.compile(WORDS)).is_done
+        assert not (await compiler.compile(slow[0])).is_done
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()  # A thread that waits on would keep the tests from ending.
+
+
+def test_what_waits_for_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
+    inner = compiler._compile
+    release = threading.Event()
+
+    def work(grammar: str) -> Any:
+        release.wait()
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", work)
+
+    async def scenario() -> None:
+        several = [f"start: /[a-c]{{{n}}}/" for n in range(1, 33)]
+        waiting = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in several]
+        await asyncio.sleep(0)
+        with pytest.raises(CompilersBusyError):
+            await compiler.compile(WORDS)
+        again = asyncio.ensure_future(compiler.compile(several[0]))  # Who waits for the same takes no place.
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*waiting, again)
+        assert not (await compiler.compile(WORDS)).is_done
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()  # A thread that waits on would keep the tests from ending.
 
 
 # In the engine

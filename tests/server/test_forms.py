@@ -13,6 +13,8 @@ import pytest
 from support.asgi import Server, serving
 from support.models import scripted, served, tiny_engine
 
+from plumbline.engine.grammar import CompilersBusyError
+
 USER = [{"role": "user", "content": "hello"}]
 SCHEMA = {
     "type": "object",
@@ -169,6 +171,28 @@ def test_an_engine_without_grammars_refuses() -> None:
             assert "scripted" in answer.json["error"]["message"]
 
     run(scenario, scripted())
+
+
+@pytest.mark.parametrize("api", PATHS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_form_that_has_no_turn_to_be_compiled_is_a_429(
+    api: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-05: nothing is wrong with the request, so that a client may send it again."""
+
+    async def compile_nothing(grammar: str) -> Any:
+        raise CompilersBusyError("Too many are being compiled.")
+
+    engine: Any = tiny_engine()
+    monkeypatch.setattr(engine._grammars, "compile", compile_nothing)
+
+    async def scenario(server: Server) -> None:
+        changes = {"structured_outputs": {"json": SCHEMA}, "stream": stream}
+        answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **changes})
+        assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded")
+        assert int(answer.header("retry-after") or 0) >= 1
+
+    run(scenario, engine)
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -202,6 +202,7 @@ class Engine(Protocol):
 
         Raises:
             RefusedRequestError: this engine holds no grammars, or not this one; the text says why.
+            EngineFullError: too many others are being compiled.
         """
         ...
 
@@ -231,7 +232,7 @@ class RefusedRequestError(Exception):
 
 
 class EngineFullError(Exception):
-    """The waiting queue is at its bound; `retry_after` is a hint in whole seconds, at least 1."""
+    """The waiting queue, or that of grammars, is at its bound; `retry_after` is a hint in whole seconds, at least 1."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)

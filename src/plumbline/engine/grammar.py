@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,16 +22,32 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-__all__ = ["GrammarCompiler", "GrammarError", "LarkCompiler", "Matcher", "Vocabulary", "num_words"]
+__all__ = [
+    "CompilersBusyError",
+    "GrammarCompiler",
+    "GrammarError",
+    "LarkCompiler",
+    "Matcher",
+    "Vocabulary",
+    "num_words",
+]
 
 _log = logging.getLogger("plumbline.engine")
 
 MAX_GRAMMAR = 1024 * 1024
 """Characters of a grammar, the JSON Schemas in it included."""
 
+_MAX_WAITING = 32
+"""Grammars that are compiled or wait for it at any time."""
+_BUSY = "Too many grammars and schemas are being compiled. Try again later."
+
 
 class GrammarError(Exception):
     """A grammar that cannot be held; the text is fit for the client."""
+
+
+class CompilersBusyError(Exception):
+    """Other grammars are being compiled, so that this one has had no turn; the text is fit for the client."""
 
 
 class Matcher(Protocol):
@@ -66,6 +83,7 @@ class GrammarCompiler(Protocol):
 
         Raises:
             GrammarError: the grammar is wrong, unsupported, too large or takes too long.
+            CompilersBusyError: others are being compiled, and this one had no turn.
         """
         ...
 
@@ -98,8 +116,9 @@ class LarkCompiler:
     Args:
         vocabulary: the model's tokens; at least one of them has to end an answer.
         capacity: how many grammars are kept.
-        timeout: seconds after which a client is told that its grammar takes too long. The thread is not stopped by
-            that, but by llguidance's own limits; meanwhile other grammars have the other threads.
+        timeout: seconds that a grammar may wait for a thread, and seconds that it may take there; after that its client
+            is told which of the two it was. The thread is not stopped by that, but by llguidance's own limits;
+            meanwhile other grammars have the other threads.
 
     Raises:
         ValueError: the model has no end of sequence, so that a text that may go on could never end.
@@ -113,25 +132,47 @@ class LarkCompiler:
         self._timeout = timeout
         self._limits = LLParserLimits(verbose_errors=False)
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="plumbline-grammar")
-        self._compiled: OrderedDict[bytes, Future[LLMatcher]] = OrderedDict()
+        self._compiled: OrderedDict[bytes, _Compilation] = OrderedDict()
 
     async def compile(self, grammar: str) -> Matcher:
         """See `GrammarCompiler.compile`."""
         if len(grammar) > MAX_GRAMMAR:
             raise GrammarError(f"It is too large: more than {MAX_GRAMMAR} characters.")
         key = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
-        future = self._compiled.get(key)
-        if future is None:
-            future = self._compiled[key] = self._threads.submit(self._compile, grammar)
+        compilation = self._compiled.get(key)
+        if compilation is None:
+            if sum(not other.future.done() for other in self._compiled.values()) >= _MAX_WAITING:
+                raise CompilersBusyError(_BUSY)
+            compilation = self._compiled[key] = _Compilation()
+            compilation.future = self._threads.submit(self._work, compilation, grammar)
             while len(self._compiled) > self._capacity:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
+        compiled = await self._result(compilation)
+        return _LarkMatcher(compiled.deep_copy())
+
+    async def _result(self, compilation: _Compilation) -> LLMatcher:
+        """Wait for a turn, and for the result; neither takes longer than `timeout`.
+
+        Raises:
+            CompilersBusyError: the turn never came.
+            GrammarError: the result never came, or it is none.
+        """
+        # One client that goes away must not take the grammar from those who wait for the same one.
         try:
-            # One client that goes away must not take the grammar from those who wait for the same one.
-            compiled = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._timeout)
+            return await asyncio.wait_for(_shielded(compilation), self._timeout)
+        except TimeoutError:
+            if compilation.began is None:
+                raise CompilersBusyError(_BUSY) from None
+        try:
+            left = compilation.began + self._timeout - time.monotonic()
+            return await asyncio.wait_for(_shielded(compilation), max(left, 0))
         except TimeoutError:
             raise GrammarError(f"It takes more than {self._timeout:g} s to compile.") from None
-        return _LarkMatcher(compiled.deep_copy())
+
+    def _work(self, compilation: _Compilation, grammar: str) -> LLMatcher:
+        compilation.began = time.monotonic()
+        return self._compile(grammar)
 
     def _compile(self, grammar: str) -> LLMatcher:
         """In a worker thread, which holds the interpreter only at its ends."""
@@ -141,6 +182,25 @@ class LarkCompiler:
         probe = _LarkMatcher(compiled.deep_copy())
         probe.mask_into(np.zeros(num_words(self._tokenizer.vocab_size), dtype=np.int32))
         return compiled
+
+
+class _Compilation:
+    """A grammar that is compiled, or waits for it.
+
+    Attributes:
+        future: the result.
+        began: when a thread took it up; None until then.
+    """
+
+    __slots__ = ("began", "future")
+
+    def __init__(self) -> None:
+        self.future: Future[LLMatcher] = Future()
+        self.began: float | None = None
+
+
+def _shielded(compilation: _Compilation) -> asyncio.Future[LLMatcher]:
+    return asyncio.shield(asyncio.wrap_future(compilation.future))
 
 
 class _LarkMatcher:

@@ -30,7 +30,7 @@ from plumbline.engine.api import (
 )
 from plumbline.engine.config import EngineConfig
 from plumbline.engine.core import EngineCore, Output
-from plumbline.engine.grammar import GrammarCompiler, GrammarError, Matcher
+from plumbline.engine.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engine.runner import Runner
 from plumbline.engine.span import SpanMatcher
 
@@ -58,6 +58,7 @@ FEATURES = frozenset(
 """The `SamplingParams` fields that an engine on our sampler honours."""
 
 _FATAL_FAILURES = 3
+_BUSY_SECONDS = 5
 """This many failed steps in a row, and the engine gives itself up for dead; `/health` then says so."""
 
 
@@ -200,6 +201,8 @@ class ThreadedEngine:
             return await self._grammars.compile(grammar)
         except GrammarError as error:
             raise RefusedRequestError(str(error), param="grammar") from error
+        except CompilersBusyError as error:
+            raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
 
     def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
         if self._closed or self._thread is None:

@@ -26,6 +26,7 @@ from plumbline._generated.own import (
 )
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
+from plumbline.engine.api import EngineFullError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.forms.errors import FormError
 from plumbline.merge import merged
@@ -247,6 +248,8 @@ class PlumblineService(Service):
             raise refused_by_template(error, param) from error
         except FormError as error:
             raise form_refused(request, error) from error
+        except EngineFullError as error:  # So many forms are being compiled that this one had no turn.
+            raise as_api_error(error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
         try:
