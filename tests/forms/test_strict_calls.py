@@ -161,6 +161,7 @@ NESTED = {
         ({"type": "string", "enum": ["c", "f"]}, ["c"], ["banana"]),
         ({"anyOf": [{"type": "string", "minLength": 3}, {"type": "null"}]}, ["abc", None], ["ab"]),
         ({"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, ["c", None], ["banana"]),
+        ({"type": ["string", "null"], "minLength": 5}, ["abcde", None], ["abcd"]),
         ({"type": "integer", "minimum": 3, "maximum": 10}, [3, 10], [2, 11]),
         ({"type": "number", "exclusiveMinimum": 0}, [0.5, 3], [0, -1]),
         ({"type": "integer", "multipleOf": 5}, [0, 15], [3]),

@@ -171,8 +171,10 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             ("string", *(("array", "object") if depth < _GRAMMAR_DEPTH else ()))
         )
         options: list[str] = []
+        # One lexeme for both: a lexer that has begun a text of five characters would not find the null in it.
+        nullable = types == {"string", "null"}
         if "string" in types:
-            options.append(grammar.raw_text(schema, end, self.tag))
+            options.append(grammar.raw_text(schema, end, self.tag, or_null=nullable))
         if "array" in types:
             item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
@@ -188,7 +190,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
                 one = self._one(grammar, name, value, root, depth + 1)
                 parts.append(one if name in required else grammar.optional(one))
             options.append(grammar.sequence([*parts, grammar.literal(end)]))
-        plain = [kind for kind in ("integer", "number", "boolean", "null") if kind in types]
+        plain = [] if nullable else [k for k in ("integer", "number", "boolean", "null") if k in types]
         if plain:
             limits = {name: value for name, value in schema.items() if name not in ("type", "anyOf", "oneOf")}
             value = grammar.json(with_definitions({**limits, "type": plain}, root))
