@@ -111,6 +111,18 @@ def test_a_server_that_says_the_scripts_is_exact(
     assert f"Read of the markup: {name}" in said
 
 
+def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
+    scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parsers of models that never write the beginning of their thinking take plain text for it, and are right to."""
+    with serving(app(Chosen(HERMES, REASONING_DIALECTS["deepseek_r1"]))) as url:
+        status = exact(url, scripts)
+
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert "begin inside of a thought" in said
+
+
 def wire(change: Callable[[bytes], bytes]) -> Any:
     """Our server, with the bodies of its answers changed on their way."""
     inner = app(SPEAKERS["thinking, calls"])

@@ -38,6 +38,8 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True):
 
     thinking: bool
     calls: bool
+    from_within: bool = False
+    """It takes every answer to begin inside of a thought, so that text without an end of a thought is one."""
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
 def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Reading | None:
     """The message that the answer has to be; None where servers of good repute may differ."""
     text = Reading(content=script.output, finish="stop")
+    if surface != "completions" and reads.from_within and not (script.message and script.message.reasoning):
+        return None
     if surface == "completions" or found.is_plain(script) or not (reads.thinking or reads.calls):
         return text
     message = script.message
@@ -106,7 +110,7 @@ def misses(
     for facet, (one, other) in facets.items():
         if one != other:
             rule = _RULES[surface].get(facet, "CHAT-05")
-            if facet == "content" and wanted.calls and "<tool_call>" in got.content:
+            if facet == "content" and got.calls and "<tool_call>" in got.content:
                 rule = "TOOL-18"
             if how == "stopped" and facet in ("content", "finish"):
                 rule = "CHAT-10" if surface == "chat" else "CMP-09"

@@ -109,7 +109,11 @@ class _Asking:
         """What the server reads: a thought that ends is not in the text, and a call is a call."""
         thought = next((s for s in self._found.scripts if s.message and s.message.reasoning), None)
         called = next((s for s in self._found.scripts if s.message and s.message.tool_calls), None)
-        thinking = calls = False
+        plain = next((s for s in self._found.scripts if self._found.is_plain(s) and s.output.strip()), None)
+        thinking = calls = from_within = False
+        if plain is not None:
+            reading = reading_of("chat", await self._ask("chat", plain))
+            from_within = reading is not None and bool(reading.reasoning) and not reading.content
         if thought is not None:
             reading = reading_of("chat", await self._ask("chat", thought))
             thinking = reading is not None and bool(reading.reasoning)
@@ -119,7 +123,7 @@ class _Asking:
             calls = reading is not None and bool(reading.calls)
             if exchange.status == 400:  # A server without a parser may refuse tools.
                 self._tools = []
-        return Reads(thinking=thinking, calls=calls)
+        return Reads(thinking=thinking, calls=calls, from_within=from_within)
 
     async def one(self, script: Script, surface: Surface, reads: Reads) -> _Seen:
         """Everything about a script on one API."""
@@ -264,6 +268,10 @@ def run_exact(
         f"APIs: {', '.join(outcome.surfaces)}. Read of the markup: "
         f"{', '.join(name for name, yes in read.items() if yes) or 'nothing, so that tags are text'}."
     )
+    if outcome.reads.from_within:
+        out.print(
+            "It takes every answer to begin inside of a thought: of those that have none, nothing is demanded."
+        )
     for rule, group in groupby(sorted(outcome.misses, key=lambda m: (m.rule, m.facet)), lambda m: m.rule):
         _print_rule(out, rule, list(group))
     wrong = len({(miss.script, miss.surface) for miss in outcome.misses})
@@ -287,7 +295,8 @@ def _print_rule(out: Console, rule: str, found: list[Miss]) -> None:
         out.print(f"    {facet}: {len(kind)}")
         for miss in kind[:_SHOWN]:
             out.print(f"        {escape(printable(miss.script))}, {miss.surface}, {miss.how}")
-            out.print(f"            wanted {escape(printable(miss.wanted))}")
-            out.print(f"            got    {escape(printable(miss.got))}")
+            names = ("whole   ", "streamed") if facet == "streamed" else ("wanted", "got   ")
+            for name, value in zip(names, (miss.wanted, miss.got), strict=True):
+                out.print(f"            {name} {escape(printable(value))}")
         if len(kind) > _SHOWN:
             out.print(f"        and {len(kind) - _SHOWN} more")
