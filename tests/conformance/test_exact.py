@@ -141,6 +141,66 @@ def wire(change: Callable[[bytes], bytes]) -> Any:
     return application
 
 
+def routed(*others: tuple[str, Callable[[dict[str, Any]], Any]], name: str = "thinking, calls") -> Any:
+    """Our server, but where a path ends so, the function of the request may choose another application or status."""
+    inner = app(SPEAKERS[name])
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await inner(scope, receive, send)
+            return
+        message = await receive()
+        while message.get("more_body"):
+            more = await receive()
+            message = {**more, "body": message["body"] + more["body"]}
+        first = [message]
+
+        async def again() -> Any:
+            return first.pop() if first else await receive()
+
+        body = json.loads(message["body"])
+        choices = (choose(body) for path, choose in others if scope["path"].endswith(path))
+        chosen = next((choice for choice in choices if choice is not None), inner)
+        if isinstance(chosen, int):
+            await send({"type": "http.response.start", "status": chosen, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+        else:
+            await chosen(scope, again, send)
+
+    return application
+
+
+def said_on(path: str, old: str, new: str) -> Callable[[], Any]:
+    """Our server, which says something else on one API, in one piece and streamed alike."""
+    wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
+    return lambda: routed((path, lambda _: wrong))
+
+
+def said_when(key: str, old: str, new: str) -> Callable[[], Any]:
+    """Our server, which says something else in chats that have this key."""
+    wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
+    return lambda: routed(("/chat/completions", lambda body: wrong if key in body else None))
+
+
+def left(key: str, text: str) -> Callable[[], Any]:
+    """Our server, which in chats takes no notice of its stop sequence and says that much."""
+    wrong = app(SPEAKERS["thinking, calls"], lambda _: text)
+
+    async def deaf(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        body = json.loads(message["body"])
+        del body[key]
+        kept = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
+        first = [{**message, "body": json.dumps(body).encode()}]
+
+        async def again() -> Any:
+            return first.pop() if first else await receive()
+
+        await wrong({**scope, "headers": kept}, again, send)
+
+    return lambda: routed(("/chat/completions", lambda body: deaf if key in body else None))
+
+
 def replaced(old: bytes, new: bytes) -> Callable[[], Any]:
     """Our server, with these bytes of its answers replaced."""
     return lambda: wire(lambda body: body.replace(old, new))
@@ -162,12 +222,91 @@ def replaced(old: bytes, new: bytes) -> Callable[[], Any]:
 def test_every_way_to_be_wrong_is_caught(
     application: Callable[[], Any], rule: str, facet: str, some: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "misses.json"
-    with serving(application()) as url:
-        assert exact(url, some, "--json", str(file)) == 1
+    found = missed(application(), some, tmp_path)
 
-    misses = json.loads(file.read_text("utf-8"))["misses"]
-    assert (rule, facet) in {(miss["rule"], miss["facet"]) for miss in misses}, misses[:3]
+    assert (rule, facet) in {(miss["rule"], miss["facet"]) for miss in found}, found[:3]
+
+
+def missed(application: Any, scripts: Path, tmp_path: Path, status: int = 1) -> list[dict[str, str]]:
+    """What is said against a server."""
+    file = tmp_path / "misses.json"
+    with serving(application) as url:
+        assert exact(url, scripts, "--json", str(file)) == status
+    found: list[dict[str, str]] = json.loads(file.read_text("utf-8"))["misses"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("application", "expected"),
+    [
+        (left("stop", "one two three STOP"), {("CHAT-10", "content", "chat", "stopped")}),
+        (left("stop", "one two"), {("CHAT-20", "content", "chat", "stopped")}),
+        (said_when("max_tokens", "primes", "prunes"), {("CHAT-11", "content", "chat", "cut")}),
+        (
+            said_on("/responses", "primes", "prunes"),
+            {("R-09", "content", "responses", how) for how in ("whole", "streamed", "cut")},
+        ),
+        (
+            said_on("/v1/completions", "primes", "prunes"),
+            {("CMP-10", "content", "completions", how) for how in ("whole", "streamed", "cut")},
+        ),
+        (
+            said_on("/chat/completions", "Oslo", "Bergen"),
+            {("TOOL-01", "calls", "chat", how) for how in ("whole", "streamed")},
+        ),
+        (
+            said_on("/responses", '"search"', '"get_time"'),
+            {("TOOL-01", "calls", "responses", how) for how in ("whole", "streamed")},
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_one_piece_and_streamed_alike_is_caught_there_and_nowhere_else(
+    application: Callable[[], Any], expected: set[tuple[str, ...]], some: Path, tmp_path: Path
+) -> None:
+    """Nothing but the script can show it, since the stream says what the whole answer says."""
+    found = missed(application(), some, tmp_path)
+
+    assert {(miss["rule"], miss["facet"], miss["surface"], miss["how"]) for miss in found} == expected, found[
+        :3
+    ]
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_a_server_that_refuses_tools_is_asked_without(
+    status: int, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On one API it may refuse them, and read calls on the other: each is asked by itself."""
+    refusing = ("/chat/completions", lambda body: status if "tools" in body else None)
+
+    assert missed(routed(refusing), some, tmp_path, status=0) == []
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Read of the markup by chat: thinking." in said
+    assert "Read of the markup by responses: thinking, calls." in said
+
+
+def test_a_server_that_refuses_stop_sequences_owes_nothing_for_them(some: Path, tmp_path: Path) -> None:
+    refusing = ("completions", lambda body: 422 if "stop" in body else None)
+
+    assert missed(routed(refusing, name="nothing"), some, tmp_path, status=0) == []
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_an_api_that_a_server_does_not_have_is_left_out(
+    status: int, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert missed(routed(("/responses", lambda _: status)), some, tmp_path, status=0) == []
+    assert "APIs: chat, completions." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_an_api_that_a_server_has_and_that_gives_no_answer_is_said(
+    status: int, some: Path, tmp_path: Path
+) -> None:
+    found = missed(routed(("/responses", lambda _: status)), some, tmp_path)
+
+    assert [(miss["rule"], miss["facet"], miss["surface"]) for miss in found] == [
+        ("ERR-02", "answer", "responses")
+    ]
 
 
 def test_a_server_that_cannot_be_asked_is_not_called_exact(

@@ -57,6 +57,8 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
 
 def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Reading | None:
     """The message that the answer has to be; None where servers of good repute may differ."""
+    if found.is_open(script):
+        return None
     text = Reading(content=script.output, finish="stop")
     if surface != "completions" and reads.from_within and not (script.message and script.message.reasoning):
         return None
@@ -82,9 +84,15 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
 
 
 def stopped(wanted: Reading, stop: tuple[str, ...]) -> Reading:
-    """The same text, ended before the first stop sequence in it (CHAT-10)."""
-    places = [place for text in stop if (place := wanted.content.find(text)) >= 0]
-    return msgspec.structs.replace(wanted, content=wanted.content[: min(places, default=None)])
+    """The same text, ended before the stop sequence that is the first to be complete (CHAT-20).
+
+    One that begins earlier but ends later was not there yet when a server that reads along had to stop. Of two that
+    end at once the longer one counts, so that nothing of a stop sequence is left.
+    """
+    places = [
+        (place + len(text), place) for text in stop if text and (place := wanted.content.find(text)) >= 0
+    ]
+    return msgspec.structs.replace(wanted, content=wanted.content[: min(places)[1]]) if places else wanted
 
 
 def misses(
@@ -110,36 +118,63 @@ def misses(
     for facet, (one, other) in facets.items():
         if one != other:
             rule = _RULES[surface].get(facet, "CHAT-05")
+            thought = wanted.reasoning.strip()
+            if facet == "content" and thought and thought in got.content:
+                rule = _RULES[surface]["reasoning"]
             if facet == "content" and got.calls and "<tool_call>" in got.content:
                 rule = "TOOL-18"
-            if how == "stopped" and facet in ("content", "finish"):
-                rule = "CHAT-10" if surface == "chat" else "CMP-09"
+            if how == "stopped" and facet == "content":
+                left = any(text in got.content for text in script.stop)
+                rule = "CHAT-20" if not left else "CMP-09" if surface == "completions" else "CHAT-10"
             yield _miss(rule, facet, script, surface, how, one, other)
 
 
-def cut_short(script: Script, surface: Surface, wanted: Reading | None, got: Reading) -> Iterator[Miss]:
+def cut_short(
+    script: Script, surface: Surface, wanted: Reading | None, got: Reading, *, exact: bool
+) -> Iterator[Miss]:
     """What is wrong with an answer that the token limit has cut: it says so, and is a beginning of the whole."""
     if got.finish != "length":
         rule = "R-05" if surface == "responses" else "CHAT-05" if surface == "chat" else "CMP-01"
         yield _miss(rule, "finish", script, surface, "cut", "length", got.finish)
-    if wanted is not None and not wanted.content.startswith(got.content):
-        rule = _RULES[surface]["content"]
-        yield _miss(rule, "content", script, surface, "cut", wanted.content, got.content)
-    if wanted is not None and not wanted.reasoning.startswith(got.reasoning.strip()):
-        yield _miss("CS-17", "reasoning", script, surface, "cut", wanted.reasoning, got.reasoning)
+    if wanted is None:
+        return
+    if not exact:
+        wanted, got = _stripped(wanted), _stripped(got)
+    for facet, one, other in (
+        ("content", wanted.content, got.content),
+        ("reasoning", wanted.reasoning, got.reasoning),
+    ):
+        if not one.startswith(other):
+            yield _miss(_RULES[surface].get(facet, "CS-17"), facet, script, surface, "cut", one, other)
 
 
-def unlike(script: Script, surface: Surface, how: str, whole: Reading, streamed: Reading) -> Iterator[Miss]:
-    """Where a stream says something else than the answer in one piece."""
-    if whole != streamed:
-        rule = _RULES[surface]["streamed"]
-        facets = [
-            name for name in Reading.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)
-        ]
+def unlike(
+    script: Script, surface: Surface, how: str, whole: Reading, streamed: Reading, *, exact: bool
+) -> Iterator[Miss]:
+    """Where a stream says something else than the answer in one piece.
+
+    Arguments are compared by what they say, since a server may write the JSON anew in one of the two. Where the text
+    is not demanded to the character, white space at its ends belongs to nobody here either.
+    """
+    whole, streamed = _comparable(whole, exact=exact), _comparable(streamed, exact=exact)
+    facets = [name for name in Reading.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)]
+    if facets:
         one, other = (
             {name: _plain(getattr(reading, name)) for name in facets} for reading in (whole, streamed)
         )
-        yield _miss(rule, "streamed", script, surface, how, one, other)
+        yield _miss(_RULES[surface]["streamed"], "streamed", script, surface, how, one, other)
+
+
+def _comparable(reading: Reading, *, exact: bool) -> Reading:
+    """With canonical arguments, and without what does not count."""
+    reading = msgspec.structs.replace(reading, calls=tuple(map(_read, reading.calls)))
+    return reading if exact else _stripped(reading)
+
+
+def _stripped(reading: Reading) -> Reading:
+    return msgspec.structs.replace(
+        reading, content=reading.content.strip(), reasoning=reading.reasoning.strip()
+    )
 
 
 def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wanted: Any, got: Any) -> Miss:
@@ -163,7 +198,20 @@ def _read(call: Call) -> Call:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return json.dumps(_counted(value), sort_keys=True, ensure_ascii=False)
+
+
+def _counted(value: Any) -> Any:
+    """With one spelling of every number: JSON has a single kind of them, so that 1.0 is 1 and 1e10 is 10000000000."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_counted(each) for each in value]
+        case dict():
+            return {key: _counted(each) for key, each in value.items()}
+        case _:
+            return value
 
 
 def _shown_call(call: Call) -> str:

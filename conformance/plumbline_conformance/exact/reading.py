@@ -97,8 +97,7 @@ def _of_response(response: dict[str, Any]) -> Reading:
     for item in response["output"]:
         match item["type"]:
             case "reasoning":
-                parts = item.get("content") or item.get("summary") or []
-                reasoning += [part["text"] for part in parts]
+                reasoning.append(_joined(item.get("content")) or _joined(item.get("summary")))
             case "message":
                 content += [part.get("text") or "" for part in item["content"]]
             case "function_call":
@@ -111,26 +110,41 @@ def _of_response(response: dict[str, Any]) -> Reading:
     )
 
 
+def _joined(parts: list[Any] | None) -> str:
+    return "".join(part["text"] for part in parts or [])
+
+
 def _of_events(events: list[Any]) -> Reading:
     """By the deltas: that they add up to the items is what other checks are for (RS-09)."""
-    reasoning: list[str] = []
+    thoughts: dict[int, str] = {}
+    summaries: dict[int, str] = {}
     content: list[str] = []
     calls: dict[int, list[str]] = {}
     finish = ""
     for event in events:
         match event["type"]:
-            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
-                reasoning.append(event["delta"])
+            case "response.reasoning_text.delta":
+                index = event["output_index"]
+                thoughts[index] = thoughts.get(index, "") + event["delta"]
+            case "response.reasoning_summary_text.delta":
+                index = event["output_index"]
+                summaries[index] = summaries.get(index, "") + event["delta"]
             case "response.output_text.delta":
                 content.append(event["delta"])
             case "response.output_item.added" if event["item"]["type"] == "function_call":
                 calls[event["output_index"]] = [event["item"]["name"], ""]
             case "response.function_call_arguments.delta":
                 calls[event["output_index"]][1] += event["delta"]
+            case "response.function_call_arguments.done":
+                # A server may write short arguments in one piece, without a delta.
+                calls[event["output_index"]][1] = calls[event["output_index"]][1] or event["arguments"]
             case "response.completed" | "response.incomplete" | "response.failed":
                 finish = _finish(event["response"], bool(calls))
     return Reading(
-        reasoning="".join(reasoning),
+        # Of an item with both, the summary only repeats the thought, as in an answer in one piece.
+        reasoning="".join(
+            thoughts.get(index) or summaries.get(index, "") for index in sorted({*thoughts, *summaries})
+        ),
         content="".join(content),
         calls=tuple(Call(*calls[index]) for index in sorted(calls)),
         finish=finish,

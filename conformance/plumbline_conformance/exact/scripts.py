@@ -50,12 +50,25 @@ class ScriptSet(msgspec.Struct, frozen=True):
     """What a checkpoint has learned."""
 
     scripts: tuple[Script, ...]
-    markers: tuple[str, ...] = ()
-    """Texts of the markup: an answer without any of them is text."""
+    markers: tuple[str, ...] = (
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_response>",
+        "</tool_response>",
+    )
+    """Texts of the markup: an answer without any of them is text. The default is that of the sets themselves."""
+    special: tuple[str, ...] = ()
+    """Texts of control tokens, which servers may leave out of an answer."""
 
     def is_plain(self, script: Script) -> bool:
         """Whether an answer is text, whatever a server reads."""
-        return not any(marker in script.output for marker in self.markers)
+        return not any(text in script.output for text in (*self.markers, *self.special))
+
+    def is_open(self, script: Script) -> bool:
+        """Whether an answer has control tokens, so that nobody can say what has to be left of it."""
+        return any(text in script.output for text in self.special)
 
 
 def read_scripts(path: Path) -> ScriptSet:
