@@ -197,6 +197,53 @@ def test_who_had_no_turn_is_told_to_come_again_and_nothing_is_said_against_the_g
         release.set()  # A thread that waits on would keep the tests from ending.
 
 
+def test_what_nobody_waits_for_any_more_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that go away leave no work behind for others to wait for."""
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
+    inner = compiler._compile
+    release = threading.Event()
+    compiled: list[str] = []
+
+    def work(grammar: str) -> Any:
+        release.wait()
+        compiled.append(grammar)
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", work)
+
+    async def scenario() -> None:
+        several = [f"start: /[a-c]{{{n}}}/" for n in range(1, 33)]
+        waiting = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in several]
+        while len(compiler._compiled) < len(several):
+            await asyncio.sleep(0.01)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        release.set()
+        assert not (await compiler.compile(WORDS)).is_done
+        assert len(compiled) <= 3  # Those that had begun, and the one that somebody wants.
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()  # A thread that waits on would keep the tests from ending.
+
+
+def test_a_failure_is_told_anew_to_everyone() -> None:
+    """An exception that is raised again and again would grow with each of its tracebacks."""
+
+    async def scenario() -> None:
+        found = [
+            error
+            for _ in range(3)
+            for error in await asyncio.gather(COMPILER.compile("start: nothing"), return_exceptions=True)
+        ]
+        assert len({id(error) for error in found}) == len({str(error) for error in found}) * 3
+        assert all(isinstance(error, GrammarError) for error in found)
+
+    asyncio.run(scenario())
+
+
 def test_what_waits_for_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
     inner = compiler._compile

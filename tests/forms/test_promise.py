@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 from typing import Any
@@ -98,6 +99,77 @@ def test_a_listed_text_that_markup_would_cut_is_not_written(dialect: str, end: s
     assert not accepts(promise.grammar, text)
     (warning,) = promise.warnings
     assert warning.startswith("calls of f are held to the names and types of their arguments only: ")
+
+
+def _referring(leaf: dict[str, Any], *, members: bool) -> dict[str, Any]:
+    """Parameters in which each of 28 schemas refers twice to the next: 2 ** 28 ways lead to the last."""
+    found: dict[str, Any] = {"s28": leaf}
+    for number in range(28):
+        following = {"$ref": f"#/$defs/s{number + 1}"}
+        both = {"x": following, "y": following}
+        found[f"s{number}"] = (
+            {"type": "object", "properties": both} if members else {"anyOf": [*both.values()]}
+        )
+    return {"type": "object", "properties": {"a": {"$ref": "#/$defs/s0"}}, "$defs": found}
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "qwen3_coder", "gemma4", "minimax_m3", "pythonic"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        _referring({"type": "string"}, members=False),
+        _referring({"type": ["string", "null"]}, members=False),
+        _referring({"type": "string"}, members=True),
+        {"properties": {"a": {}}, "required": [["a"]]},
+        {"properties": {"a": {}}, "required": 5},
+        {"properties": ["a"]},
+        {"properties": {"a": {"properties": ["b"]}}},
+        {"properties": {"a": {"enum": 5}}},
+        {"properties": {"a": {"type": ["no type"]}}},
+    ],
+)
+def test_hostile_parameters_give_way_at_once(dialect: str, parameters: dict[str, Any]) -> None:
+    """A schema that is none, or means more than anybody can write, costs its own tool its form and nobody any time."""
+    promise = promised(
+        Tool(name="f", parameters=parameters), Tool(name="good", parameters=HELD), dialect=dialect
+    )
+    assert promise.grammar is not None
+    assert not any(warning.startswith("calls of good ") for warning in promise.warnings)
+    with contextlib.suppress(FormError):
+        promised(Tool(name="f", parameters=parameters, strict=True), dialect=dialect)
+
+
+@pytest.mark.parametrize(
+    "dialect", ["hermes", "qwen3_coder", "glm47", "minimax_m3", "gemma4", "deepseek_v32"]
+)
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#/$defs/S"}, {"anyOf": [{"$ref": "#/$defs/S"}, {"type": "null"}]}]
+)
+def test_what_is_referred_to_is_held_of_a_loose_tool_too(dialect: str, schema: dict[str, Any]) -> None:
+    """As pydantic writes `Optional[Enum]`."""
+    parameters = {
+        "type": "object",
+        "properties": {"a": schema},
+        "required": ["a"],
+        "$defs": {"S": {"type": "string", "enum": ["q", "r"]}},
+    }
+    promise = promised(Tool(name="f", parameters=parameters), dialect=dialect)
+    assert promise.grammar is not None
+    assert promise.warnings == ()
+    section = TOOL_DIALECTS[dialect].sections[0]
+    fits = [
+        accepts(promise.grammar, write_calls([Call("f", json.dumps({"a": v}))], section)) for v in ("q", "zz")
+    ]
+    assert fits == [True, False]
+
+
+def test_a_listed_text_inside_of_json_is_held() -> None:
+    """Between tags an array is JSON, in whose strings the end of the tag means nothing."""
+    text = "x</parameter>y"
+    for schema in ({"type": "array", "items": {"enum": [text]}}, {"type": "array", "enum": [[text]]}):
+        promise = promised(Tool(name="f", parameters={"properties": {"a": schema}}), dialect="qwen3_coder")
+        assert promise.grammar is not None
+        assert not any("names and types" in warning for warning in promise.warnings)
 
 
 def test_the_search_for_what_cannot_be_held_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from support.speeches import DIALECTS, Dialect, cut, fold
 from plumbline.dialects.continued import begin_with
 from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
 
-laws = settings(max_examples=EXAMPLES // 4)
+laws = settings(max_examples=EXAMPLES)
 
 
 def continued(

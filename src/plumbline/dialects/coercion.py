@@ -28,13 +28,34 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH = 16
 
 
-def allowed_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema allows; empty if it does not say. `integer` counts as a type of its own."""
+def allowed_types(
+    schema: Any, root: Mapping[str, Any], depth: int = 0, seen: dict[int, frozenset[str]] | None = None
+) -> frozenset[str]:
+    """The JSON types that a schema allows; empty if it does not say. `integer` counts as a type of its own.
+
+    Args:
+        schema: the schema.
+        root: what references refer to.
+        depth: how many references and branches were followed to it.
+        seen: what was found of schemas on the way, by their identity: many branches may refer to the same one.
+    """
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return frozenset()
+    if isinstance(kind := schema.get("type"), str) and "$ref" not in schema:
+        return frozenset((kind,))
+    seen = {} if seen is None else seen
+    if id(schema) not in seen:
+        seen[id(schema)] = frozenset()  # For those that need themselves.
+        seen[id(schema)] = _types(schema, root, depth, seen)
+    return seen[id(schema)]
+
+
+def _types(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, seen: dict[int, frozenset[str]]
+) -> frozenset[str]:
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return allowed_types(referred(reference, root), root, depth + 1)
+        return allowed_types(referred(reference, root), root, depth + 1, seen)
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset((declared,))
@@ -47,7 +68,7 @@ def allowed_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> froze
     for key in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(key)
         if isinstance(branches, list):
-            found = [allowed_types(branch, root, depth + 1) for branch in branches]
+            found = [allowed_types(branch, root, depth + 1, seen) for branch in branches]
             if key == "allOf":
                 return next((types for types in found if types), frozenset())
             return frozenset() if not all(found) else frozenset().union(*found)

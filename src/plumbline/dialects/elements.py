@@ -125,7 +125,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         is_json = bool(types) and "string" not in types
         while True:
             if is_json:
-                text = yield from json_before(cursor, finder(self.tag))
+                text = yield from json_before(cursor, finder(self.tag), finder(f"</{key}>"))
             else:
                 text, _ = yield from cursor.collect(finder(self.tag))
             if (yield from cursor.take(f"</{key}>")):

@@ -41,14 +41,18 @@ _MAX_ATOM = 400
 class JsonScanner:
     """Checks one JSON value as it comes.
 
+    Args:
+        bounded: what nests too deeply and numbers that are too long are refused.
+
     Attributes:
         done: the value is complete. A number at the very top is complete only when something follows it.
         stopped: where the last `feed` stopped, also where it raised.
     """
 
-    __slots__ = ("_atom", "_digits", "_stack", "_state", "done", "stopped")
+    __slots__ = ("_atom", "_bounded", "_digits", "_stack", "_state", "done", "stopped")
 
-    def __init__(self) -> None:
+    def __init__(self, *, bounded: bool = True) -> None:
+        self._bounded = bounded
         self.done = False
         self.stopped = 0
         self._state = _VALUE
@@ -95,7 +99,7 @@ class JsonScanner:
                     if match is not None:
                         self._atom += match.group()
                         pos = start = match.end()
-                        if len(self._atom) > _MAX_ATOM:
+                        if self._bounded and len(self._atom) > _MAX_ATOM:
                             raise MalformedError("a number or word is too long", rest=self._atom)
                         continue
                     self._close_atom(out)
@@ -125,7 +129,7 @@ class JsonScanner:
                         stack.append("key" if state in (_KEY, _FIRST_KEY) else "text")
                         self._state = _STRING
                     elif char in "{[" and state in (_VALUE, _FIRST_VALUE):
-                        if len(stack) >= _MAX_DEPTH:
+                        if self._bounded and len(stack) >= _MAX_DEPTH:
                             raise MalformedError("the JSON is nested too deeply")
                         stack.append(char)
                         self._state = _FIRST_KEY if char == "{" else _FIRST_VALUE
@@ -218,25 +222,28 @@ def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:
         yield
 
 
-def json_before(cursor: Cursor, ends: Finder) -> Steps[str]:
+def json_before(cursor: Cursor, ends: Finder, follows: Finder | None = None) -> Steps[str]:
     """Read text that should be JSON, through the marker that ends it; returns the text without the marker.
 
-    A marker inside of a string is part of the string. So the text goes on where it is JSON that has a string open, and
-    what follows the marker may stand in one: a control character, such as the line feed between two tags, may not.
-    Where the text is no JSON it ends at the first marker.
+    A marker inside of a string is part of the string. So an object or array goes on where it is JSON so far, has a
+    string open, and what follows the marker may stand in one: a control character, such as the line feed between two
+    tags, may not. A text that is no JSON up to the marker ends there.
 
     Args:
         cursor: where the value begins.
         ends: the marker; it has neither quotes nor backslashes.
+        follows: what cannot follow the marker inside of a string.
 
     Raises:
         EndOfOutputError: the output ended before it.
     """
     parts: list[str] = []
-    scanner = JsonScanner()
+    scanner = JsonScanner(bounded=False)
     while True:
         text, marker = yield from cursor.collect(ends)
         parts.append(text)
+        if parts[0].lstrip()[:1] not in ("{", "["):
+            break
         try:
             scanner.feed(text, 0, [])
         except MalformedError:
@@ -246,7 +253,7 @@ def json_before(cursor: Cursor, ends: Finder) -> Steps[str]:
         following = yield from cursor.peek()
         if not following:
             raise EndOfOutputError("expected the end of a string")
-        if following < " ":
+        if following < " " or (follows is not None and (yield from cursor.look_for(follows)) is not None):
             break
         parts.append(marker)
         scanner.feed(marker, 0, [])

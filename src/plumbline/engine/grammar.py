@@ -148,15 +148,23 @@ class LarkCompiler:
             while len(self._compiled) > self._capacity:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
-        compiled = await self._result(compilation)
+        compilation.waiting += 1
+        try:
+            compiled = await self._result(compilation)
+        finally:
+            compilation.waiting -= 1
+            if not compilation.waiting and compilation.began is None and compilation.future.cancel():
+                self._compiled.pop(key, None)  # Nobody is left who wants it.
+        if isinstance(compiled, str):
+            raise GrammarError(compiled)
         return _LarkMatcher(compiled.deep_copy())
 
-    async def _result(self, compilation: _Compilation) -> LLMatcher:
+    async def _result(self, compilation: _Compilation) -> LLMatcher | str:
         """Wait for a turn, and for the result; neither takes longer than `timeout`.
 
         Raises:
             CompilersBusyError: the turn never came.
-            GrammarError: the result never came, or it is none.
+            GrammarError: the result never came.
         """
         # One client that goes away must not take the grammar from those who wait for the same one.
         try:
@@ -170,9 +178,12 @@ class LarkCompiler:
         except TimeoutError:
             raise GrammarError(f"It takes more than {self._timeout:g} s to compile.") from None
 
-    def _work(self, compilation: _Compilation, grammar: str) -> LLMatcher:
+    def _work(self, compilation: _Compilation, grammar: str) -> LLMatcher | str:
         compilation.began = time.monotonic()
-        return self._compile(grammar)
+        try:
+            return self._compile(grammar)
+        except GrammarError as error:
+            return str(error)
 
     def _compile(self, grammar: str) -> LLMatcher:
         """In a worker thread, which holds the interpreter only at its ends."""
@@ -188,18 +199,20 @@ class _Compilation:
     """A grammar that is compiled, or waits for it.
 
     Attributes:
-        future: the result.
+        future: the result, or why there is none: an exception would grow with everyone to whom it is raised.
         began: when a thread took it up; None until then.
+        waiting: how many clients want it.
     """
 
-    __slots__ = ("began", "future")
+    __slots__ = ("began", "future", "waiting")
 
     def __init__(self) -> None:
-        self.future: Future[LLMatcher] = Future()
+        self.future: Future[LLMatcher | str] = Future()
         self.began: float | None = None
+        self.waiting = 0
 
 
-def _shielded(compilation: _Compilation) -> asyncio.Future[LLMatcher]:
+def _shielded(compilation: _Compilation) -> asyncio.Future[LLMatcher | str]:
     return asyncio.shield(asyncio.wrap_future(compilation.future))
 
 

@@ -57,8 +57,9 @@ FEATURES = frozenset(
 )
 """The `SamplingParams` fields that an engine on our sampler honours."""
 
-_FATAL_FAILURES = 3
 _BUSY_SECONDS = 5
+"""When to come again where too many grammars are being compiled."""
+_FATAL_FAILURES = 3
 """This many failed steps in a row, and the engine gives itself up for dead; `/health` then says so."""
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.api import Section, ToolDialect
+from plumbline.dialects.api import Form, Section, ToolDialect
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.raw_text import INPUT_FORM
+from plumbline.forms.schema import check_shape
 from plumbline.forms.spelled import check_listed_texts, spelled
 from plumbline.turn import Tool
 
@@ -102,11 +103,11 @@ def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, l
     found: list[str] = []
     for tool in tools:
         try:
-            schema = _schema(tool, loose=tool.name in loose)
-            if tool.strict is True and tool.parameters:
-                schema = spelled(section.form, schema)
-            else:
-                check_listed_texts(section.form, schema)
+            held = tool.strict is True or tool.name not in loose
+            schema = _schema(tool, loose=not held)
+            if held and tool.parameters and not tool.custom:
+                check_shape(tool.parameters)
+                schema = _spelled(section.form, schema, strict=tool.strict is True)
             found.append(section.form.grammar(builder, tool.name, schema))
         except FormError as error:
             raise FormError(str(error), tool=tool.name) from error
@@ -118,6 +119,21 @@ def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, l
             )
             raise FormError(reason, tool=tool.name) from None
     return builder.choice(found)
+
+
+def _spelled(form: Form, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+    """What the form can be held to of the schema; of a tool that is not strict, that may be a part of it.
+
+    Raises:
+        FormError: a strict schema cannot be held, or any of it would be written so that it is read as something else.
+    """
+    try:
+        return spelled(form, schema)
+    except (FormError, RecursionError):
+        if strict:
+            raise
+    check_listed_texts(form, schema)
+    return schema
 
 
 def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) -> str:
@@ -148,7 +164,7 @@ def _schema(tool: Tool, *, loose: bool) -> Mapping[str, Any]:
     if not parameters:
         # A function without parameters takes none.
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    if tool.strict is True or not loose:
+    if not loose:
         return {**parameters, "type": "object"}
     properties = parameters.get("properties")
     named = properties if isinstance(properties, Mapping) else {}
@@ -156,7 +172,7 @@ def _schema(tool: Tool, *, loose: bool) -> Mapping[str, Any]:
     return {
         "type": "object",
         "properties": {name: _typed(schema) for name, schema in named.items()},
-        "required": [name for name in required if name in named] if isinstance(required, list) else [],
+        "required": [name for name in named if isinstance(required, list) and name in required],
     }
 
 

@@ -21,6 +21,7 @@ from plumbline.turn import LarkFormat, RegexFormat
 
 __all__ = ["GrammarBuilder"]
 
+_MAX_SEQUENCES = 60_000
 _LARK_END = re.compile(r"(?m)^\s*\??start\b")
 
 
@@ -42,6 +43,7 @@ class GrammarBuilder:
         self._rules: dict[str, str] = {}
         self._named: dict[str, str] = {}
         self._nested: dict[str, str] = {}
+        self._sequences = 0
 
     def literal(self, text: str) -> str:
         """Exactly this text. Control tokens in it are the tokens themselves."""
@@ -196,6 +198,10 @@ class GrammarBuilder:
     def sequence(self, expressions: Iterable[str]) -> str:
         """These, one after the other; none of them is the empty text."""
         found = list(expressions)
+        self._sequences += 1
+        if self._sequences > _MAX_SEQUENCES:
+            # Where markup spells objects out, what a schema refers to many times over is written as many times.
+            raise FormError("The grammar of the calls is too large: their parameters refer to too much.")
         if not found:
             return '""'
         return found[0] if len(found) == 1 else f"({' '.join(found)})"

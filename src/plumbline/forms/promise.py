@@ -67,11 +67,12 @@ class Promises:
         continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
         thought = not inside and (continues or ended)
         loose: dict[str, str] = {}
+        last = time.monotonic() + _SEARCH_TIME
         while True:
             try:
                 grammar = await self._compiled(turn, loose, inside=inside, thought=thought)
             except FormError as error:
-                unheld = await self._unheld(turn, loose)
+                unheld = await self._unheld(turn, loose, last)
                 if not unheld:
                     raise FormError(str(error), tool=error.tool or await self._culprit(turn)) from error
                 loose |= unheld
@@ -86,7 +87,7 @@ class Promises:
                 )
                 warnings = [_warning(name, reason) for name, reason in loose.items()]
                 if grammar is not None:
-                    warnings += self._left_out(turn, loose)
+                    warnings += await asyncio.to_thread(self._left_out, turn, loose)
                 return Promise(grammar, unread, tuple(warnings))
 
     def _left_out(self, turn: Turn, loose: Collection[str]) -> list[str]:
@@ -140,15 +141,20 @@ class Promises:
             return str(error)
         return None
 
-    async def _unheld(self, turn: Turn, loose: Mapping[str, str]) -> dict[str, str]:
-        """The tools that may still give way and have to, with the reason; all of them if none is at fault alone."""
+    async def _unheld(self, turn: Turn, loose: Mapping[str, str], last: float) -> dict[str, str]:
+        """The tools that may still give way and have to, with the reason; all of them if none is at fault alone.
+
+        Each may take as long to compile as one grammar may, and a request has any number of them: after `last` the
+        others give way untried.
+        """
         candidates = _may_give_way(turn, loose)
         found: dict[str, str] = {}
-        # Each may take as long to compile as one grammar may, and a request has any number of them.
-        last = time.monotonic() + _SEARCH_TIME
         for tool in candidates:
-            in_time = time.monotonic() < last
-            reason = await self._alone(tool) if in_time else "there was no time left to try them alone"
+            try:
+                async with asyncio.timeout(last - time.monotonic()):
+                    reason = await self._alone(tool)
+            except TimeoutError:
+                reason = "there was no time left to try them alone"
             if reason is not None:
                 found[tool.name] = reason
         return found or {tool.name: "together they are too much for the engine" for tool in candidates}

@@ -54,6 +54,19 @@ def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
         raise FormError("The schema is false: nothing satisfies it.")
     if schema is True:
         return {"x-guidance": _LAYOUT}
+    check_shape(schema)
+    walk = _Walk()
+    found = walk.schema(schema, "#")
+    walk.check_references()
+    return {**found, "x-guidance": _LAYOUT}
+
+
+def check_shape(schema: Mapping[str, Any]) -> None:
+    """A schema of a size that can be worked with, in which every keyword has a value that it may have.
+
+    Raises:
+        FormError: it is none; the text says where.
+    """
     _check_size(schema)
     dialect = schema.get("$schema", _DIALECTS[0])
     if not isinstance(dialect, str) or dialect.rstrip("#") not in _DIALECTS:
@@ -65,10 +78,6 @@ def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     except jsonschema_rs.ValidationError as error:
         where = "/".join(("#", *map(str, error.instance_path)))
         raise FormError(f"'{where}' is not valid JSON Schema: {error.message[:200]}") from None
-    walk = _Walk()
-    found = walk.schema(schema, "#")
-    walk.check_references()
-    return {**found, "x-guidance": _LAYOUT}
 
 
 def _check_size(schema: Any) -> None:

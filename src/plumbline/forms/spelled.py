@@ -8,7 +8,7 @@ grammar to the letter; everything else is refused where the tool is strict, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from plumbline.dialects.api import Form
@@ -25,6 +25,7 @@ __all__ = ["check_listed_texts", "spelled", "unspelled"]
 
 _MAX_REFERENCES = 16
 _MAX_DEPTH = 32
+_MAX_PARTS = 5_000
 _JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyForm)
 _NOTES = frozenset(("$comment", "default", "deprecated", "description", "examples", "title"))
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
@@ -36,6 +37,7 @@ _ROOT = frozenset(
 _BRANCHES = frozenset(("allOf", "anyOf", "oneOf", "not", "if"))
 _MARKUP_NAME = re.compile(r"[\w.$@-]+")
 """A name that every markup carries as it is."""
+_NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 _NULLABLE = frozenset(("string", "null"))
 
 
@@ -56,13 +58,14 @@ def spelled(form: Form, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return schema
     _check_names(properties)
     members: dict[str, Any] = {}
+    left = iter(range(_MAX_PARTS))
     for name, part in properties.items():
         if isinstance(form, TaggedCall):
             members[name] = _between_tags(form, part, schema)
         elif isinstance(form, PythonCall):
             members[name] = _python(part, schema)
         else:
-            members[name] = _all_the_way(form, part, schema, 0)
+            members[name] = _all_the_way(form, part, schema, 0, left)
     return {**schema, "properties": members}
 
 
@@ -84,17 +87,48 @@ def check_listed_texts(form: Form, schema: Mapping[str, Any]) -> None:
         FormError: one of them has a text in it at which the markup would end it.
     """
     kept_out = getattr(form, "forbidden", ())
-    left: list[tuple[Any, bool]] = [(schema, False)]
-    while left and kept_out:
-        value, listed = left.pop()
-        if isinstance(value, Mapping):
-            left += [(member, listed or key in ("enum", "const")) for key, member in value.items()]
-        elif isinstance(value, list):
-            left += [(item, listed) for item in value]
-        elif listed and isinstance(value, str) and (found := [text for text in kept_out if text in value]):
+    if not kept_out:
+        return
+    if isinstance(form, TaggedCall):  # Deeper inside, and where no text is allowed, values are JSON.
+        parts = [_put_in(part, schema) for part in (schema.get("properties") or {}).values()]
+        texts = [
+            part
+            for part in parts
+            if allowed_types(part, schema) & {"string"} or not allowed_types(part, schema)
+        ]
+    else:
+        texts = list(_schemas(schema))
+    for value in (value for part in texts for value in _listed(part)):
+        found = next((text for text in kept_out if text in value), None)
+        if found is not None:
             raise FormError(
-                f"{value[:40]!r} has {found[0]!r} in it, at which the markup of this model's calls ends it."
+                f"{value[:40]!r} has {found!r} in it, at which the markup of this model's calls ends it."
             )
+
+
+def _schemas(schema: Any) -> Iterator[Any]:
+    """A schema and those inside of it. What stands under `properties` and the like are names, and no keywords."""
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, Mapping):
+            yield value
+            for key, member in value.items():
+                if key not in ("enum", "const"):
+                    left += member.values() if key in _NAMED and isinstance(member, Mapping) else [member]
+
+
+def _listed(schema: Any) -> Iterator[str]:
+    """The texts in the values that a schema lists."""
+    left = [schema[key] for key in ("enum", "const") if key in schema] if isinstance(schema, Mapping) else []
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | Mapping):
+            left += value if isinstance(value, list) else value.values()
 
 
 def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:
@@ -125,10 +159,12 @@ def _python(part: Any, root: Mapping[str, Any]) -> Any:
     return part
 
 
-def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int) -> Any:
-    """A value in markup that spells out objects and arrays too."""
+def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]) -> Any:
+    """A value in markup that spells out objects and arrays too, as often as it is referred to."""
     if depth > _MAX_DEPTH:
         raise RecursionError
+    if next(left, None) is None:
+        raise FormError("The parameters refer to too much for the markup that this model writes calls in.")
     part = _put_in(part, root)
     if not isinstance(part, Mapping):
         return part
@@ -147,7 +183,7 @@ def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int) -> 
     if "array" in types:
         keys -= _ARRAY
         if "items" in part:
-            found["items"] = _all_the_way(form, part["items"], root, depth + 1)
+            found["items"] = _all_the_way(form, part["items"], root, depth + 1, left)
     if "object" in types:
         keys -= _OBJECT
         properties = part.get("properties") or {}
@@ -155,14 +191,29 @@ def _all_the_way(form: Form, part: Any, root: Mapping[str, Any], depth: int) -> 
             raise _unheld("required")
         _check_names(properties)
         found["properties"] = {
-            name: _all_the_way(form, one, root, depth + 1) for name, one in properties.items()
+            name: _all_the_way(form, one, root, depth + 1, left) for name, one in properties.items()
         }
     _refuse(keys)
     return found
 
 
-def _put_in(part: Any, root: Mapping[str, Any]) -> Any:
-    """A part that is nothing but a reference, as what it refers to; one that is a string or null, in one piece."""
+def _put_in(part: Any, root: Mapping[str, Any], seen: dict[int, Any] | None = None) -> Any:
+    """A part that is nothing but a reference, as what it refers to; one that is a string or null, in one piece.
+
+    Args:
+        part: the part.
+        root: what references refer to.
+        seen: what became of parts that were met before, by their identity: the same one may be referred to many times
+            over, on every level.
+    """
+    seen = {} if seen is None else seen
+    if id(part) not in seen:
+        seen[id(part)] = part  # For those that need themselves.
+        seen[id(part)] = _without_references(part, root, seen)
+    return seen[id(part)]
+
+
+def _without_references(part: Any, root: Mapping[str, Any], seen: dict[int, Any]) -> Any:
     for _ in range(_MAX_REFERENCES):
         if not isinstance(part, Mapping) or "$ref" not in part or part.keys() - _NOTES - {"$ref"}:
             break
@@ -170,7 +221,7 @@ def _put_in(part: Any, root: Mapping[str, Any]) -> Any:
     branches = part.get("anyOf") if isinstance(part, Mapping) else None
     if not isinstance(branches, list) or len(branches) != 2 or part.keys() - _NOTES - {"anyOf"}:
         return part
-    inner = [_put_in(branch, root) for branch in branches]
+    inner = [_put_in(branch, root, seen) for branch in branches]
     texts = [one for one in inner if isinstance(one, Mapping) and allowed_types(one, root) == {"string"}]
     nulls = [one for one in inner if isinstance(one, Mapping) and one.keys() - _NOTES == {"type"}]
     if len(texts) != 1 or not any(one["type"] == "null" for one in nulls):
