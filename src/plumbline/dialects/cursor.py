@@ -48,9 +48,12 @@ class Finder:
     Args:
         markers: the texts to find.
         least: how much of a marker has to stand at the cut end of an output to be taken for one, and not for text.
+
+    Attributes:
+        starts: the first characters of the markers.
     """
 
-    __slots__ = ("_beginnings", "_longest", "_pattern", "_scan", "least", "markers")
+    __slots__ = ("_beginnings", "_longest", "_pattern", "_scan", "least", "markers", "starts")
 
     def __init__(self, markers: Iterable[str], *, least: int = 1) -> None:
         self.least = least
@@ -63,6 +66,7 @@ class Finder:
         self._scan = re.compile("|".join([*beginnings, *whole]))
         self._beginnings = frozenset(m[:size] for m in self.markers for size in range(1, len(m)))
         self._longest = max(map(len, self.markers), default=0)
+        self.starts = frozenset(marker[0] for marker in self.markers)
 
     def search(self, text: str, start: int, closed: bool) -> tuple[int, str | None]:
         """Where the text before the first marker ends, and the marker, or None if there is none yet.
@@ -136,8 +140,9 @@ class Cursor:
         if self._mark is not None:
             self._kept.append(self.text[self._mark : self.pos])
             self._mark = 0
-        self._base += self.pos
-        self.text = self.text[self.pos :] + text
+        pos = self.pos
+        self._base += pos
+        self.text = text if pos == len(self.text) else self.text[pos:] + text
         self.pos = 0
 
     def mark(self, before: str = "") -> None:
@@ -170,9 +175,10 @@ class Cursor:
     def space(self) -> Steps[None]:
         """Read white space."""
         while True:
-            match = _SPACE.match(self.text, self.pos)
-            assert match is not None
-            self.pos = match.end()
+            if self.pos < len(self.text):
+                match = _SPACE.match(self.text, self.pos)
+                assert match is not None
+                self.pos = match.end()
             if self.pos < len(self.text) or self.closed:
                 return
             yield
@@ -228,6 +234,10 @@ class Cursor:
                 self.pos += 0 if rest[:1].isalnum() else len(rest)
                 return None
             yield
+
+    def may_take(self, finder: Finder) -> bool:
+        """Whether `take_one` has anything to do; asking costs less than a reader that finds nothing."""
+        return self.pos >= len(self.text) or self.text[self.pos] in finder.starts
 
     def look_for(self, finder: Finder) -> Steps[str | None]:
         """The marker that comes next, if one of these does; it stays unread."""

@@ -186,9 +186,8 @@ class JsonScanner:
         self.done = not self._stack
 
 
-def quoted(text: str) -> str:
-    """The text as a JSON string, without the encoder that `json.dumps` makes for every text."""
-    return encode_basestring(text)
+quoted: Final = encode_basestring
+"""The text as a JSON string, without the encoder that `json.dumps` makes for every text."""
 
 
 def quoted_text(text: str) -> str:

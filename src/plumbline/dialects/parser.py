@@ -284,12 +284,13 @@ class DialectParser(Telling):
                 more = False
                 if cursor.has_space():
                     yield from cursor.space()
-        elif section.between.strip():
-            more = yield from cursor.take(section.between.strip())
+        elif between := section.between.strip():
+            more = yield from cursor.take(between)
             if cursor.has_space():
                 yield from cursor.space()
         if section.close and not more:
-            if (yield from cursor.take_one(self._markup.closers[id(section)])) is not None:
+            closers = self._markup.closers[id(section)]
+            if cursor.may_take(closers) and (yield from cursor.take_one(closers)) is not None:
                 return False
             if section.array or section.single or not (yield from cursor.peek()):
                 self._warn(f"calls have no {section.close[0]}")
@@ -298,7 +299,7 @@ class DialectParser(Telling):
             return more
         if section.item_open:
             return (yield from cursor.take_ahead(section.item_open))
-        char = yield from cursor.peek()
+        char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
         return bool(char) and (bool(section.close) or char in section.starts)
 
     def _after_broken(self, section: Section) -> Steps[None]:

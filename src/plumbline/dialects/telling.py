@@ -28,6 +28,8 @@ class Telling:
         self._run_thought: list[str] = []
         self._arguments: list[str] = []
         """Pieces of the open call's arguments that have not been told yet; nothing else is told between them."""
+        self.call_arguments = self._arguments.append
+        """Takes more of the arguments of the announced call; the list's own method, because it is called most."""
         self._prose_offset: int | None = None
         """Where text begins that may still turn out to be markup."""
         self._silent = False
@@ -78,10 +80,6 @@ class Telling:
         """Up to where it is certain what the characters of the output are."""
         read = self._cursor.offset if self._prose_offset is None else self._prose_offset
         return self._content.held_from(read)
-
-    def call_arguments(self, text: str) -> None:
-        """More of the arguments of the announced call."""
-        self._arguments.append(text)
 
     def _end_arguments(self) -> None:
         text = "".join(self._arguments)
