@@ -26,6 +26,7 @@ from plumbline_conformance.differential.probes import Probe, probes
 from plumbline_conformance.discretion import shows
 from plumbline_conformance.judge import sender
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.terminal import INTERRUPTED
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["Outcome", "differences", "run_diff"]
@@ -120,7 +121,11 @@ def run_diff(
     json_file: Path | None = None,
 ) -> int:
     """Compare two servers, print, write. 0 alike, 1 different, 2 nothing could be compared."""
-    outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
+    try:
+        outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
+    except KeyboardInterrupt:
+        out.print("Interrupted: nothing is said of what was compared, and nothing was written.")
+        return INTERRUPTED
     for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
         _print_rule(out, rule, list(group))
     for name, why in outcome.unclear.items():
