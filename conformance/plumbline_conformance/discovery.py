@@ -14,7 +14,7 @@ import msgspec
 
 from plumbline_conformance.budget import spent_on
 from plumbline_conformance.case import Request, Scenario, Target
-from plumbline_conformance.credentials import redacted_url
+from plumbline_conformance.credentials import concealed, redacted_url
 from plumbline_conformance.transcript import Exchange
 from plumbline_conformance.wire import Send, sender
 
@@ -87,7 +87,11 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
         seen.append(exchange)
         if exchange.status in _BUSY:
             break
-    return Found(target=target, why=await _why(send, target, seen) if seen else None, tokens=tokens)
+    if not seen:
+        return Found(target=target)
+    # The names of models and the time to wait are the server's words, and a server may repeat a key anywhere.
+    why = concealed(await _why(send, target, seen), [target.api_key] if target.api_key else [])
+    return Found(target=target, why=why, tokens=tokens)
 
 
 async def _asked(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:

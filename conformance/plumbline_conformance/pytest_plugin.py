@@ -89,7 +89,7 @@ class _Suite(pytest.Collector):
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
         from plumbline_conformance.case import Target
-        from plumbline_conformance.credentials import redacted_url
+        from plumbline_conformance.credentials import redacted_exchange, redacted_url
         from plumbline_conformance.discovery import apis_of, discovered
         from plumbline_conformance.judge import judge, record
         from plumbline_conformance.recording import Header, Options
@@ -108,7 +108,8 @@ class _Suite(pytest.Collector):
         seen = asyncio.run(record(wanted, target, concurrency=4, patience=patience, trials=trials))
         exchanges = [exchange for transcript in seen for exchange in transcript.exchanges]
         if exchanges and all(exchange.status == 0 for exchange in exchanges):
-            _end(f"{redacted_url(target.base_url)} cannot be reached: {exchanges[0].error or ''}")
+            first = redacted_exchange(exchanges[0], [key] if key else [])
+            _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         findings = [finding for transcript in seen for finding in judge(transcript)]
         options = Options(trials=trials, concurrency=4, timeout=patience, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
