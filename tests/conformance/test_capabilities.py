@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,10 +13,10 @@ from good_server import KEY, MODEL, serving
 from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CAPABILITIES, CHECKS, SCENARIOS, Target, scenario
+from plumbline_conformance.case import CAPABILITIES, CHECKS, SCENARIOS, Request, Target, scenario
 from plumbline_conformance.cli import check
 from plumbline_conformance.judge import judge, record
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript import Exchange, Transcript
 
 ERROR = {"error": {"message": "not here", "type": "invalid_request_error", "param": None, "code": None}}
 
@@ -101,12 +103,92 @@ def test_what_a_probe_showed_is_kept_as_evidence() -> None:
     assert [exchange.status for exchange in found["responses/tool"].exchanges] == [404]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_probe_that_fails_says_nothing(status: int) -> None:
+def told(steps: Generator[Request, Exchange, str | None], answer: Exchange) -> str | None:
+    """What a probe returns to whom every request of it is answered alike."""
+    try:
+        while True:
+            steps.send(answer)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", CAPABILITIES)
+@pytest.mark.parametrize("status", [0, 401, 403, 408, 409, 425, 429, 502, 503, 504])
+def test_a_probe_that_comes_to_no_verdict_enables_nothing(name: str, status: int) -> None:
+    """A busy server, a gateway before it and a connection that broke show no capability."""
+    if name == "key" and status in (401, 403):
+        pytest.skip("this is how a server says that it wants a key")
+    steps = CAPABILITIES[name].probe(Target(base_url="", model=MODEL, api_key=KEY))
+    answer = Exchange(method="POST", url="", request_headers={}, request_body=b"", status=status)
+    next(steps)
+
+    assert re.search("could not be found out|there is no WebSocket", str(told(steps, answer)))
+
+
+def test_what_could_not_be_found_out_is_skipped_with_the_reason() -> None:
+    found = seen(lambda path, _: (429, ERROR) if path == "/v1/responses" else None, "responses/tool")
+
+    assert found["responses/tool"].skipped == "could not be found out: status 429"
+
+
+def test_a_failure_at_a_right_request_is_no_excuse() -> None:
     """The scenario is run all the same, and says what it sees."""
-    found = seen(lambda path, _: (status, ERROR) if path == "/v1/responses" else None, "responses/tool")
+    found = seen(lambda path, _: (500, ERROR) if path == "/v1/responses" else None, "responses/tool")
 
     assert found["responses/tool"].skipped is None
+
+
+def test_a_server_that_is_busy_for_a_moment_is_not_accused_of_ignoring_an_extension() -> None:
+    """It ignores `structured_outputs`, as it may; its one answer about that was that it is busy."""
+
+    def changes(_: str, body: dict[str, Any]) -> Any:
+        if body.get("structured_outputs") == {"regex": 5}:
+            return 429, ERROR
+        return (200, {"choices": [{"message": {"content": "No."}}]}) if "structured_outputs" in body else None
+
+    found = seen(changes, "chat/regex", "errors/bad-regex")
+
+    assert {finding.verdict for one in found.values() for finding in judge(one)} == {"skipped"}
+
+
+def keyless(models: int) -> Any:
+    """The reference without a key, whose list of models is open, missing or busy."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/models") and models != 200:
+            await send({"type": "http.response.start", "status": models, "headers": []})
+            return await send({"type": "http.response.body", "body": b"{}"})
+        if scope["type"] != "lifespan":
+            headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+            scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {KEY}".encode())]}
+        return await inner(scope, receive, send)
+
+    return serve
+
+
+@pytest.mark.parametrize("models", [200, 404, 405, 429, 500])
+def test_a_server_without_a_key_is_not_accused_of_taking_any(models: int) -> None:
+    with serving(keyless(models)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        wanted = [SCENARIOS["errors/key"], SCENARIOS["websocket/key"]]
+        found = asyncio.run(record(wanted, target))
+
+    assert {one.skipped for one in found} == {"the server asks for no key"}
+
+
+def test_a_key_is_seen_where_the_list_of_models_is_open() -> None:
+    models = {"object": "list", "data": []}
+    found = seen(lambda path, _: (200, models) if path == "/v1/models" else None, "errors/key")
+
+    assert {finding.verdict for finding in judge(found["errors/key"])} == {"pass"}
+
+
+def test_an_operation_that_does_not_know_the_model_is_not_there_for_it() -> None:
+    unknown = {"error": {**ERROR["error"], "code": "model_not_found"}}
+    found = seen(lambda path, _: (404, unknown) if path == "/v1/completions" else None, "completions/stop")
+
+    assert "does not know the model" in str(found["completions/stop"].skipped)
 
 
 def test_every_capability_is_needed_by_somebody() -> None:

@@ -28,7 +28,9 @@ def read(text: str, inside: bool = False, reason: FinishReason = "stop") -> Fold
     return parse(lambda: harmony(inside), [text], reason).folded
 
 
-words = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1).map(str.strip).filter(bool)
+plain = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1).map(str.strip).filter(bool)
+# Texts may speak of markers, each between words.
+words = plain | st.builds("{} {} {}".format, plain, st.sampled_from(MARKERS), plain)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(MARKERS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -109,11 +111,29 @@ def test_no_prefix_crashes_and_nothing_is_taken_back(text: str, length: int) -> 
         ),
         ("<|channel|>commentary to=python<|message|>print(1)<|call|>", [("text", "print(1)")]),
         ("<|channel|>final<|message|>One<|channel|>final<|message|> two", [("text", "One two")]),
-        ("<|channel|>ana", []),
+        ("<|channel|>ana", [("text", "<|channel|>ana")]),
     ],
 )
 def test_headers_that_models_write(text: str, expected: Folded) -> None:
     assert read(text) == expected
+
+
+@given(st.sampled_from(["final", "analysis"]), plain, st.sampled_from(MARKERS), plain, sizes)
+def test_a_marker_in_prose_is_prose(
+    channel: str, before: str, marker: str, after: str, at: list[int]
+) -> None:
+    said = f"{before} `{marker}` {after}"
+    kind = "text" if channel == "final" else "reasoning"
+    for end in ("", "<|end|>"):
+        pieces = cut(f"<|channel|>{channel}<|message|>{said}{end}", at)
+        assert parse(harmony, pieces).folded == [(kind, said)]
+
+
+@pytest.mark.parametrize(
+    "header", ["<|start|>", "<|start|>assis", "<|start|>assistant<|channel|>fin", "<|end|"]
+)
+def test_a_header_cut_by_the_token_limit_is_no_text(header: str) -> None:
+    assert read(f"<|channel|>final<|message|>One.{header}", reason="length") == [("text", "One.")]
 
 
 def test_a_call_cut_by_the_token_limit_is_reported_as_far_as_it_got() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from plumbline_conformance.case import Request, Target, capability
-from plumbline_conformance.checks.common import error_of
+from plumbline_conformance.checks.common import BUSY, error_of
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["user"]
@@ -19,15 +19,40 @@ def user(text: str) -> list[dict[str, object]]:
     return [{"role": "user", "content": text}]
 
 
-def _absent(exchange: Exchange) -> bool:
-    """There is no such operation; an unknown model has the same status."""
-    code = (error_of(exchange) or {}).get("code")
-    return exchange.status in (404, 405, 501) and code != "model_not_found"
+_ABSENT = (404, 405, 501)
+_REFUSED = (400, 404, 405, 422, 501)
+_UNTOLD = BUSY | {401, 403, 407, 409, 425}
+"""Statuses about the moment, or about whoever asks: they say nothing of what the server has."""
 
 
-def _refusal(exchange: Exchange) -> str | None:
-    """What a server says that refuses a feature; None if it has not refused anything."""
-    if exchange.status not in (400, 404, 405, 422, 501):
+def _untold(exchange: Exchange) -> str | None:
+    """Why an answer shows neither that a feature is there nor that it is lacking; None if it may show either.
+
+    A status 500 is left to the scenarios: whoever fails at a right request is to be told so, not excused from it.
+    """
+    return _not_found_out(exchange) if exchange.status in (0, *_UNTOLD) else None
+
+
+def _not_found_out(exchange: Exchange) -> str:
+    return f"could not be found out: {exchange.error or f'status {exchange.status}'}"
+
+
+def _absence(exchange: Exchange, operation: str) -> str | None:
+    """Why there is no such operation, or none for this model; None if it answered, whatever it was."""
+    if (untold := _untold(exchange)) is not None:
+        return untold
+    if exchange.status not in _ABSENT:
+        return None
+    if (error_of(exchange) or {}).get("code") == "model_not_found":
+        return f"{operation} does not know the model: status {exchange.status}"
+    return f"there is no {operation}: status {exchange.status}"
+
+
+def _lacking(exchange: Exchange) -> str | None:
+    """Why a feature cannot be had; None if the request was not refused."""
+    if (untold := _untold(exchange)) is not None:
+        return untold
+    if exchange.status not in _REFUSED:
         return None
     message = (error_of(exchange) or {}).get("message")
     return f"refused with status {exchange.status}: {str(message)[:150]}"
@@ -36,34 +61,36 @@ def _refusal(exchange: Exchange) -> str | None:
 @capability("responses", "The Responses API")
 def responses(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16}
-    found = yield Request(path="/responses", json=body)
-    return f"there is no POST /responses: status {found.status}" if _absent(found) else None
+    return _absence((yield Request(path="/responses", json=body)), "POST /responses")
 
 
 @capability("completions", "Legacy completions")
 def completions(target: Target) -> Probing:
-    found = yield Request(path="/completions", json={"model": target.model, "prompt": "Hi", "max_tokens": 1})
-    return f"there is no POST /completions: status {found.status}" if _absent(found) else None
+    body = {"model": target.model, "prompt": "Hi", "max_tokens": 1}
+    return _absence((yield Request(path="/completions", json=body)), "POST /completions")
 
 
 @capability("tools", "Tools on chat completions")
 def tools(target: Target) -> Probing:
     tool = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 4, "tools": [tool]}
-    return _refusal((yield Request(path="/chat/completions", json=body)))
+    return _lacking((yield Request(path="/chat/completions", json=body)))
 
 
 @capability("reasoning", "Reasoning that is shown")
 def reasoning(target: Target) -> Probing:
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 256, "reasoning_effort": "low"}
     found = yield Request(path="/chat/completions", json=body)
-    if (refusal := _refusal(found)) is not None:
-        return refusal
+    if (lack := _lacking(found)) is not None or found.status >= 500:
+        return lack
+    if found.error is not None:
+        return _not_found_out(found)
     try:
         message = found.json["choices"][0]["message"]
         shown = any(message.get(key) for key in REASONING_KEYS)
     except (LookupError, TypeError, AttributeError):
-        return None  # The checks of shape will say what is wrong.
+        # What is wrong with such an answer is said by the scenarios that every server has to serve.
+        return "could not be found out: there is no message in the answer"
     return None if shown else "the model shows no reasoning at effort low"
 
 
@@ -71,8 +98,8 @@ def reasoning(target: Target) -> Probing:
 def stored(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16, "store": True}
     found = yield Request(path="/responses", json=body)
-    if (refusal := _refusal(found)) is not None:
-        return refusal
+    if (lack := _lacking(found)) is not None:
+        return lack
     kept = isinstance(found.json, dict) and found.json.get("store") is False
     return "the server says that it keeps nothing: `store` is false in its answer" if kept else None
 
@@ -81,8 +108,10 @@ def stored(target: Target) -> Probing:
 def background(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16, "store": True, "background": True}
     found = yield Request(path="/responses", json=body)
-    if (refusal := _refusal(found)) is not None:
-        return refusal
+    if (lack := _lacking(found)) is not None:
+        return lack
+    if found.status >= 500 or found.error is not None:
+        return _not_found_out(found)
     echoed = found.json.get("background") if isinstance(found.json, dict) else None
     return None if echoed is True else f"it was asked for, and `background` is {echoed!r} in the answer"
 
@@ -90,9 +119,7 @@ def background(target: Target) -> Probing:
 @capability("compact", "Compaction of a conversation")
 def compact(target: Target) -> Probing:
     found = yield Request(path="/responses/compact", json={"model": target.model, "input": "Hi"})
-    return (
-        f"there is no POST /responses/compact: status {found.status}" if _absent(found) else _refusal(found)
-    )
+    return _absence(found, "POST /responses/compact") or _lacking(found)
 
 
 @capability("websocket", "Responses over a WebSocket")
@@ -101,21 +128,33 @@ def websocket(target: Target) -> Probing:
     found = yield Request(path="/responses", method="WEBSOCKET", json=create)
     if found.status == 101:
         return None
+    if found.status in BUSY:
+        return _not_found_out(found)
     return f"there is no WebSocket at /responses: {found.error or f'status {found.status}'}"
 
 
 @capability("count", "Counting the tokens of an input")
 def count(target: Target) -> Probing:
     found = yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi"})
-    return f"there is no POST /responses/input_tokens: status {found.status}" if _absent(found) else None
+    return _absence(found, "POST /responses/input_tokens")
 
 
 @capability("key", "An API key")
 def key(target: Target) -> Probing:
+    """The list of models may be open where answers are not, and there may be none: then an answer is asked for."""
     if target.api_key is None:
         return "no key was given, so that nothing says whether the server wants one"
-    found = yield Request(path="/models", method="GET", headers={"authorization": "Bearer wrong-key-0f3a"})
-    return "the server asks for no key" if found.status == 200 else None
+    wrong = {"authorization": "Bearer wrong-key-0f3a"}
+    listed = yield Request(path="/models", method="GET", headers=wrong)
+    if listed.status in (401, 403):
+        return None
+    body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1}
+    found = yield Request(path="/chat/completions", json=body, headers=wrong)
+    if found.status in (401, 403):
+        return None
+    if found.status == 200:
+        return "the server asks for no key"
+    return f"{_not_found_out(found)}, to a wrong key"
 
 
 @capability("structured", "The extension `structured_outputs`")
@@ -124,4 +163,6 @@ def structured(target: Target) -> Probing:
     wrong: dict[str, object] = {"regex": 5}
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1, "structured_outputs": wrong}
     found = yield Request(path="/chat/completions", json=body)
-    return "the server ignores `structured_outputs`" if found.status == 200 else None
+    if found.status == 200:
+        return "the server ignores `structured_outputs`"
+    return None if found.status in (400, 422) else _not_found_out(found)

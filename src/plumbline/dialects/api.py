@@ -207,13 +207,15 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     reader: Reader = "sections"
     ids: IdStyle = "call"
     silent: tuple[str, ...] = ()
-    """Texts around calls or answers that mean nothing to a client."""
+    """Texts around calls or answers that mean nothing to a client where an answer begins or ends."""
     content_gap: str = ""
     """What stands between text and a section after it, as models write it."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a chat template of this family matches."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
+    general: bool = False
+    """Many families write so: it is chosen only where no other dialect fits."""
     tokens: tuple[str, ...] = ()
     """Added tokens that are this family's alone: where the template says nothing, all of them say as much."""
 
@@ -238,7 +240,7 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     append: bool = False
     """The thinking stays in the text, markers and all ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()
-    """Texts around the answer that mean nothing to a client."""
+    """Texts around the answer that mean nothing to a client where it begins or ends."""
     reader: Reader = "sections"
     markers: tuple[str, ...] = ()
     """Further texts that the parser has to see."""
@@ -246,6 +248,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Regular expressions, all of which a chat template of this family matches."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
+    general: bool = False
+    """Many families write so: it is chosen only where no other dialect fits."""
     tokens: tuple[str, ...] = ()
     """Added tokens that are this family's alone."""
     switch: Switch = Switch()

@@ -15,6 +15,7 @@ from plumbline.dialects.json_text import json_string, json_value
 
 __all__ = ["JsonCall", "KeyedJson", "NamedJson", "numbered"]
 
+_FURTHER_KEYS = ("type", "id", "index")
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
 
@@ -22,7 +23,8 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
     """One JSON object: `{"name": "f", "arguments": {…}}`.
 
     The keys may come in any order. Arguments that come before the name are held back until it is known. Further keys
-    are passed over, and OpenAI's own shape (`{"type": "function", "function": {…}}`) is read too.
+    are passed over, unless they stand where arguments should: an object with a name and other data is no call without
+    arguments. OpenAI's own shape (`{"type": "function", "function": {…}}`) is read too.
     """
 
     name_key: str = "name"
@@ -39,6 +41,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         name: str | None = None
         held: list[str] | None = None
         begun = complete = False
+        other: str | None = None
         depth = 0
         yield from cursor.expect("{")
         try:
@@ -81,9 +84,11 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
                         cursor.pos += 1
                         depth += 1
                         continue
-                    elif name is None and held is None and key not in ("type", "id", "index", self.id_key):
+                    elif name is None and held is None and key not in (*_FURTHER_KEYS, self.id_key):
                         raise MalformedError(f"{key[:40]!r} is no key of a call")
                     else:
+                        if key not in (*_FURTHER_KEYS, self.id_key, *names, *argument_keys):
+                            other = key
                         yield from json_value(cursor, _ignore)
                 if cursor.has_space():
                     yield from cursor.space()
@@ -96,6 +101,8 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         if name is None:
             raise MalformedError("a call without a name")
         if not begun:
+            if other is not None:
+                raise MalformedError(f"there are no arguments, and {other[:40]!r} is no key of a call")
             call.begin(name)
             call.arguments("{}")
 

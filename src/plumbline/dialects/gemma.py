@@ -92,7 +92,8 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
             text = yield from cursor.run(_BARE, 4096)
             if not text or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
                 cursor.fail("expected a value")
-            write(coerce(text.strip(), types))
+            # Strings have quotes here, so what has none is one only where nothing else is allowed or fits.
+            write(coerce(text.strip(), types - _STRING or types))
 
     def _string(self, cursor: Cursor, write: Write) -> Steps[None]:
         """The rest of a string, passed on while it is written."""

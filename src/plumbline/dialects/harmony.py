@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from plumbline.dialects.api import Call, CallSink, Grammar, Utterance
-from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
+from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps, Write
 from plumbline.dialects.json_text import json_value
 from plumbline.dialects.parser import DialectParser
 
@@ -30,12 +30,16 @@ _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _MARKERS = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS)
 
-_IN_HEADER = Finder((_MESSAGE, *_ENDS))
 _IN_BODY = Finder((_START, _CHANNEL, *_ENDS))
-_HEADER_START = Finder((_START, _CHANNEL, "to="))
+_AFTER_END = Finder((_START, _CHANNEL, *_ENDS))
+_FIRST = Finder((_START, _CHANNEL, _MESSAGE, "to="))
+_IN_HEADER = Finder((_CHANNEL, _CONSTRAIN, _MESSAGE, "to="))
+_WORD = re.compile(r"[^\s<]+")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
-_MAX_HEADER = 512
+_MAX_WORD = 256
+_MAX_PARTS = 8
+"""Of a header: role, recipient, channel and content type are four."""
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -55,80 +59,126 @@ def _parsed(header: str) -> Header:
 
 
 class HarmonyParser(DialectParser):
-    """Reads the messages of one answer."""
+    """Reads the messages of one answer.
+
+    A marker means something where the format has it: an end before the next message or the end of the output, a
+    beginning before a header. Anywhere else it is a text that somebody writes about.
+    """
 
     def _answer(self) -> Steps[None]:
-        cursor = self._cursor
-        if self._starts_inside:
-            # The prompt has opened a message of analysis already.
-            if not (yield from self._body(Header("analysis", None), 0)):
-                self._content.flush()
-                return
-        elif not (yield from self._begins_with_header()):
-            yield from self._body(Header("final", None), 0)
-        while True:
-            start = cursor.offset
-            header = yield from self._header()
-            if header is None or not (yield from self._body(header, start)):
-                break
+        self._header_start = 0
+        # The prompt may have opened a message of analysis already.
+        header = Header("analysis", None) if self._starts_inside else (yield from self._first())
+        while header is not None:
+            header = yield from self._body(header, self._header_start)
         self._content.flush()
 
-    def _begins_with_header(self) -> Steps[bool]:
-        """Whether the answer goes on with the header that the prompt has begun; else it is plain text."""
-        yield from self._cursor.space()
-        if (yield from self._cursor.look_for(_HEADER_START)) is not None:
-            return True
-        return not (yield from self._cursor.peek())
-
-    def _header(self) -> Steps[Header | None]:
-        """Read a header through `<|message|>`; None at the end of the output, which leaves nothing of it."""
-        parts: list[str] = []
-        size = 0
-
-        def write(piece: str, offset: int) -> None:
-            nonlocal size
-            size += len(piece)
-            if size <= _MAX_HEADER:
-                parts.append(piece)
-
-        while True:
-            marker = yield from self._cursor.until(_IN_HEADER, write)
-            text = "".join(parts)
-            if marker == _MESSAGE:
-                if size > _MAX_HEADER:
-                    self._warn("a header is too long to be one")
-                return _parsed(text)
-            if marker is None:
-                if text.strip():
-                    self._warn("the output ended inside of a header")
-                return None
-            # A message that ended before it began: the next header follows.
-            parts.clear()
-            size = 0
-
-    def _body(self, header: Header, start: int) -> Steps[bool]:
-        """Read a message's body through its end. Returns whether more may follow."""
+    def _first(self) -> Steps[Header | None]:
+        """The header that the prompt has begun; plain text has none and is all of the final message."""
         cursor = self._cursor
+        cursor.mark()
+        self._prose_offset = start = cursor.offset
+        try:
+            yield from cursor.space()
+            marker = yield from cursor.take_one(_FIRST)
+            if marker is None:
+                cursor.fail("expected a header")
+            header = yield from self._header(marker)
+        except MalformedError as error:
+            if self._kept_as_text(error, start, self._content.write):
+                return Header("final", None)
+            return None
+        self._unmark()
+        return header
+
+    def _through_end(self, prose: Write) -> Steps[Header | None]:
+        """Pass on text up to where the message ends, and read the next header; None at the end of the output."""
+        cursor = self._cursor
+        while (marker := (yield from cursor.until(_IN_BODY, prose))) is not None:
+            cursor.mark(marker)
+            self._prose_offset = start = cursor.offset - len(marker)
+            try:
+                header = yield from self._after(marker)
+            except MalformedError as error:
+                if self._kept_as_text(error, start, prose):
+                    continue
+                header = None
+            self._unmark()
+            self._end_thought(start + (len(marker) if marker in _ENDS else 0))
+            return header
+        self._end_thought(cursor.offset)
+        return None
+
+    def _after(self, marker: str | None) -> Steps[Header | None]:
+        """The header that this marker begins, or that follows it; None at the end of the output.
+
+        Raises:
+            MalformedError: neither follows.
+        """
+        cursor = self._cursor
+        while marker in _ENDS:
+            yield from cursor.space()
+            if not (yield from cursor.peek()):
+                return None
+            self._header_start = cursor.offset
+            marker = yield from cursor.take_one(_AFTER_END)
+            if marker is None:
+                cursor.fail("expected the header of a message")
+        self._header_start = cursor.offset - len(marker or "")
+        return (yield from self._header(marker))
+
+    def _header(self, part: str | None) -> Steps[Header]:
+        """Read a header, of which this part has been read, through `<|message|>`.
+
+        Raises:
+            MalformedError: this is none.
+        """
+        cursor = self._cursor
+        channel, recipient = "final", None
+        for _ in range(_MAX_PARTS):
+            if part == _MESSAGE:
+                return Header(channel, recipient)
+            word = yield from cursor.run(_WORD, _MAX_WORD)
+            if not word:
+                cursor.fail("expected a word of a header")
+            if part == _CHANNEL:
+                channel = word
+            elif part == "to=":
+                recipient = word
+            yield from cursor.space()
+            part = yield from cursor.take_one(_IN_HEADER)
+        raise MalformedError("this is too long for a header")
+
+    def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
+        """What looked like markup is text, unless the token limit cut it. Returns whether it is."""
+        raw = self._unmark()
+        cut = isinstance(error, EndOfOutputError) and self._reason == "length"
+        if any(marker in raw for marker in _MARKERS):
+            self._warn("the token limit cut a header" if cut else f"a marker was kept as text: {error}")
+        if not cut:
+            prose(raw, start)
+        return not cut
+
+    def _unmark(self) -> str:
+        self._prose_offset = None
+        return self._cursor.unmark()
+
+    def _body(self, header: Header, start: int) -> Steps[Header | None]:
+        """Read a message's body through its end, and the next header; None at the end of the output."""
         recipient = header.recipient
         if recipient is not None and recipient != "assistant":
             name = recipient.removeprefix("functions.")
             if name in self._tools:
                 return (yield from self._call(name))
             self._warn(f"a message to {recipient[:40]}, which is no tool of this request, was kept as text")
-        if header.channel == "analysis":
-            thought = self._thought
-            thought.drop()
-            self._thought_start = start
-            marker = yield from cursor.until(_IN_BODY, thought.write)
-            self._end_thought(cursor.offset)
-        else:
-            marker = yield from cursor.until(_IN_BODY, self._content.write)
-        if marker in (_START, _CHANNEL):
-            cursor.pos -= len(marker or "")
-        return marker is not None
+        if header.channel != "analysis":
+            return (yield from self._through_end(self._content.write))
+        self._thought.drop()
+        self._thought_start = start
+        return (yield from self._through_end(self._thought.write))
 
-    def _call(self, name: str) -> Steps[bool]:
-        """Read the arguments of a call, and its end."""
+    def _call(self, name: str) -> Steps[Header | None]:
+        """Read the arguments of a call and its end, and the next header."""
         cursor = self._cursor
         self.begin_call(name, None)
         try:
@@ -141,11 +191,9 @@ class HarmonyParser(DialectParser):
         else:
             self._end_call(complete=True)
             yield from cursor.space()
-        marker = yield from cursor.until(_IN_BODY, self._content.write)
+        header = yield from self._through_end(self._content.write)
         self._content.drop()
-        if marker in (_START, _CHANNEL):
-            cursor.pos -= len(marker or "")
-        return marker is not None
+        return header
 
 
 class HarmonyForm(msgspec.Struct, frozen=True):

@@ -16,18 +16,19 @@ class Markup:
         self.reasoning = reasoning
         self.sections: dict[str, tuple[Section, ...]] = {}
         self.bare: tuple[Section, ...] = ()
-        silent = (tool.silent if tool else ()) + (reasoning.silent if reasoning else ())
+        self.silent = (tool.silent if tool else ()) + (reasoning.silent if reasoning else ())
         if tool is not None:
             for section in tool.sections:
                 for marker in filter(None, (*section.open, section.item_open)):
                     self.sections[marker] = (*self.sections.get(marker, ()), section)
             self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
-        self.in_text = Finder((*self.sections, *silent), least=2)
+        self.in_text = Finder((*self.sections, *self.silent), least=2)
         thinks = reasoning is not None and not reasoning.append
         self.opens = reasoning.open if reasoning is not None and thinks else ()
         self.closes = reasoning.close if reasoning is not None and thinks else ()
         self.opening = Finder(self.opens)
-        self.at_boundary = Finder((*self.opens, *self.closes))
+        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent))
+        self.after_silent = Finder((*self.sections, *self.silent, *self.opens))
         ends = tuple(self.sections) if reasoning is not None and reasoning.call_ends else ()
         self.in_thought = Finder((*self.closes, *ends), least=2)
         self.after_broken = {

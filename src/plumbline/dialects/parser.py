@@ -151,8 +151,7 @@ class DialectParser(Telling):
             if marker in markup.sections:
                 boundary = yield from self._section(markup.sections[marker], marker, self._content.write)
             else:
-                self._content.drop()
-                boundary = True
+                boundary = yield from self._silent_text(marker)
         self._content.flush()
 
     def _boundary(self) -> Steps[bool]:
@@ -170,11 +169,32 @@ class DialectParser(Telling):
             self._content.drop()
             if marker in markup.opens:
                 yield from self._think(cursor.offset - len(marker))
-            return True  # An end without a beginning means nothing.
+            return (
+                True  # An end without a beginning means nothing, and neither does what stands around answers.
+            )
         for section in markup.bare:
             if char in section.starts:
                 return (yield from self._section((section,), "", self._content.write))
         return False
+
+    def _silent_text(self, marker: str) -> Steps[bool]:
+        """A text that means nothing around an answer has been read inside of one. Returns whether the answer ends here.
+
+        It does where nothing but markup follows; anywhere else the model writes about the text, and it stays.
+        """
+        cursor = self._cursor
+        cursor.mark(marker)
+        self._prose_offset = start = cursor.offset - len(marker)
+        yield from cursor.space()
+        marked = (yield from cursor.look_for(self._markup.after_silent)) is not None
+        ends = marked or not (yield from cursor.peek())
+        raw = cursor.unmark()
+        self._prose_offset = None
+        if ends:
+            self._content.drop()
+        else:
+            self._content.write(raw, start)
+        return ends
 
     def _think(self, start: int) -> Steps[None]:
         cursor, markup, thought = self._cursor, self._markup, self._thought

@@ -110,11 +110,11 @@ class PromisedTextParser(DialectParser):
 class PromisedHarmonyParser(HarmonyParser):
     """The same for harmony's messages: the final one is text to its end."""
 
-    def _body(self, header: Header, start: int) -> Steps[bool]:
+    def _body(self, header: Header, start: int) -> Steps[Header | None]:
         if header.channel != "final":
             return (yield from super()._body(header, start))
         yield from _rest(self._cursor, self._say)
-        return False
+        return None
 
 
 def _begun(cursor: Cursor, say: Write) -> Steps[None]:

@@ -125,9 +125,12 @@ def choose(
 def fitting(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:
     """The dialects that a template shows, or else those that the tokens tell of."""
     each = dict.fromkeys(dialects.values())
-    return [d for d in each if _shows(d, template)] or [
-        d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)
-    ]
+    shown = [d for d in each if _shows(d, template)]
+    return (
+        [d for d in shown if not d.general]
+        or [d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)]
+        or shown
+    )
 
 
 def _shows(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:

@@ -124,8 +124,13 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             comma = ", "
             yield from self._value(cursor, call, types, is_json)
         closed = bool(self.close) and (yield from cursor.take(self.close))
-        if cursor.cut and not closed and not (yield from cursor.peek()):
-            cursor.fail("expected the end of the call")  # The token limit may have cut further parameters.
+        if not closed:
+            char = yield from cursor.peek()
+            # The token limit may have cut further parameters. And what goes on with text has not ended: the value
+            # before it had its own end in it, and a call without the rest of it must not be carried out.
+            ended = any(marker.startswith(char) for marker in self.markers) if char else not cursor.cut
+            if not ended:
+                cursor.fail("expected the end of the call")
         call.arguments("{}" if comma == "{" else "}")
 
     def write(self, call: Call) -> str:

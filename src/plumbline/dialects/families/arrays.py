@@ -70,6 +70,7 @@ TOOLS = (
             Section(form=JsonCall(), open=("<|tool_call|>",), close=("<|/tool_call|>",), array=True),
         ),
         detect=(r"functools|<\|/tool_call\|>",),
+        tokens=("<|tool_call|>", "<|/tool_call|>"),
     ),
     ToolDialect(
         name="jamba",

@@ -123,6 +123,7 @@ REASONING = (
     ),
     ReasoningDialect(
         name="hy_v3",
+        aliases=("hy_v4",),
         open=("<think>",),
         close=("</think>",),
         after_open="",

@@ -28,8 +28,9 @@ TOOLS = (
         sections=(
             Section(
                 form=NamedJson(numbered=True, separator="<|tool_call_argument_begin|>"),
-                open=("<|tool_calls_section_begin|>",),
-                close=("<|tool_calls_section_end|>",),
+                # Models write the singular as well.
+                open=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
+                close=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
                 item_open="<|tool_call_begin|>",
                 item_close="<|tool_call_end|>",
             ),

@@ -35,6 +35,16 @@ _CODER = TaggedCall(
 
 _TAGGED = msgspec.structs.replace(_JSON, form=_CODER)
 
+
+def _coder(form: TaggedCall) -> tuple[Section, ...]:
+    """Calls in this form; models leave out the tag before the function more often than the one after it."""
+    bare = msgspec.structs.replace(form, open="")
+    return (
+        msgspec.structs.replace(_JSON, form=form),
+        msgspec.structs.replace(_JSON, form=bare, open=(form.open,)),
+    )
+
+
 TOOLS = (
     ToolDialect(
         name="hermes",
@@ -47,7 +57,7 @@ TOOLS = (
     ToolDialect(
         name="qwen3_coder",
         aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nemotron_3", "step3p5", "nanbeige", "minicpmv"),
-        sections=(_TAGGED,),
+        sections=_coder(_CODER),
         content_gap="\n",
         detect=(r"<tool_call>", r"<function=", r"<parameter="),
         unlike=r"<seed:|MiMo",
@@ -55,7 +65,7 @@ TOOLS = (
     ToolDialect(
         name="mimo",
         # The same without line feeds around values, which are taken as they stand.
-        sections=(msgspec.structs.replace(_TAGGED, form=msgspec.structs.replace(_CODER, wrapped=False)),),
+        sections=_coder(msgspec.structs.replace(_CODER, wrapped=False)),
         content_gap="\n",
         detect=(r"<tool_call>", r"<function=", r"<parameter=", r"MiMo"),
     ),
@@ -104,6 +114,17 @@ REASONING = (
         detect=(r"</think>|</longcat_think>", r"enable_thinking"),
         unlike=r"\[gMASK\]|truncate_history_thinking|<answer>|<response>",
         switch=ENABLE_THINKING,
+    ),
+    ReasoningDialect(
+        name="think",
+        aliases=("qwq", "qwen3_thinking_2507"),
+        # Whoever thinks between these tags and has nothing else to be told by: QwQ, Qwen3's thinking releases, Phi 4's
+        # reasoning ones. Whether the prompt opens the thinking is seen in the prompt, and there is no switch.
+        open=("<think>",),
+        close=("</think>",),
+        call_ends=True,
+        detect=(r"</think>",),
+        general=True,
     ),
     ReasoningDialect(
         name="nemotron_v3",
