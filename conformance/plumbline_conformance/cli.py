@@ -19,7 +19,9 @@ from plumbline_conformance.case import Target
 from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
+from plumbline_conformance.inputs import UnusableInput, target_of
 from plumbline_conformance.outcome import Outputs
+from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.side_by_side import run_matrix
 from plumbline_conformance.watch import run_watch
@@ -115,7 +117,15 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Run what was parsed."""
+    """Run what was parsed; gives the exit status."""
+    try:
+        return _run(arguments)
+    except UnusableInput as error:
+        commands.console().print(printable(str(error)), markup=False)
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "check":
             return commands.run_check(
@@ -186,8 +196,8 @@ def _diff(arguments: argparse.Namespace) -> int:
     first, second = arguments.urls
     model_b = arguments.model_b or arguments.model_a
     return run_diff(
-        Target(base_url=first, model=arguments.model_a, api_key=arguments.api_key_a),
-        Target(base_url=second, model=model_b, api_key=arguments.api_key_b),
+        target_of(first, arguments.model_a, arguments.api_key_a, "--api-key-a"),
+        target_of(second, model_b, arguments.api_key_b, "--api-key-b"),
         count=int(arguments.examples),
         seed=arguments.seed,
         out=commands.console(),
@@ -204,7 +214,7 @@ def _add_target(parser: Parser) -> None:
 
 
 def _target(arguments: argparse.Namespace) -> Target:
-    return Target(base_url=arguments.base_url, model=arguments.model, api_key=arguments.api_key)
+    return target_of(arguments.base_url, arguments.model, arguments.api_key)
 
 
 def _add_selection(parser: Parser) -> None:

@@ -17,6 +17,8 @@ from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
+from plumbline_conformance.credentials import redacted_exchange
+from plumbline_conformance.discretion import judge_discreetly
 from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
@@ -142,8 +144,14 @@ def run_check(
         return _cannot(out, str(error))
     exchanges = [exchange for transcript in transcripts for exchange in transcript.exchanges]
     if exchanges and all(exchange.status == 0 for exchange in exchanges):
-        return _cannot(out, f"{header.base_url} cannot be reached: {exchanges[0].error or ''}")
-    findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
+        why = redacted_exchange(exchanges[0], secrets).error or ""
+        return _cannot(out, f"{header.base_url} cannot be reached: {why}")
+    findings = [
+        finding
+        for seen in transcripts
+        for finding in judge_discreetly(seen, secrets)
+        if finding.check in wanted
+    ]
     seconds = time.monotonic() - began
     return conclude(
         out, outputs, header, transcripts, findings, seconds=seconds, secrets=secrets, baseline=baseline

@@ -6,30 +6,28 @@ the frames of a recording keep their edges and the checks see what they saw.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["fingerprint", "redacted", "redacted_url"]
+__all__ = ["concealed", "fingerprint", "redacted", "redacted_exchange", "redacted_url", "secrets_of"]
 
-_HEADERS = frozenset(
-    {
-        "api-key",
-        "authorization",
-        "cookie",
-        "ocp-apim-subscription-key",
-        "proxy-authorization",
-        "set-cookie",
-        "x-api-key",
-        "x-goog-api-key",
-    }
+_SECRET = re.compile(
+    r"(?i)key|token(?!s|iz|[-_](?:count|limit|usage))|secret|signature|passw|passphrase|credential|cookie|jwt|assertion"
+    r"|auth(?!or(?!i[sz]a)|enticate$)|^sig$"
 )
-_QUERY = re.compile(r"(?i)(^|&)([^=&]*(?:key|token|secret|signature|password)[^=&]*)=([^&]*)")
+"""Names of headers and of members of a query whose values open something: nobody can list them all."""
+_HARMLESS = re.compile(r"(?i)^access-control-|rate-?limit|(?:cache|idempotency|surrogate|websocket)[-_]key$")
+"""Names that sound alike: counts, the keys of caches and of repeated requests, the greeting of a WebSocket."""
+_PROTOCOL = re.compile(r"(?i)(insecure-api-key\.)([^\s,;]+)")
+"""A browser can give a WebSocket no header but its protocols, so its key stands among them."""
 _PRINT = re.compile(r"sha256:[0-9a-f]{12}")
 _SHORTEST = 6
 """A shorter key is a word like any other: covering it in bodies would cover half of an answer."""
@@ -49,8 +47,11 @@ def redacted_url(url: str) -> str:
     place = parts.netloc
     if "@" in place:
         user, _, host = place.rpartition("@")
-        place = f"{fingerprint(user)}@{host}"
-    query = _QUERY.sub(lambda found: f"{found[1]}{found[2]}={fingerprint(found[3])}", parts.query)
+        place = f"{_printed(user)}@{host}"
+    query = "&".join(
+        f"{name}={_printed(value)}" if equals and _is_secret(unquote(name)) else f"{name}{equals}{value}"
+        for name, equals, value in (member.partition("=") for member in parts.query.split("&"))
+    )
     return urlunsplit(parts._replace(netloc=place, query=query))
 
 
@@ -58,20 +59,17 @@ def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
     """The transcript as it may be written: credentials of its headers, and these wherever they stand, are covered."""
     known = tuple(secrets)
     exchanges, *again = (
-        [_exchange(exchange, known) for exchange in attempt]
+        [redacted_exchange(exchange, known) for exchange in attempt]
         for attempt in (transcript.exchanges, *transcript.again)
     )
-    return msgspec.structs.replace(transcript, exchanges=exchanges, again=again)
+    skipped = transcript.skipped and concealed(transcript.skipped, known)
+    return msgspec.structs.replace(transcript, exchanges=exchanges, again=again, skipped=skipped)
 
 
-def _exchange(exchange: Exchange, secrets: tuple[str, ...]) -> Exchange:
-    # What the server repeats of a header is as secret as the header.
-    found = [*secrets, *_of_headers(exchange.request_headers.items())]
-    covers = [(secret.encode("utf-8", "surrogatepass")) for secret in found if len(secret) >= _SHORTEST]
-    error = exchange.error
-    for cover in covers:
-        text = cover.decode("utf-8", "surrogatepass")
-        error = error and error.replace(text, fingerprint(text))
+def redacted_exchange(exchange: Exchange, secrets: Iterable[str] = ()) -> Exchange:
+    """The same of one exchange."""
+    found = secrets_of(exchange, secrets)
+    covers = [form.encode("utf-8", "surrogatepass") for secret in found for form in _forms(secret)]
     return msgspec.structs.replace(
         exchange,
         url=_covered(redacted_url(exchange.url), covers),
@@ -80,25 +78,92 @@ def _exchange(exchange: Exchange, secrets: tuple[str, ...]) -> Exchange:
         headers=_headers(exchange.headers, covers),
         frames=_frames(exchange, covers),
         packed=msgspec.UNSET if _in_body(exchange, covers) else exchange.packed,
-        error=error,
+        error=exchange.error and concealed(exchange.error, found),
     )
 
 
+def secrets_of(exchange: Exchange, known: Iterable[str] = ()) -> list[str]:
+    """The secrets of an exchange, the longest first: what is known, and what its headers and its address bring.
+
+    What the server repeats of them is as secret as they are. What is too short to be told from a word is left out.
+    """
+    found = [secret.strip() for secret in known]
+    found += _of_headers(exchange.request_headers.items())
+    found += _of_address(exchange.url)
+    long = {secret for secret in found if len(secret) >= _SHORTEST and not _PRINT.fullmatch(secret)}
+    return sorted(long, key=lambda secret: (-len(secret), secret))
+
+
+def concealed(text: str, secrets: Iterable[str]) -> str:
+    """A text in which these are fingerprints; of one that the text's end cuts, so is the beginning."""
+    long = (secret for secret in secrets if len(secret) >= _SHORTEST)
+    for secret in sorted(long, key=len, reverse=True):
+        mask = fingerprint(secret)
+        for form in _forms(secret):
+            text = text.replace(form, mask)
+            bare = text.rstrip("…")
+            cut = next((n for n in range(len(form) - 1, _SHORTEST - 1, -1) if bare.endswith(form[:n])), 0)
+            if cut:
+                text = bare[:-cut] + mask + text[len(bare) :]
+    return text
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None and _HARMLESS.search(name) is None
+
+
+def _forms(secret: str) -> list[str]:
+    """A secret as it is, and as JSON, Python and addresses write it."""
+    written = json.dumps(secret)[1:-1]
+    forms = (secret, written, written.replace("/", "\\/"), repr(secret)[1:-1], _quoted(secret))
+    return list(dict.fromkeys(forms))
+
+
+def _quoted(secret: str) -> str:
+    return quote(secret, safe="", errors="surrogatepass")
+
+
 def _of_headers(headers: Iterable[tuple[str, str]]) -> list[str]:
-    values = [value for name, value in headers if name.lower() in _HEADERS]
-    return [value.rpartition(" ")[2] for value in values if not _PRINT.fullmatch(value)]
+    found: list[str] = []
+    for name, value in headers:
+        found += [match[2] for match in _PROTOCOL.finditer(value)]
+        if name.lower() == "cookie":
+            found += [(cookie.partition("=")[2] or cookie).strip() for cookie in value.split(";")]
+        elif _is_secret(name):
+            found.append(value.rpartition(" ")[2])
+    return found
+
+
+def _of_address(url: str) -> list[str]:
+    """The password of an address, as it stands there and as it is sent, and the keys of its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return []
+    members = (member.partition("=") for member in parts.query.split("&"))
+    found = [value for name, _, value in members if _is_secret(unquote(name))]
+    user, at, _ = parts.netloc.rpartition("@")
+    if at and not _PRINT.fullmatch(user):
+        name, _, password = user.partition(":")
+        sent = f"{unquote(name)}:{unquote(password)}".encode()
+        found += [password, base64.b64encode(sent).decode()]
+    return [*found, *(unquote(value) for value in found)]
 
 
 def _headers(headers: Iterable[tuple[str, str]], covers: list[bytes]) -> list[tuple[str, str]]:
     return [
-        (name, _printed(value) if name.lower() in _HEADERS else _covered(value, covers))
+        (name, _printed(value) if _is_secret(name) else _covered(_without_protocol(value), covers))
         for name, value in headers
     ]
 
 
+def _without_protocol(value: str) -> str:
+    return _PROTOCOL.sub(lambda found: found[1] + _printed(found[2]), value)
+
+
 def _printed(value: str) -> str:
-    """What was read from a recording is a fingerprint already, and stays the same one."""
-    return value if _PRINT.fullmatch(value) else fingerprint(value)
+    """What was read from a recording is a fingerprint already, and stays the same one; nothing hides nothing."""
+    return value if not value or _PRINT.fullmatch(value) else fingerprint(value)
 
 
 def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]]:

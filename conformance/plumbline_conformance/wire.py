@@ -7,10 +7,12 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import httpx
 
 from plumbline_conformance.case import Request, Target
+from plumbline_conformance.inputs import joined
 from plumbline_conformance.packing import ACCEPTED, Unpacked
 from plumbline_conformance.sockets import Sockets, message_of
 from plumbline_conformance.transcript import Exchange
@@ -69,7 +71,7 @@ async def sender(target: Target, patience: float) -> AsyncGenerator[Send, None]:
 
 def exchange_of(target: Target, request: Request) -> Exchange:
     """The exchange that a request begins: what is sent, and no answer yet."""
-    url = target.base_url.rstrip("/") + request.path
+    url = joined(target.base_url, request.path)
     headers = dict(request.headers)
     if request.method == "WEBSOCKET":
         messages = request.json if isinstance(request.json, list) else [request.json]
@@ -111,6 +113,7 @@ class _Wire:
             await asyncio.sleep(request.pause)
         started = time.monotonic()
         try:
+            _ = urlsplit(exchange.url).port  # One that does not exist is a ValueError here, and a crash below.
             async with asyncio.timeout(self._patience):
                 if request.method == "WEBSOCKET":
                     headers = {**_plain(self._client.headers), **exchange.request_headers}
@@ -121,7 +124,19 @@ class _Wire:
         except (TimeoutError, httpx.TimeoutException) as error:
             self._late += 1
             exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+        except httpx.LocalProtocolError as error:
+            # Of a header that cannot be sent httpx shows the value, in a form in which nobody would find a key again.
+            said = str(error)
+            why = "a header that cannot be sent" if "header" in said.lower() else said
+            exchange.error = f"{type(error).__name__}: {why}"
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            httpx.StreamError,
+            OSError,
+            ValueError,
+            OverflowError,
+        ) as error:
             exchange.error = f"{type(error).__name__}: {error}".rstrip(": ")
         if request.method == "WEBSOCKET":
             self._total += sum(len(frame) for _, frame in exchange.frames)

@@ -19,9 +19,11 @@ from rich.markup import escape
 
 from plumbline_conformance.case import Request, Target
 from plumbline_conformance.contract import rules
+from plumbline_conformance.credentials import concealed, redacted_exchange, secrets_of
 from plumbline_conformance.differential.answer import answer_of
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
+from plumbline_conformance.discretion import shows
 from plumbline_conformance.judge import sender
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.transcript import Exchange
@@ -51,6 +53,7 @@ async def differences(
     unclear: dict[str, str] = {}
     answered = {"A": 0, "B": 0}
     compared = 0
+    secrets = [target.api_key for target in (a, b) if target.api_key]
     async with sender(a, patience) as send_a, sender(b, patience) as send_b:
         for probe in wanted:
             seen = await asyncio.gather(send_a(_request(probe, a)), send_b(_request(probe, b)))
@@ -59,7 +62,9 @@ async def differences(
             one, other = answer_of(probe, seen[0]), answer_of(probe, seen[1])
             if one is None or other is None:
                 pairs = (("A", one, seen[0]), ("B", other, seen[1]))
-                unclear[probe.name] = "; ".join(_why(n, e) for n, answer, e in pairs if answer is None)
+                unclear[probe.name] = "; ".join(
+                    _why(n, redacted_exchange(e, secrets)) for n, answer, e in pairs if answer is None
+                )
                 continue
             here = list(compare(probe, one, other, tolerance=tolerance))
             if any(difference.facet == "text" for difference in here):
@@ -70,9 +75,29 @@ async def differences(
                     unclear[probe.name] = "a server did not repeat itself"
                     continue
             compared += 1
-            found += here
+            found += _told(here, probe, seen, secrets, tolerance)
     silent = [name for name, count in answered.items() if not count]
     return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent)
+
+
+def _told(
+    found: list[Difference], probe: Probe, seen: Sequence[Exchange], secrets: Sequence[str], tolerance: float
+) -> list[Difference]:
+    """The same differences, without the credentials that an answer repeats."""
+    known = secrets_of(seen[0], secrets_of(seen[1], secrets))
+    covered = [redacted_exchange(exchange, known) for exchange in seen]
+    if not found or not any(map(shows, seen, covered)):
+        return found
+    one, other = (answer_of(probe, exchange) for exchange in covered)
+    if one is None or other is None:
+        again = {}
+    else:
+        again = {shown.facet: shown for shown in compare(probe, one, other, tolerance=tolerance)}
+    return [again.get(difference.facet) or _concealed(difference, known) for difference in found]
+
+
+def _concealed(found: Difference, secrets: Sequence[str]) -> Difference:
+    return msgspec.structs.replace(found, a=concealed(found.a, secrets), b=concealed(found.b, secrets))
 
 
 def _request(probe: Probe, target: Target) -> Request:

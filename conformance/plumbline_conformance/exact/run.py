@@ -18,13 +18,14 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.case import Target
+from plumbline_conformance.case import Request, Target
 from plumbline_conformance.contract import rules
+from plumbline_conformance.credentials import concealed, redacted_url, secrets_of
 from plumbline_conformance.exact.asking import Asking, no_message
 from plumbline_conformance.exact.demand import Miss, Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.reading import Reading, Surface, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet, UnreadableScriptsError, read_scripts
-from plumbline_conformance.judge import sender
+from plumbline_conformance.judge import exchange_of, sender
 from plumbline_conformance.reports.text import printable
 
 __all__ = ["Outcome", "ask", "run_exact"]
@@ -73,7 +74,17 @@ async def ask(
         reads=reads,
         held=sum(each.held for each in seen),
         compared=sum(each.compared for each in seen),
-        misses=[*has.misses, *(miss for each in seen for miss in each.misses)],
+        misses=[
+            _concealed(miss, target) for miss in (*has.misses, *(one for each in seen for one in each.misses))
+        ],
+    )
+
+
+def _concealed(miss: Miss, target: Target) -> Miss:
+    """What a server repeats of the key is not shown; the answers themselves were compared as they came."""
+    secrets = secrets_of(exchange_of(target, Request(path="/")), [target.api_key] if target.api_key else [])
+    return msgspec.structs.replace(
+        miss, wanted=concealed(miss.wanted, secrets), got=concealed(miss.got, secrets)
     )
 
 
@@ -172,7 +183,8 @@ def run_exact(
         return 2
     outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
     if outcome is None:
-        out.print(f"{escape(target.base_url)} has no answer to {escape(repr(found.scripts[0].prompt))}.")
+        place = printable(redacted_url(target.base_url))
+        out.print(f"{escape(place)} has no answer to {escape(repr(found.scripts[0].prompt))}.")
         return 2
     out.print(f"APIs: {', '.join(outcome.reads) or 'none that answers'}. {_what_is_read(outcome.reads)}")
     within = [surface for surface, reads in outcome.reads.items() if reads.from_within]

@@ -20,6 +20,8 @@ from rich.markup import escape
 
 from plumbline_conformance.case import Request, Target
 from plumbline_conformance.contract import rules
+from plumbline_conformance.credentials import concealed, redacted_exchange, redacted_url, secrets_of
+from plumbline_conformance.discretion import shows
 from plumbline_conformance.fuzz.claims import Claim, claims
 from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
 from plumbline_conformance.judge import exchange_of, sender
@@ -45,9 +47,12 @@ class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
 class _Prober:
     """Sends requests of one search, and notes what was answered to each."""
 
-    def __init__(self, send: Callable[[Request], Exchange], operation: Operation) -> None:
+    def __init__(
+        self, send: Callable[[Request], Exchange], operation: Operation, secrets: Sequence[str]
+    ) -> None:
         self._send = send
         self._operation = operation
+        self._secrets = secrets
         self.known: set[str] = set()
         self.sent = 0
         self.answers: dict[int, int] = {}
@@ -57,15 +62,29 @@ class _Prober:
         self.sent += 1
         exchange = self._send(request)
         self.answers[exchange.status] = self.answers.get(exchange.status, 0) + 1
-        found = list(claims(self._operation, exchange))
+        found = self._told(exchange, list(claims(self._operation, exchange)))
         if exchange.status == 0 and not self._alive():
             found = [
                 Claim(name="alive", expected="a server that is alive afterwards", actual="it answers nothing")
             ]
         return [claim for claim in found if claim.name not in self.known]
 
+    def _told(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
+        """The same claims, without the credentials that the answer repeats."""
+        covered = redacted_exchange(exchange, self._secrets)
+        if not found or not shows(exchange, covered):
+            return found
+        again = {claim.name: claim for claim in claims(self._operation, covered)}
+        known = secrets_of(exchange, self._secrets)
+        return [again.get(claim.name) or _concealed(claim, known) for claim in found]
+
     def _alive(self) -> bool:
         return self._send(Request(path="/models", method="GET")).status != 0
+
+
+def _concealed(claim: Claim, secrets: Sequence[str]) -> Claim:
+    name, expected, actual = (concealed(text, secrets) for text in (claim.name, claim.expected, claim.actual))
+    return msgspec.structs.replace(claim, name=name, expected=expected, actual=actual)
 
 
 def search(
@@ -86,6 +105,7 @@ def search(
         )
         return 2
     found: list[Counterexample] = []
+    secrets = [target.api_key] if target.api_key else []
     with asyncio.Runner() as runner:
         opened = sender(target, patience)
         sending = runner.run(opened.__aenter__())
@@ -95,13 +115,13 @@ def search(
                 return runner.run(_one(sending, request))
 
             if send(Request(path="/models", method="GET")).status == 0:
-                out.print(f"{escape(printable(target.base_url))} cannot be reached.")
+                out.print(f"{escape(printable(redacted_url(target.base_url)))} cannot be reached.")
                 return 2
             each = max(1, examples // (len(wanted) * len(MODES)))
             sent = 0
             for operation in wanted:
                 for mode in MODES:
-                    prober = _Prober(send, operation)
+                    prober = _Prober(send, operation, secrets)
                     here = _search(prober, operation, mode, target, each, seed)
                     for counterexample in here:
                         _show(out, counterexample)

@@ -13,6 +13,8 @@ import msgspec
 from plumbline_conformance.baseline import VIOLATIONS
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.checks.asked import OPERATIONS
+from plumbline_conformance.credentials import redacted_exchange, secrets_of
+from plumbline_conformance.discretion import shows, told
 from plumbline_conformance.reports.model import VERDICTS
 from plumbline_conformance.transcript import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, judge_law
@@ -35,7 +37,15 @@ def kind_of(exchange: Exchange) -> str:
 
 
 def judge_live(exchange: Exchange) -> list[Finding]:
-    """Apply the laws that hold of the exchange. Never raises."""
+    """Apply the laws that hold of the exchange; its credentials are not in what is said. Never raises."""
+    found = _judged(exchange)
+    covered = redacted_exchange(exchange)
+    if not shows(exchange, covered):
+        return found
+    return told(found, _judged(covered), secrets_of(exchange))
+
+
+def _judged(exchange: Exchange) -> list[Finding]:
     findings = (judge_law(found, exchange) for found, _ in laws_of(exchange))
     return [_fair(finding) for finding in findings if finding is not None]
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plumbline_conformance.case import CHECKS
+from plumbline_conformance.credentials import redacted_exchange
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.outcome import STYLES
 from plumbline_conformance.reports.text import printable
@@ -40,14 +41,15 @@ def say(out: Console, exchange: Exchange, wrong: list[Finding]) -> None:
     names = ", ".join(f"{finding.verdict} {finding.check}" for finding in wrong)
     problem = next((problem for finding in wrong for problem in finding.problems), None)
     why = f": expected {problem.expected}, actual {problem.actual}" if problem else ""
-    where = f"{exchange.method} {exchange.url} {exchange.status}"
+    where = f"{exchange.method} {redacted_exchange(exchange).url} {exchange.status}"
     out.print(escape(printable(f"{where}: {names}{why}")))
 
 
 def _line(exchange: Exchange, wrong: list[Finding]) -> Text:
-    said = exchange.error or str(exchange.status)
+    covered = redacted_exchange(exchange)
+    said = covered.error or str(exchange.status)
     names = " ".join(finding.check for finding in wrong)
     style = "red" if wrong else "dim"
     return Text(
-        printable(f"{exchange.method} {exchange.url} {said} {names}"), style=style, overflow="ellipsis"
+        printable(f"{exchange.method} {covered.url} {said} {names}"), style=style, overflow="ellipsis"
     )

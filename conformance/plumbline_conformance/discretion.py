@@ -1,0 +1,59 @@
+"""What is told of an answer: verdicts are of the bytes as they came, words are of the bytes as they may be written.
+
+A server may repeat a key wherever it likes, and a check repeats what it saw. So what shows a credential is looked at
+twice; the second look, at the covered bytes, has the words, unless covering them changed what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from plumbline_conformance.credentials import concealed, redacted, secrets_of
+from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.verdicts import Finding, judge
+
+__all__ = ["judge_discreetly", "shows", "told"]
+
+
+def judge_discreetly(seen: Transcript, secrets: Sequence[str] = ()) -> list[Finding]:
+    """What `judge` says of a transcript, without these secrets and those of its headers."""
+    found = judge(seen)
+    covered = redacted(seen, secrets)
+    if covered == seen:
+        return found
+    known = {secret for exchange in seen.everything for secret in secrets_of(exchange, secrets)}
+    return told(found, judge(covered), sorted(known))
+
+
+def shows(exchange: Exchange, covered: Exchange) -> bool:
+    """Whether something of an exchange had to be covered that a check may repeat: not its own headers alone."""
+    return msgspec.structs.replace(covered, request_headers=exchange.request_headers) != exchange
+
+
+def told(found: Sequence[Finding], covered: Sequence[Finding], secrets: Sequence[str]) -> list[Finding]:
+    """The findings of the bytes that came, in the words of those of the covered bytes where the two agree."""
+    again = {finding.check: finding for finding in covered}
+    return [
+        other if (other := again.get(one.check)) and _like(one, other) else _concealed(one, secrets)
+        for one in found
+    ]
+
+
+def _like(one: Finding, other: Finding) -> bool:
+    return (one.verdict, len(one.problems), one.broken) == (other.verdict, len(other.problems), other.broken)
+
+
+def _concealed(found: Finding, secrets: Sequence[str]) -> Finding:
+    problems = [
+        msgspec.structs.replace(
+            problem,
+            expected=concealed(problem.expected, secrets),
+            actual=concealed(problem.actual, secrets),
+            pointer=concealed(problem.pointer, secrets),
+        )
+        for problem in found.problems
+    ]
+    reason = found.reason and concealed(found.reason, secrets)
+    return msgspec.structs.replace(found, problems=problems, reason=reason)
