@@ -113,7 +113,9 @@ class _Wire:
             await asyncio.sleep(request.pause)
         started = time.monotonic()
         try:
-            _ = urlsplit(exchange.url).port  # One that does not exist is a ValueError here, and a crash below.
+            _ = urlsplit(
+                exchange.url
+            ).port  # One that does not exist is a ValueError here, and a crash below.
             async with asyncio.timeout(self._patience):
                 if request.method == "WEBSOCKET":
                     headers = {**_plain(self._client.headers), **exchange.request_headers}
