@@ -1,4 +1,4 @@
-"""What templates get where they disagree about it: arguments as an object and as text, content as null and as no text."""
+"""What templates get where they disagree: arguments as an object and as text, content as null and as no text."""
 
 from __future__ import annotations
 
