@@ -154,7 +154,9 @@ class Road:
             FormError: it breaks off inside of markup, the rest of which nobody would hold.
         """
         begun = begun_text(prepared.turn.prompt)
-        parser = self._parser(prepared) if begun and prepared.promise.grammar is not None else None
+        parser = None
+        if begun and prepared.promise.grammar is not None:
+            parser = self._parser(prepared, of_calls=True)
         if parser is None or isinstance(parser, ResponseTemplateParser):
             return
         begin_with(parser, begun, echo=False)
@@ -336,8 +338,11 @@ class Road:
         )
         yield Finish(reason, usage, match_)
 
-    def _parser(self, prepared: PreparedTurn) -> DialectParser | None:
-        """What reads the answer; None where all of it is text, as in plain completions."""
+    def _parser(self, prepared: PreparedTurn, *, of_calls: bool = False) -> DialectParser | None:
+        """What reads the answer; None where all of it is text, as in plain completions.
+
+        With `of_calls`, where there may be calls, it is what looks for them everywhere.
+        """
         prompt, choice = prepared.turn.prompt, prepared.turn.tool_choice
         if self.speech is None or not isinstance(prompt, ChatPrompt):
             return None
@@ -357,7 +362,7 @@ class Road:
             prompt_token_ids=prepared.prompt_token_ids,
             earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
             logprobs=prepared.turn.sampling.logprobs is not None,
-            unread=prepared.promise.unread,
+            unread=None if of_calls and tools else prepared.promise.unread,
         )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:

@@ -138,19 +138,6 @@ def test_what_is_drawn_of_a_pattern_matches_it_when_it_is_read(name: str) -> Non
     law()
 
 
-def test_beside_tools_a_choice_that_looks_like_markup_is_refused() -> None:
-    chosen = Chosen(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
-    for choice in (" yes", "<tool_call>", "</think>"):
-        with pytest.raises(FormError, match="told from a call"):
-            compose(
-                builder(),
-                output_format=ChoiceFormat((choice,)),
-                tools=(Tool(name="f"),),
-                choice=ToolChoice(mode="auto"),
-                dialects=chosen,
-            )
-
-
 TEMPLATE: dict[str, Any] = {
     "start_anchor": "<turn>model\n",
     "fields": {

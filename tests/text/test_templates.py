@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,7 +115,8 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
                 for _ in range(draw(st.integers(1, 2)))
             )
             thought = draw(st.none() | texts.filter(bool))
-            found.append(Message(role="assistant", content=draw(texts), reasoning=thought, tool_calls=calls))
+            said = draw(st.none() | texts)
+            found.append(Message(role="assistant", content=said, reasoning=thought, tool_calls=calls))
             found += [Message(role="tool", content=draw(texts), tool_call_id=call.id) for call in calls]
         if draw(st.booleans()):
             thought = draw(st.none() | texts.filter(bool))
@@ -167,7 +169,19 @@ def as_transformers_takes_it(message: Message, form: str) -> dict[str, Any]:
 
 
 def theirs(family: str, prompt: ChatPrompt) -> str | None:
-    """transformers' rendering, or None where it refuses."""
+    """transformers' rendering, or None where it refuses.
+
+    Content that is null is given as null, and as no text to a template that raises with null or prints it.
+    """
+    told = [msgspec.structs.replace(m, content=m.content or "") for m in prompt.messages]
+    as_text = their_rendering(family, msgspec.structs.replace(prompt, messages=tuple(told)))
+    as_null = their_rendering(family, prompt)
+    printed = as_null is None or (as_text is not None and as_null.count("None") > as_text.count("None"))
+    return as_text if printed else as_null
+
+
+def their_rendering(family: str, prompt: ChatPrompt) -> str | None:
+    """transformers' rendering of the messages as they are."""
     text = source(family, bool(prompt.tools))
     form = FORMS[
         f"{family}.{'tool_use' if prompt.tools else 'default'}" if family in TOOLS_OWN_TEMPLATE else family

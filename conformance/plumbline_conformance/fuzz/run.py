@@ -21,6 +21,7 @@ from rich.markup import escape
 from plumbline_conformance.case import Request, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import concealed, redacted_exchange, redacted_url, secrets_of
+from plumbline_conformance.discovery import Found, found_by
 from plumbline_conformance.discretion import shows
 from plumbline_conformance.fuzz.claims import Claim, claims
 from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
@@ -110,7 +111,7 @@ def search(
         return 2
     found: list[Counterexample] = []
     secrets = [target.api_key] if target.api_key else []
-    sent = 0
+    sent = served = 0
     interrupted = False
     with asyncio.Runner() as runner:
         opened = sender(target, patience)
@@ -123,6 +124,10 @@ def search(
             if send(Request(path="/models", method="GET")).status == 0:
                 out.print(f"{escape(printable(redacted_url(target.base_url)))} cannot be reached.")
                 return 2
+            known = runner.run(_known(sending, target))
+            if known.why is not None:
+                out.print(escape(printable(known.why)))
+                return 2
             each = max(1, examples // (len(wanted) * len(MODES)))
             for operation in wanted:
                 for mode in MODES:
@@ -131,6 +136,7 @@ def search(
                         _show(out, counterexample)
                         found.append(counterexample)
                     sent += prober.sent
+                    served += prober.answers.get(200, 0) if mode == "valid" else 0
                     said = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
                     out.print(f"{operation.id} {mode}: {said}", markup=False)
         except KeyboardInterrupt:
@@ -147,7 +153,17 @@ def search(
             return 2
     if interrupted:
         return INTERRUPTED
+    if not found and not served:
+        out.print(
+            "No valid request got an answer with status 200, so that nothing is said of the server: "
+            "the lines above show what it answered."
+        )
+        return 2
     return 1 if found else 0
+
+
+async def _known(sending: Any, target: Target) -> Found:
+    return await found_by(sending, target)
 
 
 async def _one(send: Any, request: Request) -> Exchange:

@@ -45,7 +45,8 @@ NewId = Callable[[str, int], str]
 
 Unread = Literal["all", "after thinking", "after the gap"]
 """What of an answer has a promised form, and so is text whatever it looks like: all of it, what follows the thinking
-and white space after it, or what follows the thinking and exactly the gap that the dialect writes."""
+and white space after it, or what follows the thinking and exactly the gap that the dialect writes. Where tools may be
+called, an answer that goes on there as calls begin is calls instead."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -160,7 +161,10 @@ class Form(Protocol):
         ...
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The expression of a call of this tool, as `write` writes it; arguments satisfy the schema."""
+        """The expression of a call of this tool, as `write` writes it; arguments satisfy the schema.
+
+        Of its literals the one that the call begins with is made first.
+        """
         ...
 
 

@@ -78,6 +78,7 @@ class PythonCall(msgspec.Struct, frozen=True):
         """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
         properties: Mapping[str, Any] = schema.get("properties") or {}
         required = schema.get("required") or ()
+        opening = grammar.literal(f"{name}(")
         items = [
             (
                 grammar.sequence([grammar.literal(f"{key}="), _value(grammar, value, schema)]),
@@ -86,9 +87,7 @@ class PythonCall(msgspec.Struct, frozen=True):
             for key, value in properties.items()
         ]
         inside = separated(grammar, items, ", ")
-        return grammar.sequence(
-            [grammar.literal(f"{name}("), *([inside] if inside else []), grammar.literal(")")]
-        )
+        return grammar.sequence([opening, *([inside] if inside else []), grammar.literal(")")])
 
 
 def _literal(value: Any) -> str:

@@ -62,6 +62,7 @@ class Speech:
         self._table = table
         self._markup = Markup(chosen.tool, chosen.reasoning)
         self._without_tools = Markup(None, chosen.reasoning)
+        self._without_thinking = Markup(chosen.tool, None)
         template = chosen.template
         self._frame = None if template is None else template.frame()
         self._shown = self._among_added(self._markup.markers if template is None else template.markers)
@@ -176,13 +177,15 @@ class Speech:
             prompt_token_ids: the prompt; a response template looks at what it has begun.
             earlier_calls: how many calls the conversation has had.
             logprobs: the deltas will carry logprobs.
-            unread: what of the answer has a promised form, and is text whatever it looks like.
+            unread: what of the answer has a promised form, and is text whatever it looks like; with tools, unless it is
+                calls instead.
         """
-        if unread == "all":
+        if unread == "all" and (self.chosen.tool is None or not tools):
             return None
         if unread is not None and self._frame is not None:
             return PromisedTextParser(
                 Markup(None, self._frame.reasoning),
+                {},
                 inside=inside,
                 new_id=_ids("call", earlier_calls),
                 exact=unread == "after the gap",
@@ -204,8 +207,14 @@ class Speech:
         if unread is not None:
             if self._harmony:
                 return PromisedHarmonyParser(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
-            exact = unread == "after the gap"
-            return PromisedTextParser(markup, inside=inside, new_id=new_id, exact=exact, logprobs=logprobs)
+            return PromisedTextParser(
+                self._without_thinking if unread == "all" else markup,
+                tools,
+                inside=inside,
+                new_id=new_id,
+                exact=unread == "after the gap",
+                logprobs=logprobs,
+            )
         kind = HarmonyParser if self._harmony else DialectParser
         return kind(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
 

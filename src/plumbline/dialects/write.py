@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
+
 import msgspec
 
 from plumbline.dialects.api import Call, ReasoningDialect, Section, ToolDialect, Utterance
 from plumbline.dialects.harmony import write_harmony
 
-__all__ = ["write_calls", "write_utterance"]
+__all__ = ["openings", "write_calls", "write_utterance"]
 
 
 def write_utterance(
@@ -53,6 +56,25 @@ def write_calls(calls: list[Call], section: Section) -> str:
     if section.single:
         return section.between.join(_section([call], section) for call in calls)
     return _section(calls, section)
+
+
+def openings(tool: ToolDialect, names: Iterable[str]) -> tuple[str, ...]:
+    """What an answer that is calls of these tools and nothing else begins with: one of these texts.
+
+    None for harmony, whose headers say what a message is.
+    """
+    section = tool.sections[0]
+    if tool.reader == "harmony":
+        return ()
+    return section.open[:1] or tuple(_opening(section, name) for name in names)
+
+
+def _opening(section: Section, name: str) -> str:
+    """What bare calls of a tool begin with, whatever their arguments are."""
+    one, other = (write_calls([Call(name, arguments)], section) for arguments in ("{}", '{"a": 1}'))
+    return "".join(
+        char for char, _ in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False))
+    )
 
 
 def _section(calls: list[Call], section: Section) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from plumbline.dialects.api import Form, Section, ToolDialect
 from plumbline.forms.errors import FormError
@@ -23,6 +23,7 @@ def calls(
     *,
     parallel: bool,
     loose: Collection[str] = (),
+    beside: Literal["json", "text"] | None = None,
 ) -> str:
     """At least one call of these tools and nothing else; exactly one if not `parallel`.
 
@@ -33,12 +34,18 @@ def calls(
         parallel: several calls may follow each other.
         loose: names of tools whose arguments keep the names and types of their schema, and no more of it; strict tools
             stay as they are.
+        beside: what the answer may be instead: a document of JSON, or a text of another form. Where calls stand bare,
+            they are written so that a lexer can tell them from it.
 
     Raises:
         FormError: a schema or the form of a custom tool's input cannot be held.
     """
     section = dialect.sections[0]
-    call = _call(builder, section, tools, loose=loose)
+    bare = not section.open and dialect.reader != "harmony"
+    call = _call(builder, section, tools, loose=loose, as_json=bare and beside == "json")
+    if bare and beside == "text" and section.array:
+        first = _call(builder, section, tools, loose=loose, before="[")
+        return _rest(builder, section, call, parallel, first=first)
     if dialect.reader == "harmony":
         return call  # What ends a call is an end of sequence, so there is never a second.
     whole = builder.sequence(
@@ -99,7 +106,16 @@ def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     return builder.choice([form, builder.optional(builder.text(without=markers(dialect), not_first=starts))])
 
 
-def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, loose: Collection[str]) -> str:
+def _call(
+    builder: GrammarBuilder,
+    section: Section,
+    tools: Sequence[Tool],
+    *,
+    loose: Collection[str],
+    before: str = "",
+    as_json: bool = False,
+) -> str:
+    """A call of one of these tools; `before` and `as_json` are those of `GrammarBuilder.literals`."""
     found: list[str] = []
     for tool in tools:
         try:
@@ -108,7 +124,8 @@ def _call(builder: GrammarBuilder, section: Section, tools: Sequence[Tool], *, l
             if held and tool.parameters and not tool.custom:
                 check_shape(tool.parameters)
                 schema = _spelled(section.form, schema, strict=tool.strict is True)
-            found.append(section.form.grammar(builder, tool.name, schema))
+            with builder.literals(before=before, as_json=as_json):
+                found.append(section.form.grammar(builder, tool.name, schema))
         except FormError as error:
             raise FormError(str(error), tool=tool.name) from error
         except RecursionError:
@@ -136,18 +153,20 @@ def _spelled(form: Form, schema: Mapping[str, Any], *, strict: bool) -> Mapping[
     return schema
 
 
-def _rest(builder: GrammarBuilder, section: Section, call: str, parallel: bool) -> str:
-    """A section after its opening marker."""
+def _rest(
+    builder: GrammarBuilder, section: Section, call: str, parallel: bool, *, first: str | None = None
+) -> str:
+    """A section after its opening marker; `first` is the first call with the bracket of an array before it."""
     item = builder.sequence(
         [*_literals(builder, section.item_open), call, *_literals(builder, section.item_close)]
     )
-    body = [item]
+    body = [first or item]
     if parallel and not section.single:
         between = _literals(builder, ", " if section.array else section.between)
         body.append(builder.repeat(builder.sequence([*between, item])))
     # White space stands by itself. Joined with the marker after it, what ends a section would begin with what stands
     # between calls, and a lexer that has read so far cannot go back.
-    before = [section.after_open, "[" if section.array else ""]
+    before = [section.after_open, "[" if section.array and first is None else ""]
     after = ["]" if section.array else "", section.before_close, *section.close[:1]]
     return builder.sequence([*_literals(builder, *before), *body, *_literals(builder, *after)])
 

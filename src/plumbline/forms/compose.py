@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 import msgspec
 
 from plumbline.dialects.api import ReasoningDialect, ToolDialect, Unread
 from plumbline.dialects.registry import Chosen
+from plumbline.dialects.write import openings
 from plumbline.forms.calls import calls, markers, text_with_calls
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.schema import MAX_TEXT
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
-__all__ = ["callable_tools", "compose", "unread_part"]
+__all__ = ["alone", "callable_tools", "compose", "unread_part"]
 
 _NOTHING = Chosen(None, None)
 _NO_CALLS = ToolChoice(mode="none")
@@ -65,10 +67,12 @@ def compose(
             "that it is text, so it cannot be held to a form."
         )
     dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
-    form = None if output_format is None else _of_text(builder, output_format, dialects)
     no_calls = not callable_ or (dialects.tool is None and choice.mode == "auto")
-    if form is not None and output_format is not None and no_calls:
-        exact = _may_begin_with_space(output_format)
+    either = choice.mode != "required" and not no_calls
+    begun = openings(dialects.tool, _names(callable_)) if dialects.tool is not None and either else ()
+    form = None if output_format is None else _of_text(builder, output_format, dialects, begun)
+    exact = output_format is not None and choice.mode != "required" and _may_begin_with_space(output_format)
+    if form is not None and no_calls:
         return builder.build(_after_thinking(builder, dialects, form, inside=inside, exact=exact))
     if not callable_:
         return None
@@ -76,10 +80,40 @@ def compose(
         raise FormError(
             "This model has no dialect for tool calls (--tool-parser), so calls cannot be promised."
         )
-    if isinstance(output_format, ChoiceFormat):
-        _check_told_apart(output_format, dialects)
-    body = _answer(builder, dialects.tool, callable_, choice, form, loose=loose)
-    return builder.build(_after_thinking(builder, dialects, body, inside=inside))
+    if form is None or output_format is None or choice.mode == "required":
+        body = _free_answer(builder, dialects.tool, callable_, choice, loose=loose)
+    else:
+        beside: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
+        parallel = choice.parallel
+        called = calls(builder, dialects.tool, callable_, parallel=parallel, loose=loose, beside=beside)
+        body = builder.choice([called, form])
+    return builder.build(_after_thinking(builder, dialects, body, inside=inside, exact=exact))
+
+
+def alone(
+    builder: GrammarBuilder,
+    output_format: OutputFormat | None,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    dialects: Chosen | None,
+) -> str | None:
+    """The grammar of a text that calls may come instead of, where they take away some of its form.
+
+    What begins like a call is none. If nothing is left, the engine says so of this grammar, and not of the whole.
+
+    Raises:
+        FormError: the form cannot be held.
+    """
+    tool = None if dialects is None else dialects.tool
+    callable_ = callable_tools(tools, choice)
+    if (
+        tool is None
+        or not callable_
+        or choice.mode == "required"
+        or not isinstance(output_format, RegexFormat)
+    ):
+        return None
+    return builder.build(_form(builder, output_format, openings(tool, _names(callable_))))
 
 
 def unread_part(
@@ -93,13 +127,14 @@ def unread_part(
 ) -> Unread | None:
     """What of an answer is text whatever it looks like, because its form is promised; the arguments are `compose`'s.
 
-    None if nothing is: there is no form of text, or calls may come instead of it.
+    None if nothing is: there is no form of text, or there have to be calls. Where calls may come instead, they are what
+    begins with one of their `openings`.
     """
     dialects = _framed(dialects or _NOTHING)
     if output_format is None or dialects.template is not None:
         return None
     dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
-    if dialects.tool is not None and callable_tools(tools, choice):
+    if choice.mode == "required" and callable_tools(tools, choice):
         return None
     if dialects.reasoning is None:
         return "all"
@@ -147,60 +182,57 @@ def _must_be_held(tools: Sequence[Tool], callable_: Sequence[Tool], choice: Tool
     return promised or len(callable_) < len(tools) or not choice.parallel
 
 
-def _answer(
+def _names(tools: Sequence[Tool]) -> list[str]:
+    return [tool.name for tool in tools]
+
+
+def _free_answer(
     builder: GrammarBuilder,
     dialect: ToolDialect,
     tools: Sequence[Tool],
     choice: ToolChoice,
-    form: str | None,
     *,
     loose: Collection[str],
 ) -> str:
+    """An answer whose text has no form: calls alone where they are required, else text with calls in it."""
     if choice.mode == "required":
         return calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
-    if form is not None:
-        called = calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
-        return builder.choice([called, form])
     return text_with_calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
 
 
-def _of_text(builder: GrammarBuilder, output_format: OutputFormat, dialects: Chosen) -> str:
-    form = _form(builder, output_format)
+def _of_text(
+    builder: GrammarBuilder, output_format: OutputFormat, dialects: Chosen, begun: Sequence[str]
+) -> str:
+    form = _form(builder, output_format, begun)
     if dialects.reasoning is not None and dialects.reasoning.reader == "harmony":
         return builder.sequence([builder.literal("<|channel|>final<|message|>"), form])
     return form
 
 
-def _form(builder: GrammarBuilder, output_format: OutputFormat) -> str:
+def _form(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[str]) -> str:
+    """The form; what begins with one of the texts `begun` is a call.
+
+    Raises:
+        FormError: the form cannot be held, or a choice of it begins like a call.
+    """
     match output_format:
         case JsonFormat(schema=schema):
             # `json_object` promises an object, whatever is in it (SO-02).
             return builder.json({"type": "object"} if schema is None else schema)
         case RegexFormat(pattern=pattern):
-            return builder.regex(pattern)
+            return builder.regex(pattern, begun)
         case ChoiceFormat(choices=choices):
             if max(map(len, choices), default=0) > MAX_TEXT:
                 raise FormError(f"A choice has more than {MAX_TEXT} characters.")
+            for choice in choices:
+                if choice.startswith(tuple(begun)):
+                    raise FormError(
+                        f"The choice {choice[:40]!r} begins like a call of this model, so it cannot be told from one. "
+                        "Leave the tools out, or send 'tool_choice': 'none'."
+                    )
             return builder.choice(builder.literal(choice) for choice in choices)
         case LarkFormat(grammar=grammar):
             return builder.lark(grammar)
-
-
-def _check_told_apart(output_format: ChoiceFormat, dialects: Chosen) -> None:
-    """Where calls may come instead of a choice, their parser reads it.
-
-    Raises:
-        FormError: it would take a choice for something else.
-    """
-    tool, reasoning = dialects.tool, dialects.reasoning
-    marks = [*(markers(tool) if tool else ()), *(tool.silent if tool else ())]
-    marks += [*reasoning.open, *reasoning.close] if reasoning else []
-    for choice in output_format.choices:
-        if choice != choice.strip() or any(mark in choice for mark in marks):
-            raise FormError(
-                f"The choice {choice[:40]!r} has white space at an end or a marker of this model in it, so it cannot "
-                "be told from a call. Leave the tools out, or send 'tool_choice': 'none'."
-            )
 
 
 def _after_thinking(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from plumbline.forms.errors import FormError
@@ -23,6 +24,7 @@ __all__ = ["GrammarBuilder"]
 
 _MAX_SEQUENCES = 60_000
 _LARK_END = re.compile(r"(?m)^\s*\??start\b")
+_JSON_LEXEMES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|[,:] ?|[^"{}\[\],:]+|"')
 
 
 class GrammarBuilder:
@@ -44,10 +46,28 @@ class GrammarBuilder:
         self._named: dict[str, str] = {}
         self._nested: dict[str, str] = {}
         self._sequences = 0
+        self._before = ""
+        self._as_json = False
 
     def literal(self, text: str) -> str:
         """Exactly this text. Control tokens in it are the tokens themselves."""
-        return self.sequence(map(_written, self._pieces(text)))
+        text, self._before = self._before + text, ""
+        lexemes = _JSON_LEXEMES.findall(text) if self._as_json else [text]
+        return self.sequence(_written(piece) for lexeme in lexemes for piece in self._pieces(lexeme))
+
+    @contextmanager
+    def literals(self, *, before: str = "", as_json: bool = False) -> Iterator[None]:
+        """Write the literals within so that a lexer, which never goes back, can tell them from another text.
+
+        Args:
+            before: joined with the first of them, to be one lexeme with it: what begins otherwise is the other text.
+            as_json: they are cut into the lexemes of JSON, because the other text is a document of JSON.
+        """
+        self._before, self._as_json = before, as_json
+        try:
+            yield
+        finally:
+            self._before, self._as_json = "", False
 
     def json(self, schema: Mapping[str, Any] | bool) -> str:
         """One JSON document that satisfies the schema, in the layout that `plumbline.forms.schema` describes.
@@ -139,10 +159,14 @@ class GrammarBuilder:
         prefix = f"input_{len(self._named)}"
         return InputWriter(form, self._rule, self._named.__setitem__, escaped=escaped, prefix=prefix)
 
-    def regex(self, pattern: str) -> str:
+    def regex(self, pattern: str, not_begun: Iterable[str] = ()) -> str:
         """Text that matches the whole pattern (the syntax of Rust's `regex`: no look-around, no back-references).
 
         Matching is greedy: what follows in a sequence begins where the pattern cannot go on.
+
+        Args:
+            pattern: the pattern.
+            not_begun: texts that it does not begin with.
 
         Raises:
             FormError: it repeats something too often.
@@ -150,7 +174,9 @@ class GrammarBuilder:
         check_repetitions(pattern)
         if not pattern:
             return '""'
-        return self._rule("PATTERN", f"/{one_line(pattern)}/")
+        kept_out = one_line("|".join(map(re.escape, self._spelled(not_begun))))
+        without = f" & ~/({kept_out})(?s:.*)/" if kept_out else ""
+        return self._rule("PATTERN", f"/{one_line(pattern)}/{without}")
 
     def text(self, without: Iterable[str] = (), not_first: str = "") -> str:
         """Any text, also none, in which none of these texts occurs; no control tokens.

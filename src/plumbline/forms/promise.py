@@ -11,7 +11,7 @@ import msgspec
 from plumbline.dialects.api import Unread
 from plumbline.dialects.registry import Chosen
 from plumbline.engine.api import Engine, RefusedRequestError
-from plumbline.forms.compose import callable_tools, compose, unread_part
+from plumbline.forms.compose import alone, callable_tools, compose, unread_part
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.spelled import unspelled
@@ -131,7 +131,23 @@ class Promises:
         reason = await self._refusal(grammar)
         if reason is not None:
             raise FormError(reason)
+        if chats:
+            await self._check_reachable(turn)
         return grammar
+
+    async def _check_reachable(self, turn: Turn) -> None:
+        """Where calls may come instead of a form, some text of the form does not begin like one.
+
+        Raises:
+            FormError: none does, so the whole grammar would be one of calls, and nothing would show it.
+        """
+        builder = GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
+        form = alone(builder, turn.output_format, _tools(turn), turn.tool_choice, self._dialects)
+        if form is not None and await self._refusal(form) is not None:
+            raise FormError(
+                "Every text of this form begins like a call of this model, so it cannot be told from one. "
+                "Leave the tools out, or send 'tool_choice': 'none'."
+            )
 
     async def _refusal(self, grammar: str) -> str | None:
         """Why the engine does not take a grammar; None if it does."""

@@ -10,6 +10,7 @@ from plumbline.text.content_form import ContentForm
 from plumbline.text.encoders import PromptFormat
 from plumbline.text.template import TemplateError
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
+from plumbline.text.values import Arguments, NoContent
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 
 __all__ = ["Renderer", "UnusedVariableError"]
@@ -124,19 +125,32 @@ class Renderer:
         def assistant(text: str) -> str:
             return guard.protect(text, tokenizer.control)
 
-        rendered = self.template.render(
-            [
-                _guarded(message, assistant if message["role"] == "assistant" else client, client)
-                for message in messages
-            ],
-            tools=[_mapped(tool, client) for tool in tools],
-            documents=None if documents is None else [_mapped(document, client) for document in documents],
-            add_generation_prompt=prompt.add_generation_prompt,
-            continue_final_message=prompt.continue_final_message,
-            kwargs={name: _mapped(value, client) for name, value in kwargs.items()},
-            mark=guard.mark,
-        )
-        return rendered, guard
+        template = self.template
+
+        def rendered(conversation: list[dict[str, Any]]) -> str:
+            return template.render(
+                conversation,
+                tools=[_mapped(tool, client) for tool in tools],
+                documents=None
+                if documents is None
+                else [_mapped(document, client) for document in documents],
+                add_generation_prompt=prompt.add_generation_prompt,
+                continue_final_message=prompt.continue_final_message,
+                kwargs={name: _mapped(value, client) for name, value in kwargs.items()},
+                mark=guard.mark,
+            )
+
+        conversation = [
+            _guarded(message, assistant if message["role"] == "assistant" else client, client)
+            for message in messages
+        ]
+        try:
+            return rendered(conversation), guard
+        except TemplateError:
+            # Some templates refuse null outright, though a turn of calls has no other text to give them.
+            if not any(isinstance(message["content"], NoContent) for message in conversation):
+                raise
+        return rendered([_told(message) for message in conversation]), guard
 
 
 def _guarded(
@@ -149,12 +163,17 @@ def _guarded(
     }
 
 
-def _content(message: Message, form: ContentForm) -> str | list[dict[str, str]]:
+def _content(message: Message, form: ContentForm) -> str | NoContent | list[dict[str, str]]:
     """The content as the template wants it: a string, or parts even where the client sent a string."""
     text = message.content if message.content is not None else ""
     if form == "string" or (form == "either" and message.parts is None):
-        return text
+        return NoContent() if message.content is None else text
     return [{"type": "text", "text": part} for part in ((text,) if message.parts is None else message.parts)]
+
+
+def _told(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with an empty string for content that is null."""
+    return {**message, "content": ""} if isinstance(message["content"], NoContent) else message
 
 
 def _message(message: Message, form: ContentForm) -> dict[str, Any]:
@@ -183,8 +202,8 @@ def _message(message: Message, form: ContentForm) -> dict[str, Any]:
     return fields
 
 
-def _arguments(text: str) -> Any:
-    """Templates write arguments with `tojson`, so they need the object; text that is no JSON object stays text."""
+def _arguments(text: str) -> Arguments | str:
+    """The arguments as templates take them, be it the object or its JSON; text that is no JSON object stays text."""
     try:
         value = json.loads(text) if text.strip() else {}
         json.dumps(
@@ -192,7 +211,7 @@ def _arguments(text: str) -> Any:
         ).encode()  # Half a surrogate pair can be escaped, but not encoded.
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) else text
+    return Arguments(value, text if text.strip() else "{}") if isinstance(value, dict) else text
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -210,6 +229,8 @@ def _strings(value: Any) -> Iterator[str]:
         case str():
             yield value
         case Mapping():
+            if isinstance(value, Arguments):
+                yield value.text
             for key, item in value.items():
                 yield str(key)
                 yield from _strings(item)
@@ -233,7 +254,8 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         case str():
             return change(value)
         case Mapping():
-            return {_key(key, change): _mapped(item, change) for key, item in value.items()}
+            mapped = {_key(key, change): _mapped(item, change) for key, item in value.items()}
+            return Arguments(mapped, change(value.text)) if isinstance(value, Arguments) else mapped
         case list() | tuple():
             return [_mapped(item, change) for item in value]
         case _:

@@ -15,6 +15,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from plumbline.text.values import NoContent
+
 __all__ = ["template_environment"]
 
 
@@ -24,6 +26,7 @@ def template_environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = _tojson
+    environment.tests["none"] = lambda value: value is None or isinstance(value, NoContent)
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     environment.globals["namespace"] = _Namespace
@@ -74,8 +77,19 @@ def _tojson(
 ) -> str:
     """Plain JSON. jinja2's own filter escapes HTML, which no model has seen in training."""
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_null,
     )
+
+
+def _null(value: Any) -> None:
+    """Content that is null, as JSON."""
+    if not isinstance(value, NoContent):
+        raise TypeError(f"A value of type {type(value).__name__} cannot be written as JSON.")
 
 
 def _raise(message: str) -> NoReturn:
