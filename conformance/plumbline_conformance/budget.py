@@ -39,6 +39,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """After which no scenario is begun."""
 
+    def after(self, tokens: int) -> Budget:
+        """What is left of it after so many tokens."""
+        left = None if self.tokens is None else max(0, self.tokens - tokens)
+        return msgspec.structs.replace(self, tokens=left)
+
 
 def cost_of(request: Request) -> int:
     """The most tokens that a request can cost."""

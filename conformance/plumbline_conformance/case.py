@@ -64,6 +64,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Ends with the API's root, such as `http://127.0.0.1:8000/v1`."""
     model: str
     api_key: str | None = None
+    limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Which name of the limit chat completions take: there are models that refuse the old one, as the contract says."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

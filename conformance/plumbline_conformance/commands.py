@@ -18,6 +18,7 @@ from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import redacted_exchange
+from plumbline_conformance.discovery import apis_of, discovered
 from plumbline_conformance.discretion import judge_discreetly
 from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import judge, record
@@ -97,6 +98,16 @@ def run_check(
         # The recording says what was looked at, so that judging it again looks at the same.
         listed = chosen if len(chosen) < len(CHECKS) else []
         limits = budget or Budget()
+        baseline = outputs.read_baseline()
+        if outputs.unwritable():
+            return _cannot(out, str(outputs.unwritable()))
+        if not wanted:
+            return _cannot(out, "No check is left by these choices.")
+        scenarios = scenarios_of([name for name in CHECKS if name in wanted])
+        known = asyncio.run(discovered(target, apis_of(scenarios), patience=timeout))
+        if known.why is not None:
+            return _cannot(out, known.why)
+        target = known.target
         options = Options(
             trials=trials,
             concurrency=concurrency,
@@ -104,16 +115,11 @@ def run_check(
             max_tokens_total=limits.tokens,
             max_tokens_each=limits.tokens_each,
             max_seconds=limits.seconds,
+            limit=target.limit,
         )
         header = Header.of(
             target.base_url, target.model, target.api_key, listed, server=server, options=options
         )
-        baseline = outputs.read_baseline()
-        if outputs.unwritable():
-            return _cannot(out, str(outputs.unwritable()))
-        if not wanted:
-            return _cannot(out, "No check is left by these choices.")
-        scenarios = scenarios_of([name for name in CHECKS if name in wanted])
         recorder = Recorder(recording, header, secrets=secrets) if recording else nullcontext(None)
         with recorder as file, _progress(out, len(scenarios)) as shown:
 
@@ -130,7 +136,7 @@ def run_check(
                         concurrency=concurrency,
                         patience=timeout,
                         trials=trials,
-                        budget=limits,
+                        budget=limits.after(known.tokens),
                         wanted=wanted,
                         ended=ended,
                     )

@@ -22,7 +22,7 @@ from plumbline_conformance.reports.model import VERDICTS, Report, Result, report
 from plumbline_conformance.reports.text import failure_lines, printable
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["STYLES", "Outputs", "conclude", "show", "status_of"]
+__all__ = ["STYLES", "Outputs", "conclude", "show", "status_of", "unjudged"]
 
 STYLES = {
     "pass": "green",
@@ -99,7 +99,13 @@ def conclude(
     if outputs.update_baseline:
         known = known.updated(findings)
     report = report_of(run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets)
+    for line in _circumstances(run, transcripts):
+        console.print(line, markup=False)
     show(console, report)
+    for name in unjudged(report):
+        console.print(
+            f"No check of {name}, which every server has to serve, came to a verdict.", markup=False
+        )
     try:
         for path, text in outputs.texts(report):
             path.write_text(text, "utf-8")
@@ -109,6 +115,17 @@ def conclude(
         console.print(f"A report cannot be written: {escape(printable(str(error)))}")
         return 2
     return status_of(report, strict=outputs.strict)
+
+
+def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:
+    """What a reader has to know of how the verdicts came about."""
+    if run.options is not None and run.options.limit != "max_tokens":
+        yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
+    asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
+    again = sum(bool(exchange.busy) for exchange in asked)
+    if again:
+        said = "1 request was" if again == 1 else f"{again} requests were"
+        yield f"The server was busy: {said} sent again."
 
 
 def show(console: Console, report: Report) -> None:
@@ -148,7 +165,7 @@ def _headline(result: Result) -> str:
 
 
 def status_of(report: Report, *, strict: bool) -> int:
-    """0 conforming, 1 violations or a stale baseline, 2 no verdict at all, 3 the suite itself failed."""
+    """0 conforming, 1 violations or a stale baseline, 2 no verdict on what is core, 3 the suite itself failed."""
     verdicts = {result.verdict for result in report.results}
     broken = {(result.verdict, result.level) for result in report.results if result.expected is None}
     core = {result.verdict for result in report.results if SCENARIOS[result.scenario].core}
@@ -160,4 +177,17 @@ def status_of(report: Report, *, strict: bool) -> int:
         return 1
     if strict and any(verdict in ("fail", "warn", "flaky", "untestable") for verdict, _ in broken):
         return 1
-    return 2 if verdicts <= {"inconclusive", "skipped"} else 0
+    return 2 if verdicts <= _NONE or unjudged(report) else 0
+
+
+_NONE = {"inconclusive", "skipped"}
+
+
+def unjudged(report: Report) -> list[str]:
+    """The scenarios that every server has to serve, and of which no check came to a verdict."""
+    verdicts: dict[str, set[str]] = {}
+    # Live traffic was not asked for, and its worst moment says nothing of the rest.
+    for result in report.results if report.run.by == "check" else ():
+        if SCENARIOS[result.scenario].core:
+            verdicts.setdefault(result.scenario, set()).add(result.verdict)
+    return [name for name, found in verdicts.items() if found <= _NONE]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -89,6 +89,8 @@ class _Suite(pytest.Collector):
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
         from plumbline_conformance.case import Target
+        from plumbline_conformance.credentials import redacted_exchange, redacted_url
+        from plumbline_conformance.discovery import apis_of, discovered
         from plumbline_conformance.judge import judge, record
         from plumbline_conformance.recording import Header, Options
         from plumbline_conformance.reports.model import report_of
@@ -99,12 +101,25 @@ class _Suite(pytest.Collector):
         target = Target(base_url=option("--plumbline-url"), model=option("--plumbline-model"), api_key=key)
         wanted = scenarios_of(self._selection.checks())
         patience, trials = option("--plumbline-timeout"), max(0, option("--plumbline-trials"))
+        known = asyncio.run(discovered(target, apis_of(wanted), patience=patience))
+        if known.why is not None:
+            _end(known.why)
+        target = known.target
         seen = asyncio.run(record(wanted, target, concurrency=4, patience=patience, trials=trials))
+        exchanges = [exchange for transcript in seen for exchange in transcript.exchanges]
+        if exchanges and all(exchange.status == 0 for exchange in exchanges):
+            first = redacted_exchange(exchanges[0], [key] if key else [])
+            _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         findings = [finding for transcript in seen for finding in judge(transcript)]
-        options = Options(trials=trials, concurrency=4, timeout=patience)
+        options = Options(trials=trials, concurrency=4, timeout=patience, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
         report = report_of(header, seen, findings, secrets=[key] if key else [])
         return {finding.check: (report, finding) for finding in findings}
+
+
+def _end(why: str) -> NoReturn:
+    """A server that cannot be judged is no success, and a hundred items that all say so are no help."""
+    pytest.exit(f"plumbline: {why}", returncode=2)
 
 
 class _Broken(Exception):  # noqa: N818 - a rule is
@@ -117,7 +132,8 @@ class _Item(pytest.Item):
     def runtest(self) -> None:
         """Pass, fail, or skip where there was no verdict."""
         from plumbline_conformance.baseline import VIOLATIONS
-        from plumbline_conformance.case import CHECKS
+        from plumbline_conformance.case import CHECKS, SCENARIOS
+        from plumbline_conformance.outcome import unjudged
         from plumbline_conformance.reports.text import failure_lines
 
         assert isinstance(self.parent, _Suite)
@@ -129,6 +145,10 @@ class _Item(pytest.Item):
         strict = self.config.getoption("--plumbline-strict")
         if finding.verdict == "pass":
             return
+        refused = finding.verdict == "rejected" and SCENARIOS[result.scenario].core
+        if refused or result.scenario in unjudged(report):
+            # What every server has to serve is neither skipped nor passed: `plumbline check` ends with 1 or 2.
+            raise _Broken(text)
         if finding.verdict == "error" or (
             finding.verdict in VIOLATIONS and (CHECKS[self.name].level == "MUST" or strict)
         ):

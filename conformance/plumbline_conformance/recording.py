@@ -46,6 +46,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens_total: int | None = None
     max_tokens_each: int | None = None
     max_seconds: float | None = None
+    limit: str = "max_tokens"
+    """The name under which chat completions were given the limit of their tokens."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

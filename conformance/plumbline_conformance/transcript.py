@@ -27,6 +27,8 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     packed: list[tuple[float, bytes]] | msgspec.UnsetType = msgspec.UNSET
     """The same as it came, where it was compressed."""
     error: str | None = None
+    busy: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The statuses of earlier tries, where the server said that it was busy; 0 where no connection was made."""
 
     @cached_property
     def request_json(self) -> Any:

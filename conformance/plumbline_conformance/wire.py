@@ -7,15 +7,18 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 
 from plumbline_conformance.case import Request, Target
 from plumbline_conformance.inputs import joined
 from plumbline_conformance.packing import ACCEPTED, Unpacked
 from plumbline_conformance.sockets import Sockets, message_of
 from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.turnstile import Turnstile
 
 __all__ = ["Conversation", "conversations", "exchange_of", "sender"]
 
@@ -39,8 +42,16 @@ class Conversation:
         self._sockets = Sockets()
 
     async def send(self, request: Request) -> Exchange:
-        """One exchange. It never raises."""
-        return await self._wire.send(request, self._sockets)
+        """One exchange, after a while where the server is busy. It never raises."""
+        waited = False
+
+        async def ask() -> Exchange:
+            nonlocal waited
+            once = msgspec.structs.replace(request, pause=0.0) if waited else request
+            waited = True
+            return await self._wire.send(once, self._sockets)
+
+        return await self._wire.turnstile.passed(request.path, ask)
 
     async def __aenter__(self) -> Conversation:
         return self
@@ -83,9 +94,24 @@ def exchange_of(target: Target, request: Request) -> Exchange:
     elif request.content is not None:
         body = request.content
     else:
-        body = json.dumps(request.json).encode()
+        body = json.dumps(_limited(target, request)).encode()
         headers["content-type"] = "application/json"
     return Exchange(method=request.method, url=url, request_headers=headers, request_body=body)
+
+
+def _limited(target: Target, request: Request) -> Any:
+    """The body of a request, with the limit under the name that the target takes.
+
+    A limit that nothing accepts keeps its name: it is what the request is about, and what is to be named as wrong.
+    """
+    body = request.json
+    if target.limit == "max_tokens" or request.path != "/chat/completions" or not isinstance(body, dict):
+        return body
+    limit = body.get("max_tokens")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        return body
+    rest = {name: value for name, value in body.items() if name != "max_tokens"}
+    return rest if rest.get(target.limit) is not None else {**rest, target.limit: limit}
 
 
 class _Wire:
@@ -95,6 +121,7 @@ class _Wire:
         self._client = client
         self._target = target
         self._patience = patience
+        self.turnstile = Turnstile()
         self._heard = False
         self._silences = 0
         self._late = 0

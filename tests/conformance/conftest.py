@@ -3,4 +3,12 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are busy on purpose are not waited for in earnest."""
+    monkeypatch.setattr("plumbline_conformance.turnstile._PAUSES", (0.01, 0.01, 0.01))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from good_server import KEY, MODEL, app, serving
+from odd_servers import answering, error
 from reference import application
 
 from plumbline_conformance.case import CHECKS, Check, Target
@@ -79,8 +80,13 @@ def test_what_is_core_may_not_be_refused(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_warnings_count_where_one_is_strict() -> None:
-    with serving(fixed(404, {**ERROR, "error": {**ERROR["error"], "code": "x"}})) as base_url:
-        target = Target(base_url=base_url, model="m")
+    """A model that is not known is a 404 without the code."""
+
+    def change(_: str, body: Any) -> Any:
+        return None if body["model"] == MODEL else (404, {}, error("No.", code="x"))
+
+    with serving(answering(change)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
         assert check(target, ["errors/unknown-model"]) == 0
         assert check(target, ["errors/unknown-model"], strict=True) == 1
 

@@ -6,10 +6,11 @@ import json
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from good_server import MODEL, transcripts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from mutations import with_body
+from mutations import changed, with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import SCENARIOS, Target
@@ -134,3 +135,14 @@ def test_scenarios_go_on_whatever_they_are_answered(scenario: str, answer: Any) 
     except StopIteration:
         return
     raise AssertionError("a scenario without an end")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_an_answer_beside_those_that_did_not_end_gets_verdicts(scenario: str) -> None:
+    """Of the others nothing came, so that no shape is looked at; this one is still none that was foreseen."""
+    every = transcripts()[scenario].exchanges
+    late = [changed(one, error="TimeoutError", frames=[]) for one in every]
+    for place, one in enumerate(every):
+        for content in (b"data: {}\n\ndata: [DONE]\n\n", b"[]", b'"x"'):
+            said = changed(one, status=200, frames=[(0.0, content)])
+            judged(scenario, [*late[:place], said, *late[place + 1 :]])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from good_server import KEY, MODEL, serving
+from odd_servers import answering
 from reference import application
 
 from plumbline_conformance.case import Request, Target
@@ -55,7 +56,7 @@ def test_white_space_around_a_key_is_not_the_key(tmp_path: Path) -> None:
 def test_an_empty_key_is_none(key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """An unset secret of a CI is an empty variable, and an empty `Bearer` is what a server refuses."""
     run = tmp_path / "run.jsonl"
-    with serving(application()) as base_url:
+    with serving(answering(lambda *_: None, open_to_all=True)) as base_url:
         options = ["--base-url", base_url, "--model", MODEL, "--api-key", key, "--record", str(run)]
         main(["check", "errors/key", *options])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from good_server import KEY, MODEL, serving
+from odd_servers import answering, error
 from reference import application
 from test_cli import fixed
 
@@ -83,9 +84,46 @@ def test_wrong_options_are_said(tmp_path: Path, options: list[str], said: str) -
     assert said in out
 
 
-def test_an_unreachable_server_skips_and_does_not_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", ["chat/text", "models"])
+def test_an_unreachable_server_ends_the_run(tmp_path: Path, chosen: str) -> None:
     options = ["--plumbline-url", "http://127.0.0.1:1/v1", "--plumbline-model", "m"]
-    _, out = pytest_run(tmp_path, *options, "--plumbline-check", "chat/text/shape")
+    status, out = pytest_run(tmp_path, *options, "--plumbline-check", chosen)
 
-    assert "1 skipped" in out
+    assert status == 2
+    assert "http://127.0.0.1:1/v1 cannot be reached" in out
     assert " passed" not in out
+
+
+def test_a_model_that_is_not_known_ends_the_run(tmp_path: Path) -> None:
+    with serving(application()) as base_url:
+        options = ["--plumbline-url", base_url, "--plumbline-model", "wrong", "--plumbline-api-key", KEY]
+        status, out = pytest_run(tmp_path, *options)
+
+    assert status == 2
+    assert f"does not know the model 'wrong'; it lists: {MODEL}." in out
+    assert " failed" not in out
+
+
+def test_what_no_server_may_refuse_fails_where_it_is_refused(tmp_path: Path) -> None:
+    with serving(answering(lambda *_: (400, {}, error("Not today.")))) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", "m", "--plumbline-check"]
+        core = pytest_run(tmp_path, *target, "chat/text/shape")
+        other = pytest_run(tmp_path, *target, "chat/stop/wire")
+
+    assert core[0] == 1
+    assert "Not today." in core[1]
+    assert other[0] == 0
+    assert "1 skipped" in other[1]
+
+
+def test_what_is_core_and_came_to_no_verdict_fails(tmp_path: Path) -> None:
+    busy = (502, {}, error("Later."))
+    with serving(answering(lambda path, _: busy if path == "/chat/completions" else None)) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
+        status, out = pytest_run(
+            tmp_path, *target, "--plumbline-check", "chat/text", "--plumbline-check", "models"
+        )
+
+    assert status == 1
+    assert "inconclusive chat/text" in out
+    assert "3 passed" in out

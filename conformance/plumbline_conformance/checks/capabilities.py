@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from plumbline_conformance.case import Request, Target, capability
-from plumbline_conformance.checks.common import BUSY, error_of
+from plumbline_conformance.checks.common import BUSY, error_of, refusal
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["user"]
@@ -54,8 +54,7 @@ def _lacking(exchange: Exchange) -> str | None:
         return untold
     if exchange.status not in _REFUSED:
         return None
-    message = (error_of(exchange) or {}).get("message")
-    return f"refused with status {exchange.status}: {str(message)[:150]}"
+    return f"refused with status {exchange.status}: {refusal(exchange)[:150]}"
 
 
 @capability("responses", "The Responses API")

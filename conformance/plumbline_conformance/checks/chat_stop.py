@@ -162,6 +162,8 @@ streamed_laws("chat/many", 2)
 @whole("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02", place=1)
 def _indexes(exchange: Exchange) -> Iterator[Problem]:
     count = count_asked(exchange)
+    if not isinstance(exchange.json, dict):
+        raise Inconclusive("the answer is no object; another check says so")
     found = exchange.json.get("choices")
     indexes = [one.get("index") for one in found] if isinstance(found, list) else []
     if sorted(map(repr, indexes)) != sorted(map(repr, range(count))):

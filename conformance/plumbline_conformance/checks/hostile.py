@@ -97,9 +97,9 @@ def hostile_envelope(seen: Transcript) -> Iterator[Problem]:
 
 @check("errors/hostile/served", "Serve the right request that follows", "HTTP-16")
 def hostile_served(seen: Transcript) -> Iterator[Problem]:
-    found = answered(at(seen, 8))
-    if found.status != 200:
-        yield Problem(expected="status 200", actual=f"status {found.status}", pointer="status")
+    """Whoever refuses the right request may refuse it at all times: other checks ask for it alone."""
+    required(lambda: accepted(at(seen, 8)))
+    yield from ()
 
 
 @scenario("chat/unknown-field", "A field that nobody knows")

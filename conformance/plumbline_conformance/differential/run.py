@@ -23,6 +23,7 @@ from plumbline_conformance.credentials import concealed, redacted_exchange, secr
 from plumbline_conformance.differential.answer import answer_of
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
+from plumbline_conformance.discovery import discovered
 from plumbline_conformance.discretion import shows
 from plumbline_conformance.judge import sender
 from plumbline_conformance.reports.text import printable
@@ -43,6 +44,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that could not be compared, and why."""
     silent: list[str]
     """Servers that answered nothing at all."""
+    served: int = 0
+    """Of the right requests those that both answered with status 200."""
 
 
 async def differences(
@@ -52,7 +55,7 @@ async def differences(
     found: list[Difference] = []
     unclear: dict[str, str] = {}
     answered = {"A": 0, "B": 0}
-    compared = 0
+    compared = served = 0
     secrets = [target.api_key for target in (a, b) if target.api_key]
     async with sender(a, patience) as send_a, sender(b, patience) as send_b:
         for probe in wanted:
@@ -75,9 +78,10 @@ async def differences(
                     unclear[probe.name] = "a server did not repeat itself"
                     continue
             compared += 1
+            served += probe.rule is None and (one.status, other.status) == (200, 200)
             found += _told(here, probe, seen, secrets, tolerance)
     silent = [name for name, count in answered.items() if not count]
-    return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent)
+    return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent, served=served)
 
 
 def _told(
@@ -120,6 +124,13 @@ def run_diff(
     json_file: Path | None = None,
 ) -> int:
     """Compare two servers, print, write. 0 alike, 1 different, 2 nothing could be compared."""
+    known = [asyncio.run(discovered(target, patience=patience)) for target in (a, b)]
+    for name, found in zip("AB", known, strict=True):
+        if found.why is not None:
+            out.print(f"{name}: {escape(printable(found.why))}")
+    if any(found.why is not None for found in known):
+        return 2
+    a, b = (found.target for found in known)
     outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
     for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
         _print_rule(out, rule, list(group))
@@ -138,7 +149,12 @@ def run_diff(
             return 2
     if outcome.differences:
         return 1
-    return 0 if outcome.compared else 2
+    if not outcome.served:
+        out.print(
+            "No valid request got an answer with status 200 from both, so that nothing could be compared."
+        )
+        return 2
+    return 0
 
 
 def _key(found: Difference) -> tuple[str, str]:

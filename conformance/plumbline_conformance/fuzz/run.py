@@ -21,6 +21,7 @@ from rich.markup import escape
 from plumbline_conformance.case import Request, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import concealed, redacted_exchange, redacted_url, secrets_of
+from plumbline_conformance.discovery import Found, found_by
 from plumbline_conformance.discretion import shows
 from plumbline_conformance.fuzz.claims import Claim, claims
 from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
@@ -117,8 +118,12 @@ def search(
             if send(Request(path="/models", method="GET")).status == 0:
                 out.print(f"{escape(printable(redacted_url(target.base_url)))} cannot be reached.")
                 return 2
+            known = runner.run(_known(sending, target))
+            if known.why is not None:
+                out.print(escape(printable(known.why)))
+                return 2
             each = max(1, examples // (len(wanted) * len(MODES)))
-            sent = 0
+            sent = served = 0
             for operation in wanted:
                 for mode in MODES:
                     prober = _Prober(send, operation, secrets)
@@ -127,6 +132,7 @@ def search(
                         _show(out, counterexample)
                     found += here
                     sent += prober.sent
+                    served += prober.answers.get(200, 0) if mode == "valid" else 0
                     said = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
                     out.print(f"{operation.id} {mode}: {said}", markup=False)
         finally:
@@ -138,7 +144,17 @@ def search(
         except OSError as error:
             out.print(f"The counterexamples cannot be written: {escape(printable(str(error)))}")
             return 2
+    if not found and not served:
+        out.print(
+            "No valid request got an answer with status 200, so that nothing is said of the server: "
+            "the lines above show what it answered."
+        )
+        return 2
     return 1 if found else 0
+
+
+async def _known(sending: Any, target: Target) -> Found:
+    return await found_by(sending, target)
 
 
 async def _one(send: Any, request: Request) -> Exchange:

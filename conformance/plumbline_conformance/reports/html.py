@@ -79,7 +79,9 @@ def _options(options: Options | None) -> str:
     if options is None:
         return ""
     said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
-    return ", ".join(f"{name} {value:g}" for name, value in said.items() if value is not None)
+    limit = said.pop("limit")
+    numbers = [f"{name} {value:g}" for name, value in said.items() if value is not None]
+    return ", ".join([*numbers, *([] if limit == "max_tokens" else [limit])])
 
 
 def page(title: str, parts: Iterable[str]) -> str:
