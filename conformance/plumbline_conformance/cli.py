@@ -20,7 +20,8 @@ from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
 from plumbline_conformance.files import why_unwritable
-from plumbline_conformance.inputs import UnusableInput, target_of
+from plumbline_conformance.inputs import UnusableInput, capabilities_of, target_of
+from plumbline_conformance.manifest import revisions
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import PROFILES, Selection
@@ -53,6 +54,12 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     checker.add_argument(
         "--max-seconds", type=_positive(float), metavar="SECONDS", help="begin no scenario after so long"
     )
+    checker.add_argument(
+        "--capabilities",
+        default="",
+        metavar="NAMES",
+        help="what the server has, and with a minus what it lacks, instead of looking: tools,stored,-key",
+    )
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     checker.add_argument(
         "--conceal",
@@ -68,6 +75,9 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
     _add_selection(lister)
     lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
+    lister.add_argument(
+        "--requirements", choices=revisions(), help="only the checks of this published revision"
+    )
     lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
     explainer = parsers.add_parser("explain", help="say what a check, a scenario or a rule is about")
     explainer.add_argument("names", nargs="+", metavar="CHECK_OR_RULE")
@@ -144,11 +154,12 @@ def _run(arguments: argparse.Namespace) -> int:
                 conceal=arguments.conceal,
                 trials=max(0, arguments.trials),
                 budget=_budget(arguments),
+                capabilities=capabilities_of(arguments.capabilities),
             )
         case "list" if arguments.rules:
             return commands.run_rules(markdown=arguments.markdown)
         case "list":
-            return commands.run_list(_selection(arguments))
+            return commands.run_list(_selection(arguments), arguments.requirements)
         case "explain":
             return commands.run_explain(arguments.names)
         case "judge":
@@ -259,7 +270,9 @@ def _add_outputs(parser: Parser) -> None:
         ("badge", "a badge: an SVG by its name, else JSON for shields.io"),
     ):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {said}")
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="violations that are known")
+    parser.add_argument(
+        "--baseline", "--expected-failures", type=Path, metavar="FILE", help="violations that are known"
+    )
     parser.add_argument(
         "--update-baseline", action="store_true", help="write what is broken now into the baseline"
     )

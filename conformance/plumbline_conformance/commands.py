@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from plumbline_conformance.discretion import judge_discreetly
 from plumbline_conformance.explain import explain
 from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import judge, record
-from plumbline_conformance.manifest import as_markdown, manifest
+from plumbline_conformance.manifest import as_markdown, manifest, published
 from plumbline_conformance.outcome import STYLES, UNASKED, Outputs, conclude
 from plumbline_conformance.recording import (
     Header,
@@ -82,6 +82,7 @@ def run_check(
     conceal: Sequence[str] = (),
     trials: int = 0,
     budget: Budget | None = None,
+    capabilities: Mapping[str, bool] | None = None,
 ) -> int:
     """Judge a server."""
     out = console()
@@ -113,6 +114,7 @@ def run_check(
             max_tokens_total=limits.tokens,
             max_tokens_each=limits.tokens_each,
             max_seconds=limits.seconds,
+            capabilities=[name if there else f"-{name}" for name, there in (capabilities or {}).items()],
             limit=target.limit,
         )
         header = Header.of(
@@ -139,6 +141,7 @@ def run_check(
                         budget=limits.after(known.tokens),
                         wanted=wanted,
                         ended=ended,
+                        said=capabilities,
                     )
                 )
 
@@ -242,10 +245,11 @@ def run_rules(*, markdown: bool) -> int:
     return 0
 
 
-def run_list(selection: Selection) -> int:
-    """List the checks."""
+def run_list(selection: Selection, revision: str | None = None) -> int:
+    """List the checks, or those of them that a published revision has."""
     try:
-        for name in selection.checks():
+        known = CHECKS if revision is None else set(published(revision))
+        for name in (name for name in selection.checks() if name in known):
             found = CHECKS[name]
             put(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
     except UnknownChoice as error:

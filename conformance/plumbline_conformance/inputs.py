@@ -7,10 +7,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from plumbline_conformance.case import Target
+from plumbline_conformance.case import CAPABILITIES, Target
 from plumbline_conformance.credentials import redacted_url
 
-__all__ = ["UnusableInput", "base_url_of", "joined", "key_of", "target_of"]
+__all__ = ["UnusableInput", "base_url_of", "capabilities_of", "joined", "key_of", "target_of"]
 
 
 class UnusableInput(Exception):  # noqa: N818 - it says what was given
@@ -46,6 +46,22 @@ def key_of(text: str | None, option: str = "--api-key") -> str | None:
                 f"is U+{ord(char):04X}, and only printable ASCII is. Look at where it was copied from."
             )
     return key or None
+
+
+def capabilities_of(text: str) -> dict[str, bool]:
+    """What a target is said to have, and with a minus in front to lack: `tools,-key`.
+
+    Raises:
+        UnusableInput: nothing is called so, or something is said to be both.
+    """
+    said: dict[str, bool] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name = word.removeprefix("-")
+        if name not in CAPABILITIES:
+            raise UnusableInput(f"--capabilities: there is no {name}. There are {', '.join(CAPABILITIES)}.")
+        if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
+            raise UnusableInput(f"--capabilities: {name} cannot be there and be missing. Say one of the two.")
+    return said
 
 
 def base_url_of(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,7 @@ async def record(
     budget: Budget | None = None,
     wanted: Collection[str] | None = None,
     ended: Callable[[Transcript], None] | None = None,
+    said: Mapping[str, bool] | None = None,
 ) -> list[Transcript]:
     """Send the requests of all scenarios; transcripts come in the order of the scenarios.
 
@@ -40,12 +41,14 @@ async def record(
         budget: what all of it may cost.
         wanted: ids of the checks that are looked at, None for all: others are no reason for another attempt.
         ended: called with each transcript as soon as its scenario has ended, in any order.
+        said: capabilities that the target is said to have or to lack. They are not looked for: of those that it is
+            said to have everything is asked, whatever comes of it.
     """
     purse = Purse(budget or Budget())
     async with conversations(target, patience) as begin:
         run = _Run(target, asyncio.Semaphore(concurrency), begin, purse)
         names = sorted({name for scenario in scenarios for name in scenario.needs})
-        probed = await asyncio.gather(*(run.probe(name) for name in names))
+        probed = await asyncio.gather(*(run.about(name, said or {}) for name in names))
         found = dict(zip(names, probed, strict=True))
 
         async def one(scenario: Scenario) -> Transcript:
@@ -84,6 +87,13 @@ class _Run:
         self._gate = gate
         self._begin = begin
         self._purse = purse
+
+    async def about(self, name: str, said: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
+        """What is known of a capability: what is said of it, else what a probe shows."""
+        if name in said:
+            lack = None if said[name] else f"said to be missing: {CAPABILITIES[name].title}"
+            return [], lack
+        return await self.probe(name)
 
     async def probe(self, name: str) -> tuple[list[Exchange], str | None]:
         """Look for a capability: what was seen, and why the target has not got it, if so."""

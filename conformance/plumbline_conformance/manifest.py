@@ -9,7 +9,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.contract import rules
 
-__all__ = ["REVISION", "UNCHECKED", "as_markdown", "manifest", "published"]
+__all__ = ["REVISION", "UNCHECKED", "as_markdown", "manifest", "published", "revisions"]
 
 REVISION = "2026-11"
 """The dated set of checks that this release publishes. It only grows: a check that changes its mind is another one."""
@@ -100,7 +100,13 @@ def as_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def published() -> list[str]:
-    """The ids of the checks of this revision."""
-    text = files("plumbline_conformance.requirements").joinpath(f"{REVISION}.txt").read_text("utf-8")
+def published(revision: str = REVISION) -> list[str]:
+    """The ids of the checks of a revision."""
+    text = files("plumbline_conformance.requirements").joinpath(f"{revision}.txt").read_text("utf-8")
     return text.split()
+
+
+def revisions() -> list[str]:
+    """The revisions that were published, the oldest first."""
+    found = (entry.name for entry in files("plumbline_conformance.requirements").iterdir())
+    return sorted(name.removesuffix(".txt") for name in found if name.endswith(".txt"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
+    from plumbline_conformance.case import Target
     from plumbline_conformance.judge import Finding
     from plumbline_conformance.reports.model import Report
     from plumbline_conformance.selection import Selection
@@ -61,6 +62,7 @@ class _Suite(pytest.Collector):
     def items(self) -> list[pytest.Item]:
         """One for each chosen check."""
         import plumbline_conformance.checks  # noqa: F401 - registers the suite
+        from plumbline_conformance.inputs import UnusableInput, target_of
         from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice
 
         option = self.config.getoption
@@ -71,9 +73,12 @@ class _Suite(pytest.Collector):
         self._selection: Selection = Selection(
             ids=option("--plumbline-check"), profile=option("--plumbline-profile")
         )
+        key = option("--plumbline-api-key") or os.environ.get("OPENAI_API_KEY")
+        url, model = option("--plumbline-url"), option("--plumbline-model")
         try:
             names = self._selection.checks()
-        except UnknownChoice as error:
+            self._target: Target = target_of(url, model, key, "--plumbline-api-key")
+        except (UnknownChoice, UnusableInput) as error:
             raise pytest.UsageError(str(error)) from None
         return [_Item.from_parent(self, name=name, nodeid=f"plumbline::{name}") for name in names]
 
@@ -88,17 +93,16 @@ class _Suite(pytest.Collector):
         return self._reports[name]
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
-        from plumbline_conformance.case import Target
         from plumbline_conformance.credentials import redacted_exchange, redacted_url
         from plumbline_conformance.discovery import apis_of, discovered
-        from plumbline_conformance.judge import judge, record
+        from plumbline_conformance.discretion import judge_discreetly
+        from plumbline_conformance.judge import record
         from plumbline_conformance.recording import Header, Options
         from plumbline_conformance.reports.model import report_of
         from plumbline_conformance.selection import scenarios_of
 
         option = self.config.getoption
-        key = option("--plumbline-api-key") or os.environ.get("OPENAI_API_KEY")
-        target = Target(base_url=option("--plumbline-url"), model=option("--plumbline-model"), api_key=key)
+        target, key = self._target, self._target.api_key
         wanted = scenarios_of(self._selection.checks())
         patience, trials = option("--plumbline-timeout"), max(0, option("--plumbline-trials"))
         known = asyncio.run(discovered(target, apis_of(wanted), patience=patience))
@@ -110,10 +114,11 @@ class _Suite(pytest.Collector):
         if exchanges and all(exchange.status == 0 for exchange in exchanges):
             first = redacted_exchange(exchanges[0], [key] if key else [])
             _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
-        findings = [finding for transcript in seen for finding in judge(transcript)]
+        secrets = [key] if key else []
+        findings = [finding for transcript in seen for finding in judge_discreetly(transcript, secrets)]
         options = Options(trials=trials, concurrency=4, timeout=patience, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
-        report = report_of(header, seen, findings, secrets=[key] if key else [])
+        report = report_of(header, seen, findings, secrets=secrets)
         return {finding.check: (report, finding) for finding in findings}
 
 

@@ -15,6 +15,7 @@ from reference import application
 from plumbline_conformance.case import CHECKS, Check, Target
 from plumbline_conformance.cli import check, main
 from plumbline_conformance.contract import rules
+from plumbline_conformance.manifest import published, revisions
 from plumbline_conformance.recording import read_recording
 from plumbline_conformance.selection import Selection, UnknownChoice
 
@@ -301,6 +302,72 @@ def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture
     elif name == "chat/stream-text/do":
         assert chosen == ["chat/stream-text/done"]
         assert out.startswith("chat/stream-text/done  (MUST)")
+
+
+def without_completions(asked: set[str]) -> Any:
+    """The reference, but for one API; what is asked for is noted."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        asked.add(scope.get("path", ""))
+        missing = scope.get("path") == "/v1/completions"
+        await (fixed(404, ERROR) if missing else inner)(scope, receive, send)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("said", "verdicts", "looked"),
+    [
+        ("", {"completions/text": {"skipped"}, "responses/stream-text": {"pass"}}, True),
+        (
+            "completions,-responses",
+            {"completions/text": {"rejected"}, "responses/stream-text": {"skipped"}},
+            False,
+        ),
+    ],
+)
+def test_what_a_server_is_said_to_have_is_asked_for_and_what_it_lacks_is_not(
+    said: str, verdicts: dict[str, set[str]], looked: bool, tmp_path: Path
+) -> None:
+    """Nobody looks for either, and the recording says so."""
+    run, report = tmp_path / "run.jsonl", tmp_path / "r.json"
+    asked: set[str] = set()
+    with serving(without_completions(asked)) as base_url:
+        words = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--capabilities", said]
+        main(["check", *words, "--record", str(run), "--json", str(report), "chat/text", *verdicts])
+
+    results = json.loads(report.read_text("utf-8"))["results"]
+    found = {name: {r["verdict"] for r in results if r["check"].startswith(f"{name}/")} for name in verdicts}
+    assert found == verdicts
+    assert ("/v1/responses" in asked) is looked
+    options = read_recording(run).header.options
+    assert options is not None
+    assert options.capabilities == [word for word in said.split(",") if word]
+
+
+@pytest.mark.parametrize("said", ["nothing", "tools,-tools", "-"])
+def test_capabilities_that_do_not_exist_are_said(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", f"--capabilities={said}"]
+
+    assert main(words) == 2
+    assert "--capabilities: " in capsys.readouterr().out
+
+
+def test_a_published_revision_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--requirements", revisions()[-1], "--surface", "models"]) == 0
+
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [name for name in CHECKS if name.startswith("models/") and name in published()]
+    with pytest.raises(SystemExit):
+        main(["list", "--requirements", "1999-01"])
+
+
+def test_expected_failures_are_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "--base-url", "http://127.0.0.1:1/v1", "--model", "m"]
+
+    assert main([*words, "--expected-failures", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().out
 
 
 def test_a_rule_is_chosen_in_any_case() -> None:

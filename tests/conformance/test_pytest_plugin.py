@@ -127,3 +127,27 @@ def test_what_is_core_and_came_to_no_verdict_fails(tmp_path: Path) -> None:
     assert status == 1
     assert "inconclusive chat/text" in out
     assert "3 passed" in out
+
+
+def test_an_address_and_a_key_that_cannot_be_used_are_said_before_a_request(tmp_path: Path) -> None:
+    away = ["--plumbline-model", "m", "--plumbline-check", "models"]
+    port = pytest_run(tmp_path, *away, "--plumbline-url", "http://127.0.0.1:99999/v1")
+    key = pytest_run(
+        tmp_path, *away, "--plumbline-url", "http://127.0.0.1:1/v1", "--plumbline-api-key", "sk-one\nsk-two"
+    )
+
+    assert (port[0], key[0]) == (4, 4)
+    assert "has a port that is no number from 1 to 65535" in port[1]
+    assert "cannot be sent in a header" in key[1]
+    assert "sk-one" not in key[1]
+
+
+def test_no_key_that_a_server_repeats_is_told_by_an_item(tmp_path: Path) -> None:
+    key = "sk-proj-supersecret42"
+    with serving(fixed(200, {"id": key, "object": key})) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", "m", "--plumbline-api-key", f"{key}\n"]
+        status, out = pytest_run(tmp_path, *target, "--plumbline-check", "chat/text")
+
+    assert status == 1
+    assert "expected" in out
+    assert key not in out
