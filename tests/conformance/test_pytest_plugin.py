@@ -144,10 +144,11 @@ def test_an_address_and_a_key_that_cannot_be_used_are_said_before_a_request(tmp_
 
 def test_no_key_that_a_server_repeats_is_told_by_an_item(tmp_path: Path) -> None:
     key = "sk-proj-supersecret42"
-    with serving(fixed(200, {"id": key, "object": key})) as base_url:
+    said = {"message": f"no {key}", "type": "invalid_request_error", "param": None, "code": None}
+    with serving(fixed(400, {"error": said})) as base_url:
         target = ["--plumbline-url", base_url, "--plumbline-model", "m", "--plumbline-api-key", f"{key}\n"]
         status, out = pytest_run(tmp_path, *target, "--plumbline-check", "chat/text")
 
     assert status == 1
-    assert "expected" in out
+    assert "status 400: no sha256:" in out
     assert key not in out
