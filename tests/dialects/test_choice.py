@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.speech import fold
 
 from plumbline.dialects.registry import (
     REASONING_DIALECTS,
@@ -14,6 +15,8 @@ from plumbline.dialects.registry import (
     choose,
     fitting,
 )
+from plumbline.dialects.speech import Speech
+from plumbline.events import TextDelta
 
 _TEMPLATES = {
     path.stem: path.read_text("utf-8") for path in (Path(__file__).parent / "templates").glob("*.jinja")
@@ -95,3 +98,26 @@ def test_a_given_name_wins_and_an_unknown_one_is_refused_with_the_list() -> None
     assert chosen.reasoning is None
     with pytest.raises(UnknownDialectError, match=r"hermes.*mistral"):
         choose("", tool="hermeneutics")
+
+
+@pytest.mark.parametrize(
+    ("template", "tool", "reasoning"),
+    [("gpt_oss", "auto", "none"), ("gpt_oss", "harmony", "none"), ("plain", "openai", "auto")],
+)
+def test_harmony_is_read_whole_or_not_at_all(template: str, tool: str, reasoning: str) -> None:
+    """Its messages are thinking, text and calls in one; their headers are text to nobody, with tools and without."""
+    chosen = choose(_TEMPLATES[template], tool=tool, reasoning=reasoning)
+    assert (chosen.tool, chosen.reasoning) == (TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+    assert "its messages hold both" in chosen.describe()
+    speech = Speech(chosen, added={}, special_ids=frozenset(), table=[])
+    said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+    for tools in ({}, {"f": {}}):
+        parser = speech.parser(tools, inside=False)
+        assert parser is not None
+        events = [*parser.push(TextDelta(said)), *parser.finish("stop")]
+        assert fold(events) == [("reasoning", "Hm."), ("text", "Yes.")]
+
+
+def test_no_other_dialect_brings_a_reasoning_with_it() -> None:
+    chosen = choose(_TEMPLATES["qwen3"], reasoning="none")
+    assert (chosen.tool, chosen.reasoning) == (TOOL_DIALECTS["hermes"], None)

@@ -136,8 +136,13 @@ CASES: list[Case] = [
         ["no uri", "", "//a"],
     ),
     *(
+        (f"format: {name}", {"type": "string", "format": name, "minLength": 1}, ["a", "/x y", "é\n"], ["", 1])
+        for name in ("binary", "password", "path", "file-path", "directory-path")
+    ),
+    *(
         (f"format: {name}", {"type": "string", "format": name}, [], [])
         for name in (
+            "byte",
             "idn-email",
             "idn-hostname",
             "uri-reference",

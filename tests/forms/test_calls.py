@@ -285,3 +285,15 @@ def test_a_choice_is_any_text(choice: str) -> None:
         assert accepts(grammar, choice)
     assert accepts(grammar, "other")
     assert not accepts(grammar, choice + "!")
+
+
+@pytest.mark.parametrize("count", [1, 2, 1999, 2000, 2001, 5000])
+def test_there_may_be_any_number_of_choices(count: int) -> None:
+    chosen = speech(None).chosen
+    choices = (*(f"choice {number} of" for number in range(count)), "choice", "")
+    grammar = compose(builder(), output_format=ChoiceFormat(choices), dialects=chosen)
+    assert grammar is not None
+    for choice in (choices[0], choices[count - 1], "choice", ""):
+        assert accepts(grammar, choice), choice
+    for other in (f"choice {count} of", "choice 0", "choic"):
+        assert not accepts(grammar, other), other

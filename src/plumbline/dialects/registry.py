@@ -50,7 +50,7 @@ class Chosen(msgspec.Struct, frozen=True):
     tool: ToolDialect | None
     reasoning: ReasoningDialect | None
     tool_reason: str = ""
-    """`given`, `detected` or `none detected`."""
+    """`given`, `detected`, `none detected`, or why it could not be another."""
     reasoning_reason: str = ""
     template: ResponseTemplate | None = None
     """The tokenizer's response template, if it reads the answers."""
@@ -96,7 +96,7 @@ def choose(
     Args:
         template: the source of its chat template; empty if it has none.
         tool: a name, `none`, or `auto`: the dialect whose marks are in the template, or else among the tokens.
-        reasoning: the same for the thinking.
+        reasoning: the same for the thinking. Of harmony's messages it is a part, also with `none`.
         response_template: the tokenizer's own, if it has one. It is used where no dialect is detected, or by its name
             `hf`, and then for both.
         added_tokens: the texts of the tokenizer's added tokens. They count only where the template shows nothing,
@@ -119,6 +119,9 @@ def choose(
     )
     if response_template is not None and found_tool is None and tool == reasoning == "auto":
         return Chosen(None, None, "detected", "detected", ResponseTemplate(response_template))
+    if found_tool is not None and found_tool.reader == "harmony" and found_reasoning is None:
+        # Its messages are thinking, text and calls in one: whoever does not read them all takes their headers for text.
+        found_reasoning, reasoning_reason = REASONING_DIALECTS[found_tool.name], "its messages hold both"
     return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from plumbline.dialects.api import Form, Section, ToolDialect
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
+from plumbline.forms.names import with_readable_names
 from plumbline.forms.raw_text import INPUT_FORM
 from plumbline.forms.schema import check_shape
 from plumbline.forms.spelled import check_listed_texts, spelled
@@ -124,6 +125,8 @@ def _call(
             if held and tool.parameters and not tool.custom:
                 check_shape(tool.parameters)
                 schema = _spelled(section.form, schema, strict=tool.strict is True)
+            elif not tool.custom:
+                schema = with_readable_names(section.form, schema)
             with builder.literals(before=before, as_json=as_json):
                 found.append(section.form.grammar(builder, tool.name, schema))
         except FormError as error:
@@ -150,7 +153,7 @@ def _spelled(form: Form, schema: Mapping[str, Any], *, strict: bool) -> Mapping[
         if strict:
             raise
     check_listed_texts(form, schema)
-    return schema
+    return with_readable_names(form, schema)
 
 
 def _rest(

@@ -230,7 +230,7 @@ def _form(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[
                         f"The choice {choice[:40]!r} begins like a call of this model, so it cannot be told from one. "
                         "Leave the tools out, or send 'tool_choice': 'none'."
                     )
-            return builder.choice(builder.literal(choice) for choice in choices)
+            return builder.one_of(choices)
         case LarkFormat(grammar=grammar):
             return builder.lark(grammar)
 

@@ -232,6 +232,20 @@ class GrammarBuilder:
             return '""'
         return found[0] if len(found) == 1 else f"({' '.join(found)})"
 
+    def one_of(self, texts: Iterable[str]) -> str:
+        """Exactly one of these texts, of which there may be thousands.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = list(dict.fromkeys(texts))
+        plain = {text: None for text in found if text and self._pieces(text) == [text]}
+        if len(plain) < 2:
+            return self.choice(map(self.literal, found))
+        # One lexeme for all: of lexemes that may begin at one place llguidance keeps no more than 2,000.
+        lexeme = self._rule("TEXTS", " | ".join(map(_written, plain)))
+        return self.choice([lexeme, *(self.literal(text) for text in found if text not in plain)])
+
     def optional(self, expression: str) -> str:
         """This or nothing."""
         return f"({expression})?"

@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.forms.errors import FormError
 from plumbline.forms.inputs import one_line
-from plumbline.forms.pattern import FORMATS, searched, translated
+from plumbline.forms.pattern import FORMATS, NOTED_FORMATS, searched, translated
 from plumbline.forms.rust_regex import pieces
 from plumbline.turn import LarkFormat, RegexFormat
 
@@ -38,7 +38,7 @@ def text_conditions(schema: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     if "pattern" in schema:
         found.append(_matching(searched(translated(str(schema["pattern"])))))
-    if "format" in schema:
+    if "format" in schema and schema["format"] not in NOTED_FORMATS:
         known = _FORMATS.get(str(schema["format"]))
         if known is None:
             raise FormError(f"The format {str(schema['format'])[:40]!r} cannot be held in raw text.")

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from plumbline.forms.errors import FormError
-from plumbline.forms.pattern import FORMATS, translated
+from plumbline.forms.pattern import FORMATS, NOTED_FORMATS, translated
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
 
@@ -163,6 +163,8 @@ class _Walk:
             }
         if schema.get("uniqueItems") is False:
             del schema["uniqueItems"]  # It asks for nothing.
+        if schema.get("format") in NOTED_FORMATS:
+            del schema["format"]
         known = FORMATS.get(str(schema.get("format")))
         if known is not None:
             del schema["format"]

@@ -7,18 +7,16 @@ grammar to the letter; everything else is refused where the tool is strict, and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from plumbline.dialects.api import Form
 from plumbline.dialects.coercion import allowed_types, coerce, referred
 from plumbline.dialects.elements import ElementCall
-from plumbline.dialects.forms import JsonCall, KeyedJson, NamedJson
-from plumbline.dialects.harmony import HarmonyForm
 from plumbline.dialects.pythonic import PythonCall
 from plumbline.dialects.tagged import TaggedCall
 from plumbline.forms.errors import FormError
+from plumbline.forms.names import JSON_FORMS, MARKUP_NAME
 from plumbline.forms.raw_text import TEXT_KEYWORDS
 
 __all__ = ["check_listed_texts", "spelled", "unspelled"]
@@ -26,7 +24,6 @@ __all__ = ["check_listed_texts", "spelled", "unspelled"]
 _MAX_REFERENCES = 16
 _MAX_DEPTH = 32
 _MAX_PARTS = 5_000
-_JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyForm)
 _NOTES = frozenset(("$comment", "default", "deprecated", "description", "examples", "title"))
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 _ARRAY = frozenset(("items", "minItems", "maxItems"))
@@ -35,8 +32,6 @@ _ROOT = frozenset(
     ("$defs", "$id", "$schema", "additionalProperties", "definitions", "properties", "required", "type")
 )
 _BRANCHES = frozenset(("allOf", "anyOf", "oneOf", "not", "if"))
-_MARKUP_NAME = re.compile(r"[\w.$@-]+")
-"""A name that every markup carries as it is."""
 _NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 _NULLABLE = frozenset(("string", "null"))
 
@@ -47,7 +42,7 @@ def spelled(form: Form, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         FormError: they ask for what the form's markup cannot be held to.
     """
-    if isinstance(form, _JSON_FORMS):
+    if isinstance(form, JSON_FORMS):
         return schema
     properties = schema.get("properties")
     # Forms write the members that are named, each by itself; of what else an object is asked they know nothing.
@@ -241,7 +236,7 @@ def _check_names(names: Iterable[str]) -> None:
         FormError: one of them is not.
     """
     for name in names:
-        if not _MARKUP_NAME.fullmatch(name):
+        if not MARKUP_NAME.fullmatch(name):
             raise FormError(
                 f"The name {name[:40]!r} cannot be held in the markup that this model writes calls in; use letters, "
                 "digits and '_', or do not ask for 'strict'."
