@@ -116,7 +116,7 @@ async def measure(port: int, upstream: Upstream, streams: int) -> dict[str, floa
 
 
 async def main() -> int:
-    """Measure straight and through the proxy, in turns; 0 if it adds no more in the mean than is allowed and changes nothing."""
+    """Measure straight and through the proxy, in turns; 0 if the mean is within what is allowed and nothing changes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

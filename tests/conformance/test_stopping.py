@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import pytest
 from good_server import transcripts
@@ -25,7 +26,7 @@ def saying(exchange: Exchange, text: str) -> Exchange:
         answer = json.loads(exchange.body)
         answer["choices"][0]["message"]["content"] = text
         return with_body(exchange, json.dumps(answer).encode())
-    events = [event.json for event in exchange.events if event.data != "[DONE]"]
+    events = [deepcopy(event.json) for event in exchange.events if event.data != "[DONE]"]
     texts = iter([text])
     for event in events:
         for choice in event["choices"]:
@@ -77,7 +78,7 @@ def of_completions(whole: str, streamed: str) -> tuple[str, str]:
     """What is said of the prefix in whole and streamed."""
     answer = json.loads(COMPLETIONS[1].body)
     answer["choices"][0]["text"] = whole
-    events = [event.json for event in COMPLETIONS[2].events if event.data != "[DONE]"]
+    events = [deepcopy(event.json) for event in COMPLETIONS[2].events if event.data != "[DONE]"]
     texts = iter([streamed])
     for event in events:
         for choice in event["choices"]:

@@ -102,7 +102,7 @@ def refusal(exchange: Exchange) -> str:
 def refused(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
     """The status of a refusal. What its body looks like is the business of `envelope`."""
     if answered(exchange).status not in statuses:
-        if exchange.status >= 400 and (error_of(exchange) or {}).get("code") == "model_not_found":
+        if exchange.status == 404 and (error_of(exchange) or {}).get("code") == "model_not_found":
             raise Inconclusive("the server does not know the model, and looked no further")
         wanted = " or ".join(map(str, statuses))
         yield Problem(expected=f"status {wanted}", actual=f"status {exchange.status}", pointer="status")
