@@ -331,12 +331,14 @@ def test_what_a_server_is_said_to_have_is_asked_for_and_what_it_lacks_is_not(
     said: str, verdicts: dict[str, set[str]], looked: bool, tmp_path: Path
 ) -> None:
     """Nobody looks for either, and the recording says so."""
-    run, report = tmp_path / "run.jsonl", tmp_path / "r.json"
+    run, report, page = (tmp_path / name for name in ("run.jsonl", "r.json", "r.html"))
     asked: set[str] = set()
     with serving(without_completions(asked)) as base_url:
         words = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--capabilities", said]
-        main(["check", *words, "--record", str(run), "--json", str(report), "chat/text", *verdicts])
+        words += ["--record", str(run), "--json", str(report), "--html", str(page)]
+        main(["check", *words, "chat/text", *verdicts])
 
+    assert ("said: completions -responses" in page.read_text("utf-8")) is bool(said)
     results = json.loads(report.read_text("utf-8"))["results"]
     found = {name: {r["verdict"] for r in results if r["check"].startswith(f"{name}/")} for name in verdicts}
     assert found == verdicts

@@ -79,9 +79,10 @@ def _options(options: Options | None) -> str:
     if options is None:
         return ""
     said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
-    limit = said.pop("limit")
+    limit, capabilities = said.pop("limit"), said.pop("capabilities")
     numbers = [f"{name} {value:g}" for name, value in said.items() if value is not None]
-    return ", ".join([*numbers, *([] if limit == "max_tokens" else [limit])])
+    words = [f"said: {' '.join(capabilities)}"] if capabilities else []
+    return ", ".join([*numbers, *words, *([] if limit == "max_tokens" else [limit])])
 
 
 def page(title: str, parts: Iterable[str]) -> str:
