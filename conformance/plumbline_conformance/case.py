@@ -20,6 +20,7 @@ __all__ = [
     "FAILED",
     "SAMPLED",
     "SCENARIOS",
+    "WRONG_KEY",
     "Broken",
     "Capability",
     "Check",
@@ -55,6 +56,10 @@ _SAMPLED = {
 SAMPLED = frozenset(f"{family}-{number:02}" for family, numbers in _SAMPLED.items() for number in numbers)
 """Rules about what a model wrote. One draw may break what another one keeps, so that their checks are worth further
 attempts; framing, shapes, sums of one answer and refusals are the same however often one asks."""
+
+
+WRONG_KEY = "Bearer wrong-key-0f3a"
+"""The authorization of scenarios that send a wrong key on purpose. It opens nothing, so that it may be shown."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

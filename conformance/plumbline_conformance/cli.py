@@ -1,7 +1,7 @@
 """The judge's commands: `check`, `list`, `explain`, `judge`, `export`, `matrix`, `diff`, `exact`, `fuzz` and `watch`.
 
 Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse, or a baseline is stale),
-2 could not run, or no check could come to a verdict, 3 the suite itself failed.
+2 could not run, or no check could come to a verdict, 3 the suite itself failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from plumbline_conformance.case import Target
 from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
+from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.inputs import UnusableInput, target_of
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.side_by_side import run_matrix
+from plumbline_conformance.terminal import INTERRUPTED, console, ready
 from plumbline_conformance.watch import run_watch
 
-__all__ = ["add_commands", "check", "main", "run_command"]
+__all__ = ["add_commands", "check", "main", "ready", "run_command"]
 
 Parser = argparse.ArgumentParser
 
@@ -121,8 +123,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     except UnusableInput as error:
-        commands.console().print(printable(str(error)), markup=False)
+        console().print(printable(str(error)), markup=False)
         return 2
+    except KeyboardInterrupt:
+        console().print("Interrupted.")
+        return INTERRUPTED
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -151,14 +156,16 @@ def _run(arguments: argparse.Namespace) -> int:
         case "export":
             return commands.run_export(arguments.recording, arguments.har)
         case "matrix":
-            return run_matrix(arguments.reports, arguments.markdown, arguments.html, commands.console())
+            return run_matrix(arguments.reports, arguments.markdown, arguments.html, console())
+        case "diff" | "exact" | "fuzz" if said := why_unwritable({"--json": arguments.json}):
+            raise UnusableInput(said)
         case "diff":
             return _diff(arguments)
         case "exact":
             return run_exact(
                 _target(arguments),
                 arguments.scripts,
-                out=commands.console(),
+                out=console(),
                 concurrency=int(arguments.concurrency),
                 patience=arguments.timeout,
                 json_file=arguments.json,
@@ -177,7 +184,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 arguments.upstream,
                 arguments.listen,
                 _outputs(arguments),
-                out=commands.console(),
+                out=console(),
                 recording=arguments.record,
                 connections=int(arguments.connections),
             )
@@ -200,7 +207,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         target_of(second, model_b, arguments.api_key_b, "--api-key-b"),
         count=int(arguments.examples),
         seed=arguments.seed,
-        out=commands.console(),
+        out=console(),
         patience=arguments.timeout,
         tolerance=arguments.tolerance,
         json_file=arguments.json,
@@ -286,7 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The judge by itself, without the server's commands."""
     parser = argparse.ArgumentParser(prog="plumbline", description=__doc__)
     add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
-    return run_command(parser.parse_args(argv))
+    with ready():
+        return run_command(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

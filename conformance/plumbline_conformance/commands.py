@@ -21,9 +21,10 @@ from plumbline_conformance.credentials import redacted_exchange
 from plumbline_conformance.discovery import apis_of, discovered
 from plumbline_conformance.discretion import judge_discreetly
 from plumbline_conformance.explain import explain
+from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
-from plumbline_conformance.outcome import STYLES, Outputs, conclude
+from plumbline_conformance.outcome import STYLES, UNASKED, Outputs, conclude
 from plumbline_conformance.recording import (
     Header,
     Options,
@@ -35,6 +36,7 @@ from plumbline_conformance.recording import (
 from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
+from plumbline_conformance.terminal import INTERRUPTED, console, put
 from plumbline_conformance.transcript import Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
 
@@ -49,11 +51,6 @@ __all__ = [
     "run_list",
     "run_rules",
 ]
-
-
-def console() -> Console:
-    """Plain lines in a pipe, colours on a terminal; lines are never broken, so that commands can be copied."""
-    return Console(highlight=False, soft_wrap=True)
 
 
 def check(
@@ -90,6 +87,7 @@ def run_check(
     out = console()
     wanted: set[str] = set()
     transcripts: list[Transcript] = []
+    interrupted = False
     secrets = [*conceal, *([target.api_key] if target.api_key else [])]
     began = time.monotonic()
     try:
@@ -99,8 +97,8 @@ def run_check(
         listed = chosen if len(chosen) < len(CHECKS) else []
         limits = budget or Budget()
         baseline = outputs.read_baseline()
-        if outputs.unwritable():
-            return _cannot(out, str(outputs.unwritable()))
+        if said := outputs.unwritable(record=recording):
+            return _cannot(out, said)
         if not wanted:
             return _cannot(out, "No check is left by these choices.")
         scenarios = scenarios_of([name for name in CHECKS if name in wanted])
@@ -122,8 +120,10 @@ def run_check(
         )
         recorder = Recorder(recording, header, secrets=secrets) if recording else nullcontext(None)
         with recorder as file, _progress(out, len(scenarios)) as shown:
+            over: dict[str, Transcript] = {}
 
             def ended(seen: Transcript) -> None:
+                over[seen.scenario] = seen
                 shown(seen)
                 if file is not None:
                     file.add(seen)
@@ -143,13 +143,20 @@ def run_check(
                 )
 
             # Not as the coroutine's result: Python writes that out in full at the end, to ask who handles signals.
-            asyncio.run(ask())
+            try:
+                asyncio.run(ask())
+            except KeyboardInterrupt:
+                interrupted = True
+                # What has not ended is written as skipped: a part of a run must never pass for all of it.
+                for left in [found.id for found in scenarios if found.id not in over]:
+                    ended(Transcript(scenario=left, exchanges=[], skipped=UNASKED))
+                transcripts = [over[found.id] for found in scenarios]
     except UnicodeEncodeError:
         return _cannot(out, "The API key cannot be sent: it is not ASCII.")
     except (UnknownChoice, UnreadableBaseline, OSError) as error:
         return _cannot(out, str(error))
     exchanges = [exchange for transcript in transcripts for exchange in transcript.exchanges]
-    if exchanges and all(exchange.status == 0 for exchange in exchanges):
+    if not interrupted and exchanges and all(exchange.status == 0 for exchange in exchanges):
         why = redacted_exchange(exchanges[0], secrets).error or ""
         return _cannot(out, f"{header.base_url} cannot be reached: {why}")
     findings = [
@@ -159,9 +166,16 @@ def run_check(
         if finding.check in wanted
     ]
     seconds = time.monotonic() - began
-    return conclude(
+    status = conclude(
         out, outputs, header, transcripts, findings, seconds=seconds, secrets=secrets, baseline=baseline
     )
+    if not interrupted:
+        return status
+    ended_before = sum(seen.skipped != UNASKED for seen in transcripts)
+    out.print(
+        f"Interrupted: {ended_before} of {len(transcripts)} scenarios had ended, and only they were judged."
+    )
+    return INTERRUPTED
 
 
 def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
@@ -175,10 +189,10 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
         baseline = outputs.read_baseline()
     except (UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
         return _cannot(out, str(error))
+    if said := outputs.unwritable(read=path):
+        return _cannot(out, said)
     if found.header.by == "watch":
         return _judge_watched(out, found, wanted, outputs, baseline)
-    if outputs.unwritable():
-        return _cannot(out, str(outputs.unwritable()))
     strange = [seen.scenario for seen in found.transcripts if seen.scenario not in SCENARIOS]
     for name in strange:
         out.print(f"skipped {escape(printable(name))}: this suite does not have the scenario")
@@ -196,12 +210,14 @@ def run_export(path: Path, har_file: Path | None) -> int:
     out = console()
     try:
         text = har(read_recording(path))
+        if said := why_unwritable({"--har": har_file}, {"the recording": path}):
+            return _cannot(out, said)
         if har_file is not None:
             har_file.write_text(text, "utf-8")
     except (UnreadableRecording, OSError) as error:
         return _cannot(out, str(error))
     if har_file is None:
-        print(text, end="")
+        put(text, end="")
     return 0
 
 
@@ -218,11 +234,11 @@ def _judge_watched(
 def run_rules(*, markdown: bool) -> int:
     """Print every rule with its checks, or why it has none."""
     if markdown:
-        print(as_markdown(), end="")
+        put(as_markdown(), end="")
         return 0
     for rule, observed in manifest().items():
         said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
-        print(f"{rule:9} {rules()[rule]['level']:9} {said}")
+        put(f"{rule:9} {rules()[rule]['level']:9} {said}")
     return 0
 
 
@@ -231,7 +247,7 @@ def run_list(selection: Selection) -> int:
     try:
         for name in selection.checks():
             found = CHECKS[name]
-            print(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
+            put(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
     except UnknownChoice as error:
         return _cannot(console(), str(error))
     return 0

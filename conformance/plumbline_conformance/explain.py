@@ -12,6 +12,7 @@ from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import exchange_of
 from plumbline_conformance.manifest import UNCHECKED
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.selection import named
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["explain"]
@@ -22,14 +23,24 @@ _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
 
 
 def explain(name: str) -> list[str] | None:
-    """The lines about a check, a scenario or a rule; None if there is nothing of this name."""
+    """The lines about a check, a scenario or a rule; None if there is nothing of this name.
+
+    A beginning or a pattern is read as `plumbline check` reads it: what it chooses is listed, or told if it is one.
+    """
     if name in CHECKS:
         return list(_check(CHECKS[name]))
     if name in SCENARIOS:
         return list(_scenario(SCENARIOS[name]))
-    if name in rules():
-        return list(_rule(name, full=True))
-    return None
+    if name.upper() in rules():
+        return list(_rule(name.upper(), full=True))
+    match named(name):
+        case []:
+            return None
+        case [found]:
+            return list(_check(found))
+        case several:
+            said = f"{name} chooses {len(several)} checks. `plumbline explain` with one of them says more:"
+            return [said, *(f"    {found.id}  {found.title}" for found in several)]
 
 
 def _check(found: Check) -> Iterator[str]:

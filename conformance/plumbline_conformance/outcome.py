@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from plumbline_conformance.baseline import Baseline
 from plumbline_conformance.case import SCENARIOS
+from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
@@ -22,8 +23,10 @@ from plumbline_conformance.reports.model import VERDICTS, Report, Result, report
 from plumbline_conformance.reports.text import failure_lines, printable
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["STYLES", "Outputs", "conclude", "show", "status_of", "unjudged"]
+__all__ = ["STYLES", "UNASKED", "Outputs", "conclude", "show", "status_of", "unjudged"]
 
+UNASKED = "the run was interrupted before the scenario had ended"
+"""Why a scenario was skipped of which an interruption left nothing or a part."""
 STYLES = {
     "pass": "green",
     "fail": "bold red",
@@ -51,12 +54,22 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     """SHOULD counts as well."""
 
-    def unwritable(self) -> str | None:
-        """What is said before the run if a file could not be written after it."""
-        for path in (self.json, self.junit, self.markdown, self.html, self.badge):
-            if path is not None and (not path.parent.is_dir() or path.is_dir()):
-                return f"{path} cannot be written."
-        return None
+    def unwritable(self, *, record: Path | None = None, read: Path | None = None) -> str | None:
+        """What is said before the run if a file could not be written after it.
+
+        Args:
+            record: a recording that is written beside them.
+            read: a file that the command reads.
+        """
+        if self.update_baseline and self.baseline is None:
+            return "--update-baseline needs --baseline FILE: that is what it writes."
+        kinds = ("json", "junit", "markdown", "html", "badge")
+        written: dict[str, Path | None] = {f"--{kind}": getattr(self, kind) for kind in kinds}
+        written["--record"] = record
+        known = {"--baseline": self.baseline}
+        if self.update_baseline:
+            return why_unwritable(written | known, {"the recording": read})
+        return why_unwritable(written, {"the recording": read} | known)
 
     def read_baseline(self) -> Baseline:
         """The baseline; an empty one where there is none yet and one is to be made.
@@ -94,11 +107,23 @@ def conclude(
     secrets: Sequence[str] = (),
     baseline: Baseline | None = None,
 ) -> int:
-    """Print what is not green, write the files, give the exit status."""
+    """Write the files, print what is not green, give the exit status."""
     known = baseline or Baseline()
     if outputs.update_baseline:
         known = known.updated(findings)
     report = report_of(run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets)
+    # The files come first: whoever reads the lines may leave in the middle of them.
+    unwritten: list[OSError] = []
+    for path, text in outputs.texts(report):
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            unwritten.append(error)
+    if outputs.update_baseline and outputs.baseline is not None:
+        try:
+            known.write(outputs.baseline)
+        except OSError as error:
+            unwritten.append(error)
     for line in _circumstances(run, transcripts):
         console.print(line, markup=False)
     show(console, report)
@@ -106,13 +131,9 @@ def conclude(
         console.print(
             f"No check of {name}, which every server has to serve, came to a verdict.", markup=False
         )
-    try:
-        for path, text in outputs.texts(report):
-            path.write_text(text, "utf-8")
-        if outputs.update_baseline and outputs.baseline is not None:
-            known.write(outputs.baseline)
-    except OSError as error:
-        console.print(f"A report cannot be written: {escape(printable(str(error)))}")
+    for why in unwritten:
+        console.print(f"A report cannot be written: {escape(printable(str(why)))}")
+    if unwritten:
         return 2
     return status_of(report, strict=outputs.strict)
 
@@ -153,9 +174,14 @@ def show(console: Console, report: Report) -> None:
 
 
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
-    """A line for each scenario that was not asked: its id, why, and how many checks it would have had."""
+    """A line for each scenario that was not asked: its id, why, and how many checks it would have had.
+
+    What an interruption left out has one line for all of it.
+    """
     counts = Counter(
-        (result.scenario, result.reason) for result in report.results if result.verdict == "skipped"
+        ("the rest" if result.reason == UNASKED else result.scenario, result.reason)
+        for result in report.results
+        if result.verdict == "skipped"
     )
     return [(name, reason, count) for (name, reason), count in counts.items()]
 

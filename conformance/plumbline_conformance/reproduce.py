@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from plumbline_conformance.credentials import redacted_url
+from plumbline_conformance.case import WRONG_KEY
+from plumbline_conformance.credentials import fingerprint, redacted_url
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["curl"]
@@ -22,9 +23,17 @@ _LEFT_OUT = {
 }
 """What curl writes by itself, and the key, which is taken from the environment instead."""
 
+_MADE_UP: dict[str | None, str] = {
+    form: value for value in ("", WRONG_KEY) for form in (value, fingerprint(value))
+}
+"""What scenarios send instead of a key, as it was sent and as a recording has it."""
+
 
 def curl(exchange: Exchange, *, key: bool = False) -> str:
-    """A command that sends the same bytes; with `key`, it sends the OPENAI_API_KEY of the environment as well."""
+    """A command that sends the same bytes; with `key`, it sends the OPENAI_API_KEY of the environment as well.
+
+    A key that is wrong on purpose is sent as it was.
+    """
     if exchange.method == "WEBSOCKET":
         return _websocat(exchange, key)
     parts = ["curl -sS -N -i"]
@@ -33,10 +42,12 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
     parts.append(_quoted(redacted_url(exchange.url)))
     for name, value in exchange.request_headers.items():
         if name.lower() not in _LEFT_OUT:
-            parts.append(f"-H {_quoted(f'{name}: {value}')}")
-    if key or any(name.lower() == "authorization" for name in exchange.request_headers):
-        parts.append('-H "authorization: Bearer $OPENAI_API_KEY"')
+            parts.append(f"-H {_header(name, value)}")
+    if authorization := _authorization(exchange, key):
+        parts.append(f"-H {authorization}")
     body = exchange.request_body
+    if body and not any(name.lower() == "content-type" for name in exchange.request_headers):
+        parts.append("-H 'content-type:'")  # Without a type, curl would say that a body is a form.
     if not body:
         return " ".join(parts)
     if len(body) > _LONGEST:
@@ -50,9 +61,24 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
 
 def _websocat(exchange: Exchange, key: bool) -> str:
     """curl speaks no WebSocket; a message is a line."""
-    header = ' -H="authorization: Bearer $OPENAI_API_KEY"' if key else ""
+    authorization = _authorization(exchange, key)
+    header = f" -H={authorization}" if authorization else ""
     escaped = "".join("\\n" if byte == 0x0A else _octal(byte) for byte in exchange.request_body)
     return f"printf -- '{escaped}\\n' | websocat -n{header} {_quoted(redacted_url(exchange.url))}"
+
+
+def _authorization(exchange: Exchange, key: bool) -> str | None:
+    """The header as a word of a shell, if there is one."""
+    headers = exchange.request_headers.items()
+    own = next((value for name, value in headers if name.lower() == "authorization"), None)
+    if own in _MADE_UP:
+        return _header("authorization", _MADE_UP[own])
+    return '"authorization: Bearer $OPENAI_API_KEY"' if key or own is not None else None
+
+
+def _header(name: str, value: str) -> str:
+    """A header as a word of a shell: of one without a value curl wants a semicolon."""
+    return _quoted(f"{name}: {value}" if value else f"{name};")
 
 
 def _octal(byte: int) -> str:

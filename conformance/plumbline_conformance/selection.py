@@ -9,7 +9,7 @@ import msgspec
 
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario
 
-__all__ = ["PROFILES", "Selection", "UnknownChoice", "scenarios_of"]
+__all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of"]
 
 _LEVELS = ("MUST", "SHOULD", "MAY")
 _OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket")
@@ -32,7 +32,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for; everything has to hold."""
 
     ids: Sequence[str] = ()
-    """Ids, beginnings, patterns with `*` and `?`, or ids of rules; one of them is enough."""
+    """Ids, beginnings, patterns with `*` and `?`, or ids of rules in any case; one of them is enough."""
     profile: str = "full"
     level: str = "MAY"
     """The mildest level that is wanted."""
@@ -65,6 +65,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def named(wanted: str) -> list[Check]:
+    """The checks that an id, a beginning, a pattern or a rule chooses, in the order of the suite."""
+    return [found for found in CHECKS.values() if _named(found, wanted)]
+
+
 def scenarios_of(checks: Sequence[str]) -> list[Scenario]:
     """The scenarios that these checks look at, in the order of the suite."""
     wanted = {_scenario(CHECKS[name]) for name in checks}
@@ -72,7 +77,7 @@ def scenarios_of(checks: Sequence[str]) -> list[Scenario]:
 
 
 def _named(found: Check, wanted: str) -> bool:
-    return found.id.startswith(wanted) or fnmatchcase(found.id, wanted) or wanted in found.rules
+    return found.id.startswith(wanted) or fnmatchcase(found.id, wanted) or wanted.upper() in found.rules
 
 
 def _scenario(found: Check) -> str:

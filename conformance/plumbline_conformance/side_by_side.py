@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from plumbline_conformance.case import CHECKS, SCENARIOS
 from plumbline_conformance.contract import suite
+from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import judge
 from plumbline_conformance.recording import UnreadableRecording, read_recording
 from plumbline_conformance.reports.explained import (
@@ -53,6 +54,10 @@ def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, o
     """Write the pages; Markdown goes to the terminal where no file is named."""
     try:
         columns = columns_from(named)
+        read = {f"the report of {name}": path for name, path in map(_named, named)}
+        if said := why_unwritable({"--markdown": markdown, "--html": html}, read):
+            out.print(escape(printable(said)))
+            return 2
         if markdown is None and html is None:
             out.print(escape(matrix_markdown(matrix_for(columns, Path()))), end="")
         if markdown is not None:
@@ -79,8 +84,7 @@ def columns_from(named: Sequence[str]) -> list[Column]:
     """
     columns: dict[str, Column] = {}
     for text in named:
-        name, separator, place = text.rpartition("=")
-        column = _column(name, Path(place if separator else text))
+        column = _column(*_named(text))
         if column.name in columns:
             raise NotComparable(
                 f"Two reports are called {column.name}; NAME=FILE gives them names of their own."
@@ -103,6 +107,18 @@ def matrix_for(columns: Sequence[Column], folder: Path) -> Matrix:
     return matrix_of(
         [msgspec.structs.replace(column, recording=away.get(column.name, "")) for column in columns]
     )
+
+
+def _named(text: str) -> tuple[str, Path]:
+    """The name, empty where none is given, and the file: a path may have a `=` of its own, so what exists decides."""
+    if Path(text).exists():
+        return "", Path(text)
+    signs = [place for place, char in enumerate(text) if char == "="]
+    for sign in signs:
+        if Path(text[sign + 1 :]).exists():
+            return text[:sign], Path(text[sign + 1 :])
+    name, sign_at_all, place = text.rpartition("=")
+    return (name, Path(place)) if sign_at_all else ("", Path(text))
 
 
 def _column(name: str, path: Path) -> Column:

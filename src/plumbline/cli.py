@@ -29,14 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     )
     judge.add_commands(commands)
-    arguments = parser.parse_args(argv)
-    match arguments.command:
-        case "serve":
-            return _serve(arguments)
-        case "script-model":
-            return _script_model(arguments)
-        case _:
-            return judge.run_command(arguments)
+    with judge.ready():
+        arguments = parser.parse_args(argv)
+        match arguments.command:
+            case "serve":
+                return _serve(arguments)
+            case "script-model":
+                return _script_model(arguments)
+            case _:
+                return judge.run_command(arguments)
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):

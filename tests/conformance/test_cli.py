@@ -285,6 +285,28 @@ def test_everything_is_explained(name: str, capsys: pytest.CaptureFixture[str]) 
         ) in out
 
 
+@pytest.mark.parametrize(
+    "name", ["chat", "chat-08", "CHAT-08", "*/usage", "chat/stream-text/do", "chat/text"]
+)
+def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the same names: an id, a beginning, a pattern, or a rule in any case."""
+    assert main(["explain", name]) == 0
+
+    out = capsys.readouterr().out
+    chosen = Selection(ids=[name]).checks()
+    assert chosen
+    if name in ("chat", "*/usage"):
+        assert out.startswith(f"{name} chooses {len(chosen)} checks.")
+        assert all(f"    {check}  {CHECKS[check].title}\n" in out for check in chosen)
+    elif name == "chat/stream-text/do":
+        assert chosen == ["chat/stream-text/done"]
+        assert out.startswith("chat/stream-text/done  (MUST)")
+
+
+def test_a_rule_is_chosen_in_any_case() -> None:
+    assert Selection(ids=["chat-08"]).checks() == Selection(ids=["CHAT-08"]).checks()
+
+
 def test_nothing_is_explained_that_does_not_exist() -> None:
     assert main(["explain", "no/such/check"]) == 2
 

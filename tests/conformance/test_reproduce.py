@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,6 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from plumbline_conformance.case import SCENARIOS, WRONG_KEY, Target
+from plumbline_conformance.cli import add_commands
+from plumbline_conformance.credentials import fingerprint, redacted_exchange
+from plumbline_conformance.judge import exchange_of
+from plumbline_conformance.recording import Header
+from plumbline_conformance.reports.model import Report, Result
+from plumbline_conformance.reports.text import command_of
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.transcript import Exchange
 
@@ -65,3 +74,77 @@ def test_methods_that_a_body_does_not_imply_are_named() -> None:
     assert "-X DELETE" in command("DELETE", b"")
     assert "-X PUT" in command("PUT", b"{}")
     assert "a body of 30000 bytes" in command("POST", b"x" * 30_000)
+
+
+def raw(folder: Path, command: str) -> list[str]:
+    """The arguments of curl, whatever they are."""
+    environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "OPENAI_API_KEY": "the key"}
+    out = subprocess.run(["sh", "-c", command], env=environment, stdout=subprocess.PIPE, check=True).stdout
+    return out.partition(b"\0\0")[0].decode().split("\0")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    ("own", "said"), [(WRONG_KEY, f"authorization: {WRONG_KEY}"), ("", "authorization;")]
+)
+def test_a_key_that_is_wrong_on_purpose_is_sent_as_it_was(
+    folder: Path, own: str, said: str, recorded: bool
+) -> None:
+    """Not the right one of the environment, which would show another answer; from a recording as well."""
+    exchange = Exchange(
+        method="GET", url="http://h/", request_headers={"authorization": own}, request_body=b""
+    )
+    if recorded:
+        exchange.request_headers["authorization"] = fingerprint(own)
+
+    words = raw(folder, curl(redacted_exchange(exchange), key=True))
+
+    assert [word for word in words if word.startswith("authorization")] == [said]
+
+
+def test_the_wrong_key_of_the_suite_is_shown_where_it_is_refused() -> None:
+    target = Target(base_url="http://h/v1", model="m")
+    asked = [exchange_of(target, request) for request in SCENARIOS["errors/key"].steps(target)]
+
+    commands = [curl(redacted_exchange(exchange), key=True) for exchange in asked]
+
+    assert all("$OPENAI_API_KEY" not in command for command in commands)
+    assert "-H 'authorization;'" in commands[0]
+    assert f"-H 'authorization: {WRONG_KEY}'" in commands[1]
+
+
+def test_a_websocket_is_opened_with_the_key_that_it_was_opened_with() -> None:
+    headers = {"authorization": WRONG_KEY}
+    exchange = Exchange(method="WEBSOCKET", url="ws://h/", request_headers=headers, request_body=b"{}")
+
+    command = curl(redacted_exchange(exchange), key=True)
+
+    assert f"-H='authorization: {WRONG_KEY}'" in command
+    assert "$OPENAI_API_KEY" not in command
+
+
+def test_a_body_without_a_type_is_sent_without_one(folder: Path) -> None:
+    """curl would call it a form, which a server may refuse for that alone."""
+    bare = Exchange(method="POST", url="http://h/", request_headers={}, request_body=b"{}")
+    typed = Exchange(
+        method="POST", url="http://h/", request_headers={"Content-Type": "text/plain"}, request_body=b"{}"
+    )
+
+    assert "content-type:" in raw(folder, curl(bare))
+    assert "content-type:" not in raw(folder, curl(typed))
+    assert "Content-Type: text/plain" in raw(folder, curl(typed))
+
+
+@pytest.mark.parametrize("model", ["-x", "--help", "a b", "org/name"])
+def test_the_command_that_runs_a_check_again_names_its_model(model: str) -> None:
+    report = Report(
+        run=Header.of("http://h/v1", model), results=[], rules={}, scenarios={}, evidence={}, seconds=None
+    )
+    result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(dest="command"))
+
+    program, *words = shlex.split(command_of(report, result))
+
+    assert program == "plumbline"
+    assert parser.parse_args(words).model == model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from plumbline_conformance.case import Request, Target, capability
+from plumbline_conformance.case import WRONG_KEY, Request, Target, capability
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
 from plumbline_conformance.transcript import Exchange
 
@@ -143,7 +143,7 @@ def key(target: Target) -> Probing:
     """The list of models may be open where answers are not, and there may be none: then an answer is asked for."""
     if target.api_key is None:
         return "no key was given, so that nothing says whether the server wants one"
-    wrong = {"authorization": "Bearer wrong-key-0f3a"}
+    wrong = {"authorization": WRONG_KEY}
     listed = yield Request(path="/models", method="GET", headers=wrong)
     if listed.status in (401, 403):
         return None

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, breaking, check, scenario
+from plumbline_conformance.case import (
+    WRONG_KEY,
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
 from plumbline_conformance.checks.common import (
     BUSY,
     accepted,
@@ -130,7 +139,7 @@ def nulls_taken(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("errors/key", "No key, and a wrong one", needs=("key",))
 def wrong_key(target: Target) -> Steps:
-    for value in ("", "Bearer wrong-key-0f3a"):
+    for value in ("", WRONG_KEY):
         yield Request(path="/chat/completions", json=chat(target), headers={"authorization": value})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.case import (
+    WRONG_KEY,
     Broken,
     Inconclusive,
     Problem,
@@ -114,7 +115,7 @@ def upgrade_refused(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("websocket/key", "A WebSocket that is opened with a wrong key", needs=(*NEEDS, "key"))
 def wrong_key(target: Target) -> Steps:
-    headers = {"authorization": "Bearer wrong-key-0f3a"}
+    headers = {"authorization": WRONG_KEY}
     yield Request(path="/responses", method="WEBSOCKET", json=create(target), headers=headers)
 
 

@@ -27,6 +27,7 @@ from plumbline_conformance.discovery import discovered
 from plumbline_conformance.discretion import shows
 from plumbline_conformance.judge import sender
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.terminal import INTERRUPTED
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["Outcome", "differences", "run_diff"]
@@ -124,14 +125,18 @@ def run_diff(
     json_file: Path | None = None,
 ) -> int:
     """Compare two servers, print, write. 0 alike, 1 different, 2 nothing could be compared."""
-    known = [asyncio.run(discovered(target, patience=patience)) for target in (a, b)]
-    for name, found in zip("AB", known, strict=True):
-        if found.why is not None:
-            out.print(f"{name}: {escape(printable(found.why))}")
-    if any(found.why is not None for found in known):
-        return 2
-    a, b = (found.target for found in known)
-    outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
+    try:
+        known = [asyncio.run(discovered(target, patience=patience)) for target in (a, b)]
+        for name, found in zip("AB", known, strict=True):
+            if found.why is not None:
+                out.print(f"{name}: {escape(printable(found.why))}")
+        if any(found.why is not None for found in known):
+            return 2
+        a, b = (found.target for found in known)
+        outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
+    except KeyboardInterrupt:
+        out.print("Interrupted: nothing is said of what was compared, and nothing was written.")
+        return INTERRUPTED
     for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
         _print_rule(out, rule, list(group))
     for name, why in outcome.unclear.items():

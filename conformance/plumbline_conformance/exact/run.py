@@ -27,6 +27,7 @@ from plumbline_conformance.exact.reading import Reading, Surface, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet, UnreadableScriptsError, read_scripts
 from plumbline_conformance.judge import exchange_of, sender
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.terminal import INTERRUPTED
 
 __all__ = ["Outcome", "ask", "run_exact"]
 
@@ -181,7 +182,11 @@ def run_exact(
     except UnreadableScriptsError as error:
         out.print(escape(printable(str(error))))
         return 2
-    outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
+    try:
+        outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
+    except KeyboardInterrupt:
+        out.print("Interrupted: nothing is said of what was compared, and nothing was written.")
+        return INTERRUPTED
     if outcome is None:
         place = printable(redacted_url(target.base_url))
         out.print(f"{escape(place)} has no answer to {escape(repr(found.scripts[0].prompt))}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, 
 from plumbline_conformance.judge import exchange_of, sender
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.terminal import INTERRUPTED
 from plumbline_conformance.transcript import Exchange
 
 __all__ = ["Counterexample", "search"]
@@ -98,7 +99,10 @@ def search(
     patience: float = 30.0,
     json_file: Path | None = None,
 ) -> int:
-    """Fuzz a server; the examples are spread over operations and modes. 0 nothing, 1 found, 2 could not run."""
+    """Fuzz a server; the examples are spread over operations and modes.
+
+    0 nothing, 1 found, 2 could not run, 130 interrupted.
+    """
     wanted = [found for name, found in operations().items() if not only or name in only]
     if not wanted:
         out.print(
@@ -107,6 +111,8 @@ def search(
         return 2
     found: list[Counterexample] = []
     secrets = [target.api_key] if target.api_key else []
+    sent = served = 0
+    interrupted = False
     with asyncio.Runner() as runner:
         opened = sender(target, patience)
         sending = runner.run(opened.__aenter__())
@@ -123,18 +129,19 @@ def search(
                 out.print(escape(printable(known.why)))
                 return 2
             each = max(1, examples // (len(wanted) * len(MODES)))
-            sent = served = 0
             for operation in wanted:
                 for mode in MODES:
                     prober = _Prober(send, operation, secrets)
-                    here = _search(prober, operation, mode, target, each, seed)
-                    for counterexample in here:
+                    for counterexample in _search(prober, operation, mode, target, each, seed):
                         _show(out, counterexample)
-                    found += here
+                        found.append(counterexample)
                     sent += prober.sent
                     served += prober.answers.get(200, 0) if mode == "valid" else 0
                     said = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
                     out.print(f"{operation.id} {mode}: {said}", markup=False)
+        except KeyboardInterrupt:
+            interrupted = True
+            out.print("Interrupted: the search had not ended; what it found until then is kept.")
         finally:
             runner.run(opened.__aexit__(None, None, None))
     out.print(f"{sent} requests, {len(found)} counterexamples")
@@ -144,6 +151,8 @@ def search(
         except OSError as error:
             out.print(f"The counterexamples cannot be written: {escape(printable(str(error)))}")
             return 2
+    if interrupted:
+        return INTERRUPTED
     if not found and not served:
         out.print(
             "No valid request got an answer with status 200, so that nothing is said of the server: "
@@ -164,8 +173,8 @@ async def _one(send: Any, request: Request) -> Exchange:
 
 def _search(
     prober: _Prober, operation: Operation, mode: str, target: Target, examples: int, seed: int
-) -> list[Counterexample]:
-    found: list[Counterexample] = []
+) -> Iterator[Counterexample]:
+    kinds = 0
     how = settings(
         max_examples=examples,
         database=None,
@@ -174,7 +183,7 @@ def _search(
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    while len(found) < _KINDS:
+    while kinds < _KINDS:
         kind: set[str] = set()
 
         def breaks(request: Request, kind: set[str] = kind) -> bool:
@@ -183,7 +192,7 @@ def _search(
                 kind.add(sorted(names)[0])  # Shrinking keeps to the fault that was met first.
             return bool(kind & names)
 
-        drawn = random.Random(f"{seed} {operation.id} {mode} {len(found)}")
+        drawn = random.Random(f"{seed} {operation.id} {mode} {kinds}")
         try:
             smallest = find(requests(operation, mode, target.model), breaks, settings=how, random=drawn)
         except NoSuchExample:
@@ -193,8 +202,8 @@ def _search(
         prober.known.add(name)
         shown = claim or Claim(name=name, expected="the same answer twice", actual="a fault that came once")
         command = curl(exchange_of(target, smallest), key=target.api_key is not None)
-        found.append(Counterexample(operation=operation.id, mode=mode, claim=shown, command=command))
-    return found
+        kinds += 1
+        yield Counterexample(operation=operation.id, mode=mode, claim=shown, command=command)
 
 
 def _show(out: Console, found: Counterexample) -> None:

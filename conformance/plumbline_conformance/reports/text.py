@@ -65,7 +65,9 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
 def command_of(report: Report, result: Result) -> str:
     """The command that runs this check alone."""
     run = report.run
-    address = f"--base-url {shlex.quote(run.base_url)} --model {shlex.quote(run.model)}"
+    # A name that begins with a dash would be an option of its own.
+    sign = "=" if run.model.startswith("-") else " "
+    address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
     return f"plumbline check {address} {result.check}"
 
 

@@ -127,7 +127,7 @@ def run_watch(
     try:
         if not port.isdigit() or int(port) > 65535:
             raise ValueError(f"{listen} is no [HOST]:PORT")
-        if said := outputs.unwritable():
+        if said := outputs.unwritable(record=recording):
             raise ValueError(said)
         baseline = outputs.read_baseline()
         opened = Recorder(recording, header) if recording else nullcontext(None)
