@@ -121,7 +121,11 @@ def markup(name: str) -> list[str]:
     for section in dialect.sections:
         texts += [*section.open, *section.close, section.item_open, section.item_close, section.between]
     if name != "harmony":
-        texts += [write_calls([call], section) for call in CALLS for section in dialect.sections]
+        calls = [write_calls([call], section) for call in CALLS for section in dialect.sections]
+        texts += [
+            *calls,
+            *(text.replace("\n", "") for text in calls),
+        ]  # In a string a line feed is an escape.
     return [text for text in dict.fromkeys(texts) if text.strip()]
 
 
