@@ -9,7 +9,8 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from good_server import KEY, MODEL, serving
+from good_server import KEY, MODEL, serving, transcripts
+from mutations import changed
 from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
@@ -182,6 +183,26 @@ def test_a_key_is_seen_where_the_list_of_models_is_open() -> None:
     found = seen(lambda path, _: (200, models) if path == "/v1/models" else None, "errors/key")
 
     assert {finding.verdict for finding in judge(found["errors/key"])} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ((401, 401), "pass"),
+        ((400, 401), "pass"),
+        ((401, 400), "fail"),
+        ((200, 401), "fail"),
+        ((401, 200), "fail"),
+    ],
+)
+def test_an_empty_header_may_be_called_malformed(statuses: tuple[int, int], verdict: str) -> None:
+    """Gateways do; a wrong key is a 401 all the same."""
+    every = transcripts()["errors/key"].exchanges
+    exchanges = [changed(one, status=status) for one, status in zip(every, statuses, strict=True)]
+
+    [finding] = judge(Transcript(scenario="errors/key", exchanges=exchanges))
+
+    assert finding.verdict == verdict
 
 
 def test_an_operation_that_does_not_know_the_model_is_not_there_for_it() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from good_server import transcripts
 from mutants import MUTANTS
-from mutations import Mutation
+from mutations import Mutant, Mutation
 from named_rules import NAMED, named
+from zoo import rule_of
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, FAILED, SCENARIOS
+from plumbline_conformance.case import CHECKS, FAILED, SCENARIOS, Check
 from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import judge
 
@@ -84,6 +85,21 @@ def test_a_problem_names_the_rule_that_is_broken(
             assert said[:1] != []
             assert said[0] in accused
             assert accused <= set(said)
+
+
+def test_a_mutant_is_counted_for_a_rule_that_its_check_observes() -> None:
+    """Rows of `nox -s mutants`: each rule that a first check observes alone has one."""
+    counted = {rule_of(scenario, name, slugs[0]) for scenario, name, _, slugs in MUTANTS}
+    alone = {found.rules[0] for found in (_first(row) for row in MUTANTS) if len(found.rules) == 1}
+
+    assert alone <= counted
+    for scenario, name, _, slugs in MUTANTS:
+        assert rule_of(scenario, name, slugs[0]) in (*CHECKS[f"{scenario}/{slugs[0]}"].rules, FAILED)
+
+
+def _first(row: Mutant) -> Check:
+    scenario, _, _, slugs = row
+    return CHECKS[f"{scenario}/{slugs[0]}"]
 
 
 def test_rules_are_named_of_mutants_that_there_are() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, check, scenario
+from plumbline_conformance.checks.common import usage_adds_up
 from plumbline_conformance.contract import document, event_schemas, rules
 from plumbline_conformance.judge import Finding, judge
 from plumbline_conformance.members import rule_of, rules_of_shape
@@ -104,3 +105,27 @@ def test_whose_sentence_speaks_of_a_member(schema: str) -> None:
         rule_of(schema, []) == rule_of(schema, ["what", "nobody", 1, "knows"]) == rules_of_shape(schema)[-1]
     )
     assert rule_of("ErrorResponse", ["error"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((1, 2, 3), []),
+        ((1, 2, 4), ["prompt_tokens + completion_tokens = total_tokens"]),
+        ((0, 2, 2), ["at least 1 token of a prompt"]),
+        ((1, 2, None), ["prompt_tokens + completion_tokens = total_tokens"]),
+    ],
+)
+def test_of_usage_it_is_said_what_is_wrong_with_it(counts: tuple[int | None, ...], said: list[str]) -> None:
+    usage = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), counts, strict=True))
+
+    found = list(usage_adds_up(usage, prompt="prompt_tokens", completion="completion_tokens"))
+
+    assert [problem.expected for problem in found] == said
+
+
+def test_that_there_is_a_prompt_is_not_said_of_responses() -> None:
+    """CHAT-08 says it, R-10 does not."""
+    usage = {"input_tokens": 0, "output_tokens": 16, "total_tokens": 16}
+
+    assert list(usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")) == []

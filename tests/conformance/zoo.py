@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         found = judge(mutation(transcripts()[scenario]))
         caught = {finding.check.rsplit("/", 1)[1] for finding in found if finding.verdict in ACCUSING}
         dead = caught == set(tripped) and all(_named(finding, scenario, name) for finding in found)
-        killed[_rule(scenario, name, tripped[0])].append(dead)
+        killed[rule_of(scenario, name, tripped[0])].append(dead)
         if not dead:
             survivors.append(f"{scenario}: {name}: {sorted(tripped)} should, {sorted(caught)} did")
         if "--all" in arguments:
@@ -56,9 +56,10 @@ def _named(finding: Finding, scenario: str, name: str) -> bool:
     return first in finding.broken and set(finding.broken) <= {first, *others}
 
 
-def _rule(scenario: str, name: str, slug: str) -> str:
-    """The rule that a mutant breaks, as its first check sees it."""
-    return next(iter(named(scenario, slug, name)), CHECKS[f"{scenario}/{slug}"].rules[0])
+def rule_of(scenario: str, name: str, slug: str) -> str:
+    """The rule that a mutant breaks, as its first check sees it: a check of one rule sees no other."""
+    first, *others = CHECKS[f"{scenario}/{slug}"].rules
+    return next(iter(named(scenario, slug, name)), first) if others else first
 
 
 def _unbroken() -> list[str]:

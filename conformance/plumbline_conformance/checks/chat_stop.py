@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
@@ -12,6 +13,7 @@ from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import choice, choices, chunks, deltas, is_stream
+from plumbline_conformance.checks.stopped import same_answer, texts_of
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -108,12 +110,16 @@ def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
     found = choice(exchange).content
     if found == wanted:
         return
-    if not found.startswith(wanted) and not wanted.startswith(found):
+    rest = [one for number, one in enumerate(seen.exchanges) if number not in (0, place)]
+    others = texts_of(partial(lambda one: choice(one).content, one) for one in rest)
+    if not same_answer(plain, word, found, others):
         raise Inconclusive("the same request was answered differently each time")
     # A beginning of the stop string that was sent before it was known to be one, or another place to stop at.
     leaked = place == STREAMED and found != wanted and word.startswith(found[len(wanted) :] or "\0")
     rule = "CS-15" if leaked else "CHAT-20"
-    yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule)
+    yield Problem(
+        expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule, exchange=place
+    )
 
 
 @both(

@@ -102,7 +102,7 @@ def refusal(exchange: Exchange) -> str:
 def refused(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
     """The status of a refusal. What its body looks like is the business of `envelope`."""
     if answered(exchange).status not in statuses:
-        if exchange.status >= 400 and (error_of(exchange) or {}).get("code") == "model_not_found":
+        if exchange.status == 404 and (error_of(exchange) or {}).get("code") == "model_not_found":
             raise Inconclusive("the server does not know the model, and looked no further")
         wanted = " or ".join(map(str, statuses))
         yield Problem(expected=f"status {wanted}", actual=f"status {exchange.status}", pointer="status")
@@ -218,14 +218,18 @@ def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]
 
 
 def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Problem]:
-    """CHAT-08, R-10: the total is the sum, and there is a prompt."""
+    """CHAT-08, R-10: the total is the sum. Of chat completions and completions it is said that there is a prompt."""
     if not isinstance(usage, dict):
         yield Problem(expected="a usage object", actual=repr(usage), pointer="usage")
         return
     parts = [usage.get(name) for name in (prompt, completion, "total_tokens")]
     counts = [part for part in parts if isinstance(part, int) and part >= 0]
-    if len(counts) != 3 or counts[0] < 1 or counts[0] + counts[1] != counts[2]:
+    if len(counts) != 3 or counts[0] + counts[1] != counts[2]:
         yield Problem(expected=f"{prompt} + {completion} = total_tokens", actual=repr(parts), pointer="usage")
+    elif prompt == "prompt_tokens" and counts[0] < 1:
+        yield Problem(
+            expected="at least 1 token of a prompt", actual=repr(counts[0]), pointer=f"usage.{prompt}"
+        )
 
 
 def counted(exchange: Exchange, key: str) -> int:

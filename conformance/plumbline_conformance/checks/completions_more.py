@@ -12,6 +12,7 @@ from plumbline_conformance.checks.common import accepted, at, counted, done_last
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
 from plumbline_conformance.checks.completions import CHUNKS
 from plumbline_conformance.checks.forms import stream, whole
+from plumbline_conformance.checks.stopped import same_answer, texts_of
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -203,10 +204,13 @@ def _said(seen: Transcript) -> tuple[str, str, str]:
 
 
 def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
-    _, wanted, _ = _said(seen)
+    word, wanted, plain = _said(seen)
     if not isinstance(found, str) or found == wanted:
         return
-    if not found.startswith(wanted) and not wanted.startswith(found):
+    other = (
+        (lambda: _text(_streamed(at(seen, 2)))) if place == 1 else (lambda: _first(at(seen, 1)).get("text"))
+    )
+    if not same_answer(plain, word, found, texts_of([other])):
         raise Inconclusive("the same request was answered differently each time")
     yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=place)
 
