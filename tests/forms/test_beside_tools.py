@@ -14,10 +14,12 @@ from support.laws import EXAMPLES
 from support.speech import Folded, cut, fold
 
 from plumbline.dialects.api import Call
+from plumbline.dialects.continued import begin_with
+from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
 from plumbline.dialects.speech import Speech
 from plumbline.dialects.write import write_calls
-from plumbline.events import TextDelta
+from plumbline.events import Logprob, TextDelta
 from plumbline.forms.compose import compose, unread_part
 from plumbline.forms.errors import FormError
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
@@ -66,10 +68,15 @@ class Answering:
         self.grammar = found
         self._unread = unread_part(form, TOOLS, AUTO, chosen, inside=inside, thought=False)
 
+    def parser(self, *, logprobs: bool = False) -> DialectParser:
+        """What reads one answer."""
+        found = self._speech.parser(PARAMETERS, inside=self.inside, unread=self._unread, logprobs=logprobs)
+        assert found is not None
+        return found
+
     def read(self, text: str, sizes: Sequence[int] = (), *, cut_off: bool = False, begun: int = 0) -> Folded:
         """What becomes of an answer, which may have been begun and may be cut off."""
-        parser = self._speech.parser(PARAMETERS, inside=self.inside, unread=self._unread)
-        assert parser is not None
+        parser = self.parser()
         if begun:
             parser.read_before(begun, silent=False)
         events = [event for piece in cut(text, sizes) for event in parser.push(TextDelta(piece))]
@@ -114,7 +121,11 @@ def markup(name: str) -> list[str]:
     for section in dialect.sections:
         texts += [*section.open, *section.close, section.item_open, section.item_close, section.between]
     if name != "harmony":
-        texts += [write_calls([call], section) for call in CALLS for section in dialect.sections]
+        calls = [write_calls([call], section) for call in CALLS for section in dialect.sections]
+        texts += [
+            *calls,
+            *(text.replace("\n", "") for text in calls),
+        ]  # In a string a line feed is an escape.
     return [text for text in dict.fromkeys(texts) if text.strip()]
 
 
@@ -205,6 +216,13 @@ def test_a_document_beside_tools_comes_out_as_it_was_written(name: str) -> None:
         said = model.text(text)
         assert model.read(said) == [("text", text)]
         assert model.read(said, sizes) == [("text", text)]
+        # LP-03: each token's entry is with the text, and none is lost while it is not known what the text is.
+        entries = [Logprob(piece, 0, piece.encode(), piece, -1.0) for piece in cut(said, sizes)]
+        parser = model.parser(logprobs=True)
+        events = [event for entry in entries for event in parser.push(TextDelta(entry.text, (entry,)))]
+        events += parser.finish("stop")
+        told = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+        assert b"".join(entry.raw for entry in told).decode() == text
 
     law()
 
@@ -273,6 +291,13 @@ def test_what_was_begun_is_text_and_a_form_or_calls_follow_it() -> None:
         ]
         said = "Look:\n" + model.calls(CALLS[0])
         assert model.read(said, sizes, begun=6)[1:] == [("call", "now", "{}", "whole")]
+    for rest, expected in (
+        ('"</think>"', ("text", '"</think>"')),
+        (said[6:], ("call", "now", "{}", "whole")),
+    ):
+        parser = model.parser()
+        assert not begin_with(parser, said[:6], echo=False)
+        assert fold([*parser.push(TextDelta(rest)), *parser.finish("stop")]) == [expected]
 
 
 def test_a_text_that_begins_like_a_call_is_refused() -> None:
