@@ -28,6 +28,8 @@ _PATHS: dict[Api, str] = {
     "completions": "/completions",
 }
 _ROOM = 4
+_MORE = 16
+"""The least that some servers allow."""
 _SHOWN = 10
 """Names of models that are told."""
 _ABSENT = (404, 405, 501)
@@ -79,10 +81,10 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
     for api in apis:
         exchange, limit = await _asked(send, target, api)
         # What each try did cost is counted; a refusal costs nothing.
-        tokens += spent_on(exchange, _ROOM)
+        tokens += spent_on(exchange, _MORE)
         if exchange.status == 200 and limit != target.limit:
             return Found(target=msgspec.structs.replace(target, limit=limit), tokens=tokens)
-        if exchange.status == 200 or (not seen and not _hopeless(exchange, target)):
+        if exchange.status == 200 or _is_there(exchange, target, seen):
             return Found(target=target, tokens=tokens)
         seen.append(exchange)
         if exchange.status in _BUSY:
@@ -97,7 +99,7 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
 async def _asked(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
     path = _PATHS[api]
     if api == "responses":
-        body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": 16}
+        body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": _MORE}
         return await send(Request(path=path, json=body)), target.limit
     if api == "completions":
         body = {"model": target.model, "prompt": "Hi", "max_tokens": _ROOM}
@@ -107,9 +109,13 @@ async def _asked(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
     first = await send(Request(path=path, json=body))
     if not _refuses_the_limit(first):
         return first, target.limit
+    # It may be the number that is refused, or the name.
+    more = await send(Request(path=path, json={**body, "max_tokens": _MORE}))
+    if more.status == 200:
+        return more, target.limit
     del body["max_tokens"]
-    second = await send(Request(path=path, json={**body, "max_completion_tokens": _ROOM}))
-    return (second, "max_completion_tokens") if second.status == 200 else (first, target.limit)
+    renamed = await send(Request(path=path, json={**body, "max_completion_tokens": _MORE}))
+    return (renamed, "max_completion_tokens") if renamed.status == 200 else (first, target.limit)
 
 
 def _refuses_the_limit(exchange: Exchange) -> bool:
@@ -143,6 +149,18 @@ def _of_the_model(exchange: Exchange, target: Target) -> bool:
 
 def _hopeless(exchange: Exchange, target: Target) -> bool:
     return exchange.status in (*_ABSENT, *_KEY, *_BUSY) or _of_the_model(exchange, target)
+
+
+def _is_there(exchange: Exchange, target: Target, seen: Sequence[Exchange]) -> bool:
+    """Whether an answer that is no success shows an API all the same: one that fails, or refuses what is right."""
+    if _hopeless(exchange, target):
+        return False
+    if not seen:
+        return True
+    # Of several APIs one is as good as another, unless the model or the key is what the others complained of.
+    return (exchange.status >= 500 or exchange.status in (400, 422)) and all(
+        other.status in _ABSENT and not _of_the_model(other, target) for other in seen
+    )
 
 
 async def _why(send: Send, target: Target, seen: Sequence[Exchange]) -> str:

@@ -1,7 +1,9 @@
 """What is told of an answer: verdicts are of the bytes as they came, words are of the bytes as they may be written.
 
 A server may repeat a key wherever it likes, and a check repeats what it saw. So what shows a credential is looked at
-twice; the second look, at the covered bytes, has the words, unless covering them changed what they mean.
+twice; the second look, at the covered bytes, has the words, unless covering them changed what they mean. A key that
+lies across two events of a stream is whole in no bytes, and appears where a check joins their texts: so words are
+covered too.
 """
 
 from __future__ import annotations
@@ -21,10 +23,9 @@ def judge_discreetly(seen: Transcript, secrets: Sequence[str] = ()) -> list[Find
     """What `judge` says of a transcript, without these secrets and those of its headers."""
     found = judge(seen)
     covered = redacted(seen, secrets)
-    if covered == seen:
-        return found
+    again = found if covered == seen else judge(covered)
     known = {secret for exchange in seen.everything for secret in secrets_of(exchange, secrets)}
-    return told(found, judge(covered), sorted(known))
+    return told(found, again, sorted(known | set(secrets)))
 
 
 def shows(exchange: Exchange, covered: Exchange) -> bool:
@@ -33,10 +34,13 @@ def shows(exchange: Exchange, covered: Exchange) -> bool:
 
 
 def told(found: Sequence[Finding], covered: Sequence[Finding], secrets: Sequence[str]) -> list[Finding]:
-    """The findings of the bytes that came, in the words of those of the covered bytes where the two agree."""
+    """The findings of the bytes that came, in the words of those of the covered bytes where the two agree.
+
+    Whichever words they are, these secrets are covered in them.
+    """
     again = {finding.check: finding for finding in covered}
     return [
-        other if (other := again.get(one.check)) and _like(one, other) else _concealed(one, secrets)
+        _concealed(other if (other := again.get(one.check)) and _like(one, other) else one, secrets)
         for one in found
     ]
 

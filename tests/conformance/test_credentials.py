@@ -23,6 +23,8 @@ from plumbline_conformance.credentials import (
     redacted_exchange,
     redacted_url,
 )
+from plumbline_conformance.fuzz import run as search_run
+from plumbline_conformance.fuzz.claims import Claim
 from plumbline_conformance.judge import sender
 from plumbline_conformance.transcript import Exchange, Transcript
 from plumbline_conformance.watch.live import judge_live
@@ -94,6 +96,78 @@ def test_no_command_tells_a_key_that_the_server_repeats(
     for length in range(12, len(KEY) + 1):
         assert KEY[:length] not in told
         assert KEY[-length:] not in told
+
+
+def in_two_events(before: int = 7) -> Any:
+    """A server whose streams have the key in two events, so that no bytes have it whole."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        message = await receive()
+        key = dict(scope["headers"]).get(b"authorization", b"").decode().rpartition(" ")[2]
+        stream = b'"stream": true' in message.get("body", b"")
+        head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None}
+        said = {"role": "assistant", "content": "", "refusal": None}
+        texts = [key[:before], key[before:]]
+        chunks = [
+            {**head, "object": "chat.completion.chunk", "choices": [{**choice, "delta": {"content": text}}]}
+            for text in texts
+        ]
+        kind = b"text/event-stream" if stream else b"application/json"
+        whole = {
+            **head,
+            "object": "chat.completion",
+            "choices": [{**choice, "message": said, "finish_reason": "stop"}],
+        }
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) if stream else json.dumps(whole)
+        headers = [(b"content-type", kind), (b"x-request-id", b"1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body.encode()})
+
+    return application
+
+
+@pytest.mark.parametrize("command", ["check", "diff"])
+def test_a_key_in_two_events_of_a_stream_is_told_by_no_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / name for name in ("r.json", "r.html", "r.xml")]
+    with serving(in_two_events()) as url:
+        target = ["--base-url", url, "--model", "m", "--api-key", KEY]
+        if command == "diff":
+            keys = ["--api-key-a", KEY, "--api-key-b", "sk-another-secret-0001"]
+            main(["diff", url, url, "--model-a", "m", *keys, "--examples", "40", "--json", str(files[0])])
+        else:
+            written = ["--json", str(files[0]), "--html", str(files[1]), "--junit", str(files[2])]
+            main(["check", *target, "chat/text", "chat/stream-text", *written])
+
+    told = capsys.readouterr().out.replace("\n", "")
+    assert KEY not in told
+    assert fingerprint(KEY) in told
+    for file in files:
+        if file.exists():
+            assert KEY not in file.read_text("utf-8")
+
+
+def test_a_claim_that_joins_the_halves_of_a_key_is_covered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as one that has the text of a stream in its words."""
+    joined = Claim(name="text", expected="another text", actual=repr(f"{KEY} and more"))
+    monkeypatch.setattr(search_run, "claims", lambda *_: iter([joined]))
+
+    with serving(in_two_events()) as url:
+        target = ["--base-url", url, "--model", "m", "--api-key", KEY]
+        assert main(["fuzz", *target, "createChatCompletion", "--examples", "8"]) == 1
+
+    told = capsys.readouterr().out.replace("\n", "")
+    assert KEY not in told
+    assert fingerprint(KEY) in told
 
 
 def test_diff_tells_no_key_that_a_server_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

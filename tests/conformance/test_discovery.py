@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from good_server import KEY, MODEL, serving, transcripts
 from odd_servers import answering, error, of_the_o_series, only
@@ -182,6 +183,66 @@ def test_a_right_request_that_is_refused_at_all_times_is_not_spoilt_by_hostile_o
     assert verdicts["errors/hostile/refused"] == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        (400, "fail"),
+        (404, "fail"),
+        (422, "fail"),
+        (500, "fail"),
+        (429, "inconclusive"),
+        (503, "inconclusive"),
+    ],
+)
+def test_a_server_that_hostile_requests_spoil_is_told_so(status: int, verdict: str) -> None:
+    """It refused what was hostile as it should, and refuses the right request after it."""
+    seen = transcripts()["errors/hostile"]
+    frames = [(0.0, json.dumps(error("state is poisoned")).encode())]
+    spoilt = msgspec.structs.replace(seen.exchanges[8], status=status, frames=frames)
+    exchanges = [*seen.exchanges[:8], spoilt]
+
+    [finding] = [
+        found
+        for found in judge(Transcript(scenario=seen.scenario, exchanges=exchanges))
+        if found.check == "errors/hostile/served"
+    ]
+
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_an_api_that_fails_beside_one_that_is_missing_is_there(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(path: str, _: Any) -> Any:
+        if path == "/models":
+            return None
+        return (404, {}, error("Not found")) if "chat" in path else (status, {}, error("boom"))
+
+    with serving(answering(change)) as base_url:
+        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        assert main(["check", *target, "responses/tool", "chat/text"]) == 1
+
+    assert "There is no API" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("second", [400, 500])
+def test_a_model_that_is_not_known_is_said_whatever_the_other_apis_do(
+    second: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = UNKNOWN[0]
+
+    def change(path: str, _: Any) -> Any:
+        if path == "/models":
+            return None
+        return (status, {}, said) if "chat" in path else (second, {}, error("boom"))
+
+    with serving(answering(change, open_to_all=True)) as base_url:
+        assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
+
+    assert "does not know the model" in capsys.readouterr().out
+
+
 def test_a_server_that_takes_the_new_limit_alone_conforms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,6 +260,24 @@ def test_a_server_that_takes_the_new_limit_alone_conforms(
     assert found.header.options.limit == "max_completion_tokens"
     assert main(["judge", str(run)]) == 0
     assert capsys.readouterr().out == out
+
+
+def test_a_limit_that_is_too_small_is_not_renamed(tmp_path: Path) -> None:
+    """The server names `max_tokens` because of its number."""
+
+    def change(path: str, body: Any) -> Any:
+        limit = body.get("max_tokens") if isinstance(body, dict) else None
+        small = path == "/chat/completions" and isinstance(limit, int) and limit < 16
+        return (400, {}, error("max_tokens must be >= 16", param="max_tokens")) if small else None
+
+    run = tmp_path / "run.jsonl"
+    with serving(answering(change)) as base_url:
+        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+        main(["check", *target, "chat/text", "--record", str(run)])
+
+    options = read_recording(run).header.options
+    assert options is not None
+    assert options.limit == "max_tokens"
 
 
 def test_a_limit_that_is_wrong_on_purpose_keeps_its_name() -> None:

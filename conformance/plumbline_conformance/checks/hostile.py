@@ -23,6 +23,7 @@ from plumbline_conformance.checks.common import (
     envelope,
     error_of,
     last,
+    refusal,
     refused,
     required,
     taken,
@@ -106,9 +107,18 @@ def hostile_envelope(seen: Transcript) -> Iterator[Problem]:
 
 @check("errors/hostile/served", "Serve the right request that follows", "HTTP-16")
 def hostile_served(seen: Transcript) -> Iterator[Problem]:
-    """Whoever refuses the right request may refuse it at all times: other checks ask for it alone."""
-    required(lambda: accepted(at(seen, 8)))
-    yield from ()
+    """Who says to each of them that there is no such operation, or no such model, says so at all times.
+
+    Any other refusal is one of a right request, and those before it may be its cause.
+    """
+    right = answered(at(seen, 8))
+    absent = right.status in (404, 405) and all(one.status == right.status for one in seen.exchanges[:8])
+    if 400 <= right.status < 500 and not absent:
+        yield Problem(
+            expected="an answer", actual=f"status {right.status}: {refusal(right)}", pointer="status"
+        )
+        return
+    required(lambda: accepted(right))
 
 
 @scenario("chat/unknown-field", "A field that nobody knows")
