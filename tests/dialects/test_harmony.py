@@ -170,6 +170,7 @@ def test_a_header_after_an_end_that_the_output_leaves_open_is_no_text(reason: Fi
 def test_plain_text_cut_by_the_token_limit_stays() -> None:
     assert read("to=day I am", reason="length") == [("text", "to=day I am")]
     assert read("to=funct", reason="length") == []
+    assert read("<|chan", reason="length") == []
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ _WORDS = {_CHANNEL: re.compile(r"\w+"), "to=": re.compile(r"[\w.-]+")}
 _ROLES = ("assistant", "user", "system", "developer", "tool", "functions.")
 _CHANNELS = ("analysis", "commentary", "final")
 _CALL = "to=functions."
+_BEGINNINGS = (*_MARKERS, _CALL)
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 _MAX_WORD = 256
@@ -176,10 +177,11 @@ class HarmonyParser(DialectParser):
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
         """What looked like markup is text, unless the token limit cut it. Returns whether it is."""
         raw = self._unmark()
+        begun = raw.strip()
         marked = any(marker in raw for marker in _MARKERS)
-        call = raw.lstrip()[: len(_CALL)]
         cut = isinstance(error, EndOfOutputError) and self._reason == "length"
-        cut = cut and (marked or _CALL.startswith(call))
+        # Of plain text that is cut, nothing is lost: it has to be markup, or the beginning of some.
+        cut = cut and (marked or begun.startswith(_CALL) or any(m.startswith(begun) for m in _BEGINNINGS))
         if marked:
             self._warn("the token limit cut a header" if cut else f"a marker was kept as text: {error}")
         if not cut:
