@@ -6,6 +6,7 @@ length. When the answer has come, what its usage says is counted instead.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +38,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     tokens_each: int | None = None
     """Of one scenario."""
     seconds: float | None = None
-    """After which no scenario is begun."""
+    """After which no scenario is begun, and no busy server is waited for."""
 
     def after(self, tokens: int) -> Budget:
         """What is left of it after so many tokens."""
@@ -104,15 +105,21 @@ class Purse:
         """Tokens so far."""
         return self._spent
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the time is over; without a bound there is no end to them."""
+        return (
+            math.inf if self._budget.seconds is None else self._began + self._budget.seconds - self._clock()
+        )
+
     def open(self, wanted: Scenario, target: Target) -> None:
         """Ask whether a scenario may begin.
 
         Raises:
             TooDear: its requests may cost more than is left, or the time is over.
         """
-        seconds = self._budget.seconds
-        if seconds is not None and self._clock() - self._began >= seconds:
-            raise TooDear(f"budget: {seconds:g} seconds are over")
+        if self.seconds_left <= 0:
+            raise TooDear(f"budget: {self._budget.seconds:g} seconds are over")
         if self._budget.tokens is None and self._budget.tokens_each is None:
             return
         least = _foreseen(wanted, target)

@@ -52,7 +52,10 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
             help=f"what {said} may cost, at its worst",
         )
     checker.add_argument(
-        "--max-seconds", type=_positive(float), metavar="SECONDS", help="begin no scenario after so long"
+        "--max-seconds",
+        type=_positive(float),
+        metavar="SECONDS",
+        help="begin no scenario after so long, and wait for no busy server",
     )
     checker.add_argument(
         "--capabilities",

@@ -45,7 +45,7 @@ async def record(
             said to have everything is asked, whatever comes of it.
     """
     purse = Purse(budget or Budget())
-    async with conversations(target, patience) as begin:
+    async with conversations(target, patience, lambda: purse.seconds_left) as begin:
         run = _Run(target, asyncio.Semaphore(concurrency), begin, purse)
         names = sorted({name for scenario in scenarios for name in scenario.needs})
         probed = await asyncio.gather(*(run.about(name, said or {}) for name in names))

@@ -8,6 +8,7 @@ request, and is judged as it came.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -24,16 +25,28 @@ _LONGEST = 60.0
 """Seconds; whoever asks for more is not asked again. Limits of requests are counted by the minute as a rule."""
 _PATIENCE = 2
 """After so many requests to one part of the API that stayed refused to the last try, others are not repeated either."""
+_IN_VAIN = 120.0
+"""Seconds of a run that are waited for a server that is busy all the same afterwards."""
+_ALTOGETHER = 600.0
+"""Seconds of a run that are waited for anything: a limit of requests that is kept to costs this much at the most."""
 _UNCONNECTED = ("ConnectError", "ConnectionRefusedError")
 
 
 class Turnstile:
-    """What the requests of one run share: while one waits for a busy server, the others stand behind it."""
+    """What the requests of one run share: while one waits for a busy server, the others stand behind it.
 
-    def __init__(self) -> None:
+    Args:
+        left: seconds that the run may still take.
+    """
+
+    def __init__(self, left: Callable[[], float] = lambda: math.inf) -> None:
+        self._left = left
         self._turn = asyncio.Lock()
         self._given_up: Counter[str] = Counter()
         self._heard = False
+        self._waits = 0
+        self._waited = 0.0
+        self._in_vain = 0.0
 
     async def passed(self, path: str, ask: Callable[[], Awaitable[Exchange]]) -> Exchange:
         """The last exchange of a request, with the statuses of those before it in `busy`.
@@ -45,25 +58,42 @@ class Turnstile:
         if self._turn.locked():
             async with self._turn:
                 pass
+        waits = self._waits
         exchange = await self._once(ask)
         kind = _kind(path, exchange) if self._later(exchange) else ""
-        if not kind or self._given_up[kind] >= _PATIENCE:
+        if not kind:
             return exchange
         busy: list[int] = []
         async with self._turn:
+            # Many stand here at once, each with a refusal of its own: what the first of them learnt holds for all.
+            if self._given_up[kind] >= _PATIENCE:
+                return exchange
+            if self._waits != waits:
+                # Another has waited since this was asked, so that its refusal is of before that.
+                busy.append(exchange.status)
+                exchange = await self._once(ask)
             for pause in _PAUSES:
-                wait = _asked_for(exchange, pause)
+                if not self._later(exchange):
+                    break
+                wait = self._allowed(_asked_for(exchange, pause))
                 if wait is None:
                     break
+                self._waits += 1
                 await asyncio.sleep(wait)
                 busy.append(exchange.status)
                 exchange = await self._once(ask)
-                if not self._later(exchange):
-                    break
-        self._given_up[kind] = self._given_up[kind] + 1 if self._later(exchange) else 0
+                self._waited += wait
+                self._in_vain += wait if self._later(exchange) else 0.0
+            self._given_up[kind] = self._given_up[kind] + 1 if self._later(exchange) else 0
         if busy:
             exchange.busy = busy
         return exchange
+
+    def _allowed(self, wait: float | None) -> float | None:
+        """The same seconds; None where they are more than the run has left for waiting."""
+        if wait is None or wait > min(_IN_VAIN - self._in_vain, _ALTOGETHER - self._waited, self._left()):
+            return None
+        return wait
 
     async def _once(self, ask: Callable[[], Awaitable[Exchange]]) -> Exchange:
         exchange = await ask()
@@ -77,7 +107,9 @@ class Turnstile:
 
 
 def _kind(path: str, exchange: Exchange) -> str:
-    return path.split("/")[1].partition("?")[0] if exchange.status else "connection"
+    if not exchange.status:
+        return "connection"
+    return path.lstrip("/").partition("/")[0].partition("?")[0] or "/"
 
 
 def _asked_for(exchange: Exchange, pause: float) -> float | None:
@@ -88,7 +120,7 @@ def _asked_for(exchange: Exchange, pause: float) -> float | None:
     except ValueError:
         try:
             wait = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return pause
     if not wait <= _LONGEST:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -61,15 +62,23 @@ class Conversation:
 
 
 @asynccontextmanager
-async def conversations(target: Target, patience: float) -> AsyncGenerator[Callable[[], Conversation], None]:
-    """What makes conversations with this target, whose exchanges end after so many seconds."""
+async def conversations(
+    target: Target, patience: float, left: Callable[[], float] = lambda: math.inf
+) -> AsyncGenerator[Callable[[], Conversation], None]:
+    """What makes conversations with this target.
+
+    Args:
+        target: whom they are with.
+        patience: seconds after which an exchange ends.
+        left: seconds that all of them may still take; a busy server is not waited for beyond them.
+    """
     headers = {"user-agent": "plumbline-conformance", "accept-encoding": ACCEPTED}
     if target.api_key is not None:
         headers["authorization"] = f"Bearer {target.api_key}"
     # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
-        wire = _Wire(client, target, patience)
+        wire = _Wire(client, target, patience, Turnstile(left))
         yield lambda: Conversation(wire)
 
 
@@ -117,11 +126,13 @@ def _limited(target: Target, request: Request) -> Any:
 class _Wire:
     """Sends requests and keeps everything that comes back."""
 
-    def __init__(self, client: httpx.AsyncClient, target: Target, patience: float) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, target: Target, patience: float, turnstile: Turnstile
+    ) -> None:
         self._client = client
         self._target = target
         self._patience = patience
-        self.turnstile = Turnstile()
+        self.turnstile = turnstile
         self._heard = False
         self._silences = 0
         self._late = 0

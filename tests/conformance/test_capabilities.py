@@ -178,6 +178,61 @@ def test_a_server_without_a_key_is_not_accused_of_taking_any(models: int) -> Non
     assert {one.skipped for one in found} == {"the server asks for no key"}
 
 
+def refusing(chat: int, models: int) -> Any:
+    """The reference, which answers a wrong key with these statuses."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        said = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
+        if scope["type"] != "http" or said == f"Bearer {KEY}":
+            return await inner(scope, receive, send)
+        status = models if scope["path"].startswith("/v1/models") else chat
+        headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        return await send({"type": "http.response.body", "body": json.dumps(ERROR).encode()})
+
+    return serve
+
+
+@pytest.mark.parametrize(("chat", "models"), [(500, 500), (400, 400), (404, 404), (400, 500), (402, 200)])
+def test_who_answers_a_wrong_key_with_another_status_is_told_so(chat: int, models: int) -> None:
+    with serving(refusing(chat, models)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        [found] = asyncio.run(record([SCENARIOS["errors/key"]], target))
+
+    assert found.skipped is None
+    assert {finding.verdict for finding in judge(found)} == {"fail"}
+
+
+def test_who_refuses_the_right_key_in_the_same_way_says_nothing_of_keys() -> None:
+    """Such as a server of Responses alone that asks for no key."""
+    found = seen(lambda path, _: (404, ERROR) if "responses" not in path else None, "errors/key")
+
+    assert found["errors/key"].skipped == "could not be found out: status 404, to a wrong key"
+
+
+@pytest.mark.parametrize("body", [{"id": "x", "object": "wrong", "choices": []}, "text", {"choices": [{}]}])
+def test_an_answer_to_reasoning_that_cannot_be_read_is_judged(body: Any) -> None:
+    changes = lambda _, said: (200, body) if said.get("reasoning_effort") else None  # noqa: E731
+
+    found = seen(changes, "chat/reasoning")["chat/reasoning"]
+
+    assert found.skipped is None
+    assert "fail" in {finding.verdict for finding in judge(found)}
+
+
+@pytest.mark.parametrize(("right", "skipped"), [(None, None), (500, "could not be found out: status 500")])
+def test_who_fails_at_what_is_no_regular_expression_knows_the_field(
+    right: int | None, skipped: str | None
+) -> None:
+    def changes(_: str, body: dict[str, Any]) -> Any:
+        if body.get("structured_outputs") == {"regex": 5}:
+            return 500, ERROR
+        return (right, ERROR) if right is not None and "structured_outputs" in body else None
+
+    assert seen(changes, "errors/bad-regex")["errors/bad-regex"].skipped == skipped
+
+
 def test_a_key_is_seen_where_the_list_of_models_is_open() -> None:
     models = {"object": "list", "data": []}
     found = seen(lambda path, _: (200, models) if path == "/v1/models" else None, "errors/key")

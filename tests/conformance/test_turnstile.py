@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_nobody_waits_longer_than_a_minute(after: str, monkeypatch: pytest.Monke
     assert not found.busy
 
 
-@pytest.mark.parametrize("after", ["soon", "", "-5"])
+@pytest.mark.parametrize("after", ["soon", "", "-5", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"])
 def test_a_time_that_is_none_is_not_believed(after: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(monkeypatch, answer(429, after), answer(200))
 
@@ -141,6 +142,105 @@ def test_an_api_that_stays_busy_is_not_waited_for_for_ever(monkeypatch: pytest.M
     other = Server(monkeypatch, answer(503))
     passed(other, gate, "/models")
     assert other.asked == 4
+
+
+real_sleep = asyncio.sleep
+
+
+class Waits:
+    """A sleep that takes no time, and a clock that it moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: list[float] = []
+        monkeypatch.setattr(turnstile.asyncio, "sleep", self._slept)
+
+    async def _slept(self, seconds: float) -> None:
+        self.all.append(seconds)
+        await real_sleep(0)
+
+    @property
+    def now(self) -> float:
+        return sum(self.all)
+
+
+def side_by_side(
+    gate: Turnstile, number: int, *paths: str, answers: Callable[[], Exchange]
+) -> list[Exchange]:
+    """So many requests that are sent before any of them is answered."""
+
+    async def ask() -> Exchange:
+        await real_sleep(0)
+        return answers()
+
+    async def all_of_them() -> list[Exchange]:
+        found: list[Exchange] = []
+        for path in paths or ("/chat/completions",):
+            found += await asyncio.gather(*(gate.passed(path, ask) for _ in range(number)))
+        return found
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("number", [1, 4, 64])
+@pytest.mark.parametrize("after", ["60", "1", None])
+def test_the_total_of_all_waits_is_bounded_however_many_ask_at_once(
+    number: int, after: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(monkeypatch)
+    paths = ("/chat/completions", "/responses", "/completions", "/models")
+
+    found = side_by_side(Turnstile(), number, *paths, answers=lambda: answer(429, after))
+
+    assert [exchange.status for exchange in found] == [429] * 4 * number
+    assert 0 < waits.now <= 120
+    # Two requests to each of four parts of the API, three further tries for each.
+    assert len(waits.all) <= 4 * 2 * 3
+
+
+def test_a_limit_of_requests_that_is_kept_to_is_waited_for_ten_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every wait brings an answer; the run ends nevertheless."""
+    waits = Waits(monkeypatch)
+    served = 0
+
+    def answers() -> Exchange:
+        nonlocal served
+        if waits.now >= 50 * served:
+            served += 1
+            return answer(200)
+        return answer(429, "50")
+
+    found = side_by_side(Turnstile(), 64, answers=answers)
+
+    assert waits.now == 600
+    assert sum(exchange.status == 200 for exchange in found) == 13
+
+
+def test_no_server_is_waited_for_beyond_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(monkeypatch)
+    gate = Turnstile(lambda: 10.0 - waits.now)
+
+    side_by_side(gate, 4, answers=lambda: answer(503, "4"))
+
+    assert waits.all == [4.0, 4.0]
+
+
+def test_a_refusal_of_before_anothers_wait_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one wait was for all of them."""
+    waits = Waits(monkeypatch)
+    refusals = [answer(429, "30") for _ in range(8)]
+
+    found = side_by_side(Turnstile(), 8, answers=lambda: refusals.pop() if refusals else answer(200))
+
+    assert [(exchange.status, exchange.busy) for exchange in found] == [(200, [429])] * 8
+    assert waits.all == [30.0]
+
+
+def test_a_path_without_a_slash_is_waited_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch, answer(429), answer(200))
+
+    assert passed(server, path="models").status == 200
 
 
 def test_while_one_waits_the_others_stand_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:

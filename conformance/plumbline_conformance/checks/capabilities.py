@@ -88,8 +88,8 @@ def reasoning(target: Target) -> Probing:
         message = found.json["choices"][0]["message"]
         shown = any(message.get(key) for key in REASONING_KEYS)
     except (LookupError, TypeError, AttributeError):
-        # What is wrong with such an answer is said by the scenarios that every server has to serve.
-        return "could not be found out: there is no message in the answer"
+        # The server took the request: what is wrong with its answer is said by the checks of that answer.
+        return None
     return None if shown else "the model shows no reasoning at effort low"
 
 
@@ -153,15 +153,26 @@ def key(target: Target) -> Probing:
         return None
     if found.status == 200:
         return "the server asks for no key"
+    if found.status not in (0, *_UNTOLD):
+        # Another status may be about the request. Where the right key gets an answer, it was about the key.
+        right = yield Request(path="/chat/completions", json=body)
+        if right.status == 200:
+            return None
     return f"{_not_found_out(found)}, to a wrong key"
 
 
 @capability("structured", "The extension `structured_outputs`")
 def structured(target: Target) -> Probing:
-    """A server that does not know the field may ignore it; one that knows it refuses what is no regular expression."""
+    """A server that does not know the field may ignore it; one that knows it refuses what is no regular expression.
+
+    One that fails at it knows the field as well, if it does not fail at an expression that is one.
+    """
     wrong: dict[str, object] = {"regex": 5}
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1, "structured_outputs": wrong}
     found = yield Request(path="/chat/completions", json=body)
     if found.status == 200:
         return "the server ignores `structured_outputs`"
+    if found.status >= 500 and found.status not in _UNTOLD:
+        right = yield Request(path="/chat/completions", json={**body, "structured_outputs": {"regex": "a"}})
+        return None if right.status == 200 else _not_found_out(found)
     return None if found.status in (400, 422) else _not_found_out(found)
