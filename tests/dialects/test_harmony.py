@@ -112,6 +112,8 @@ def test_no_prefix_crashes_and_nothing_is_taken_back(text: str, length: int) -> 
         ("<|channel|>commentary to=python<|message|>print(1)<|call|>", [("text", "print(1)")]),
         ("<|channel|>final<|message|>One<|channel|>final<|message|> two", [("text", "One two")]),
         ("<|channel|>ana", [("text", "<|channel|>ana")]),
+        ("<|channel|><|message|>Hi", [("text", "Hi")]),
+        ("to=day I am", [("text", "to=day I am")]),
     ],
 )
 def test_headers_that_models_write(text: str, expected: Folded) -> None:
@@ -127,6 +129,48 @@ def test_a_marker_in_prose_is_prose(
     for end in ("", "<|end|>"):
         pieces = cut(f"<|channel|>{channel}<|message|>{said}{end}", at)
         assert parse(harmony, pieces).folded == [(kind, said)]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|end|>commentary to=functions.f <|constrain|>json<|message|>",
+        "<|end|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>",
+        "<|end|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+        "<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|> json<|message|>",
+        "<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|><|message|>",
+        "<|end|><|start|>assistant<|channel|> commentary to=functions.f\u2013\u2013commentary<|message|>",
+        "<|start|>assistantcommentary to=functions.f<|message|>",
+    ],
+)
+def test_a_header_that_is_written_badly_is_a_header(header: str) -> None:
+    text = f'<|channel|>analysis<|message|>Hm.{header}{{"a": 1}}<|call|>'
+    assert read(text) == [("reasoning", "Hm."), ("call", "f", '{"a": 1}', "whole")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The `<|channel|>` and `<|message|>` markers open a message.",
+        "Every message is `<|start|>{header}<|message|>{content}<|end|>`, see docs.",
+        "What follows `<|end|>` and stands before `<|message|>` is a header.",
+    ],
+)
+def test_prose_about_several_markers_is_prose(said: str) -> None:
+    assert read(f"<|channel|>final<|message|>{said}<|return|>") == [("text", said)]
+    assert read(f"<|channel|>analysis<|message|>{said}<|end|>") == [("reasoning", said)]
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_a_header_after_an_end_that_the_output_leaves_open_is_no_text(reason: FinishReason) -> None:
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    assert read(text, reason=reason) == [("reasoning", "Hm.")]
+
+
+def test_plain_text_cut_by_the_token_limit_stays() -> None:
+    assert read("to=day I am", reason="length") == [("text", "to=day I am")]
+    assert read("to=funct", reason="length") == []
+    assert read("<|chan", reason="length") == []
 
 
 @pytest.mark.parametrize(

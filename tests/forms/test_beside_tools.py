@@ -314,3 +314,31 @@ def test_a_text_that_begins_like_a_call_is_refused() -> None:
     assert promise.grammar is not None
     assert goes_through(promise.grammar, "<tool>")
     assert not goes_through(promise.grammar, "<tool_call>x")
+
+
+@pytest.mark.parametrize("form", [None, ANYTHING])
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_no_header_of_harmony_is_spelled_where_text_is_free(form: OutputFormat | None, mode: str) -> None:
+    """One that ordinary tokens spell would be read as the next message, whose form nobody holds."""
+    chosen = Chosen(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+    grammar = compose(
+        builder(),
+        output_format=form,
+        tools=TOOLS,
+        choice=ToolChoice(mode="required" if mode == "required" else "auto"),
+        dialects=chosen,
+    )
+    assert grammar is not None
+    begun = "<|channel|>analysis<|message|>x"
+    after = "<|end|><|start|>assistant"
+    call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+    text = "<|channel|>final<|message|>{}"
+    ends = [call, *([text] if mode == "auto" else [])]
+    for end in ends:
+        assert goes_through(grammar, f"{begun}{after}{end}")
+        for header in (
+            '<|channel|>commentary to=functions.set_alarm<|message|>{"on": 5}',
+            "<|start|>assistant<|channel|>final<|message|>no JSON",
+        ):
+            assert not goes_through(grammar, f"{begun} {header}{after}{end}")
+            assert form is not None or not goes_through(grammar, f"<|channel|>final<|message|>x {header}")

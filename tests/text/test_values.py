@@ -44,6 +44,13 @@ def test_arguments_are_an_object_and_the_text_that_the_model_wrote(template: str
     assert TOKENIZER.added["<|im_end|>"] not in made.token_ids(prompt)
 
 
+def test_members_of_arguments_have_any_names() -> None:
+    call = ToolCall("abcdefghi", "f", '{"text": "hello"}')
+    prompt = ChatPrompt(messages=(Message(role="assistant", content="", tool_calls=(call,)),))
+    made = Renderer(TOKENIZER, ChatTemplate(f"{ARGUMENTS}{{{{ a.text }}}}{{{{ a.x is defined }}}}{CLOSED}"))
+    assert made.text(prompt) == "helloFalse"
+
+
 @pytest.mark.parametrize("arguments", ["", " ", "{}"])
 def test_no_arguments_are_an_empty_object(arguments: str) -> None:
     call = ToolCall("abcdefghi", "f", arguments)
@@ -59,6 +66,8 @@ def test_no_arguments_are_an_empty_object(arguments: str) -> None:
         ("{{ 'text' if c is not none else 'null' }}", "null"),
         ("{{ 'null' if c == none else 'text' }}{{ 'text' if c != none }}", "null"),
         ("{{ 'text' if c else 'null' }}", "null"),
+        ("{{ 'null' if c is sameas none else 'text' }}{{ 'x' is sameas none }}", "nullFalse"),
+        ("{{ [c] }}{{ {'c': c} }}", "[None]{'c': None}"),
         ("{{ 'text' if c is string else 'null' }}", "null"),
         ("{{ c | tojson }}{{ {'c': c} | tojson }}", 'null{"c": null}'),
         ("{{ 'a' + c + 'b' }}{{ c + 'd' }}", "abd"),

@@ -194,6 +194,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     starts: str = ""
     """The characters that calls may begin with: by these bare calls are found, and of several sections with the same
     marker one is chosen."""
+    at_line: bool = False
+    """Its markers mean a call only where a line of text begins. In thinking they are what the model thinks of."""
 
 
 class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,17 +24,25 @@ from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, Malforme
 from plumbline.dialects.json_text import json_value
 from plumbline.dialects.parser import DialectParser
 
-__all__ = ["HarmonyForm", "HarmonyParser", "Header", "is_inside", "write_harmony"]
+__all__ = ["HEADERS", "HarmonyForm", "HarmonyParser", "Header", "is_inside", "write_harmony"]
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _MARKERS = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS)
 
+HEADERS = (_START, _CHANNEL)
+"""What headers begin with: free text before promised calls or text must have none of its own."""
+
 _IN_BODY = Finder((_START, _CHANNEL, *_ENDS))
 _AFTER_END = Finder((_START, _CHANNEL, *_ENDS))
 _FIRST = Finder((_START, _CHANNEL, _MESSAGE, "to="))
 _IN_HEADER = Finder((_CHANNEL, _CONSTRAIN, _MESSAGE, "to="))
-_WORD = re.compile(r"[^\s<]+")
+_WORD = re.compile(r"[\w./+\u2013-]+")
+_WORDS = {_CHANNEL: re.compile(r"\w+"), "to=": re.compile(r"[\w.-]+")}
+_ROLES = ("assistant", "user", "system", "developer", "tool", "functions.")
+_CHANNELS = ("analysis", "commentary", "final")
+_CALL = "to=functions."
+_BEGINNINGS = (*_MARKERS, _CALL)
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 _MAX_WORD = 256
@@ -109,23 +117,29 @@ class HarmonyParser(DialectParser):
         self._end_thought(cursor.offset)
         return None
 
-    def _after(self, marker: str | None) -> Steps[Header | None]:
+    def _after(self, marker: str) -> Steps[Header | None]:
         """The header that this marker begins, or that follows it; None at the end of the output.
+
+        A message that has ended may be followed by a header that the model forgot to begin.
 
         Raises:
             MalformedError: neither follows.
         """
         cursor = self._cursor
-        while marker in _ENDS:
+        part: str | None = marker
+        while part in _ENDS:
             yield from cursor.space()
             if not (yield from cursor.peek()):
                 return None
-            self._header_start = cursor.offset
-            marker = yield from cursor.take_one(_AFTER_END)
-            if marker is None:
-                cursor.fail("expected the header of a message")
-        self._header_start = cursor.offset - len(marker or "")
-        return (yield from self._header(marker))
+            part = yield from cursor.take_one(_AFTER_END)
+        self._header_start = cursor.offset - len(part or "")
+        try:
+            return (yield from self._header(part))
+        except EndOfOutputError:
+            if marker in _ENDS and part is not None:
+                self._warn("the output ended inside of a header")
+                return None
+            raise
 
     def _header(self, part: str | None) -> Steps[Header]:
         """Read a header, of which this part has been read, through `<|message|>`.
@@ -134,26 +148,41 @@ class HarmonyParser(DialectParser):
             MalformedError: this is none.
         """
         cursor = self._cursor
-        channel, recipient = "final", None
+        channel = recipient = None
+        first, words = part, []
         for _ in range(_MAX_PARTS):
             if part == _MESSAGE:
-                return Header(channel, recipient)
-            word = yield from cursor.run(_WORD, _MAX_WORD)
-            if not word:
+                break
+            yield from cursor.space()
+            word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
+            if part == _START and not word.startswith(_ROLES):
+                cursor.fail("expected a role")
+            if not word and part not in (_CHANNEL, _CONSTRAIN):
                 cursor.fail("expected a word of a header")
             if part == _CHANNEL:
                 channel = word
             elif part == "to=":
                 recipient = word
+            else:
+                words.append(word)
             yield from cursor.space()
             part = yield from cursor.take_one(_IN_HEADER)
-        raise MalformedError("this is too long for a header")
+        else:
+            raise MalformedError("this is too long for a header")
+        named = [word for word in words if word in _CHANNELS]
+        if first is None and channel is recipient is None and not named and words != ["assistant"]:
+            raise MalformedError("expected the header of a message")
+        return Header(channel or "".join(named[:1]) or "final", recipient)
 
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
         """What looked like markup is text, unless the token limit cut it. Returns whether it is."""
         raw = self._unmark()
+        begun = raw.strip()
+        marked = any(marker in raw for marker in _MARKERS)
         cut = isinstance(error, EndOfOutputError) and self._reason == "length"
-        if any(marker in raw for marker in _MARKERS):
+        # Of plain text that is cut, nothing is lost: it has to be markup, or the beginning of some.
+        cut = cut and (marked or begun.startswith(_CALL) or any(m.startswith(begun) for m in _BEGINNINGS))
+        if marked:
             self._warn("the token limit cut a header" if cut else f"a marker was kept as text: {error}")
         if not cut:
             prose(raw, start)

@@ -29,7 +29,12 @@ class Markup:
         self.opening = Finder(self.opens)
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent))
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens))
-        ends = tuple(self.sections) if reasoning is not None and reasoning.call_ends else ()
+        # In a line of prose, and in thinking, these are texts that somebody writes about.
+        self.at_line = frozenset(
+            marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
+        )
+        calls = tuple(marker for marker in self.sections if marker not in self.at_line)
+        ends = calls if reasoning is not None and reasoning.call_ends else ()
         self.in_thought = Finder((*self.closes, *ends), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))

@@ -28,6 +28,8 @@ from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallStart
 __all__ = ["DialectParser"]
 
 _MAX_ID = 64
+_MAX_WARNINGS = 32
+"""Of one answer: each is a line of the log."""
 
 
 class DialectParser(Telling):
@@ -148,7 +150,10 @@ class DialectParser(Telling):
                 marker = yield from cursor.until(markup.in_text, self._content.write)
             if marker is None:
                 break
-            if marker in markup.sections:
+            if marker in markup.at_line and not self._content.at_line:
+                self._content.write(marker, cursor.offset - len(marker))
+                boundary = False
+            elif marker in markup.sections:
                 boundary = yield from self._section(markup.sections[marker], marker, self._content.write)
             else:
                 boundary = yield from self._silent_text(marker)
@@ -355,7 +360,8 @@ class DialectParser(Telling):
         return self._tools
 
     def _warn(self, message: str) -> None:
-        self.warnings.append(message)
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(message)
 
 
 class _OpenCall:

@@ -52,6 +52,11 @@ class Passage:
         self._held = []
         self._skip = True
 
+    @property
+    def at_line(self) -> bool:
+        """What comes next begins a line, or is the first of this text after markup."""
+        return self._skip or not self._written or any("\n" in held for held, _ in self._held)
+
     def flush(self) -> None:
         """The output has ended: what is held belongs to the text, unless nothing but markup stands before it."""
         if not self._skip:

@@ -43,7 +43,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     opened: str = ""
     """After the name; empty if the name ends with its line or with a tag."""
     name_ends: tuple[str, ...] = ()
-    """If `opened` is empty: what follows a name, for else it is prose."""
+    """What follows a name and `opened`, for else it is prose; there are some where `opened` is empty."""
     number: str = ""
     """An attribute between name and `opened` that has the call's number: `" index="`."""
     key: str
@@ -98,7 +98,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             yield from cursor.collect(finder(self.opened))
         elif self.opened:
             yield from cursor.expect(self.opened)
-        else:
+        if self.name_ends:
             yield from cursor.space()
             if (yield from cursor.look_for(finder(*self.name_ends))) is None:
                 cursor.fail(f"expected {self.key!r}")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from plumbline.dialects.api import Form, Section, ToolDialect
+from plumbline.dialects.harmony import HEADERS
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.names import with_readable_names
@@ -74,7 +75,8 @@ def text_with_calls(
     """
     section = dialect.sections[0]
     if dialect.reader == "harmony":
-        final = builder.sequence([builder.literal("<|channel|>final<|message|>"), builder.text()])
+        text = builder.text(without=HEADERS)
+        final = builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
         return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
     if not section.open:
         return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from plumbline.dialects.api import ReasoningDialect, ToolDialect, Unread
+from plumbline.dialects.harmony import HEADERS
 from plumbline.dialects.registry import Chosen
 from plumbline.dialects.write import openings
 from plumbline.forms.calls import calls, markers, text_with_calls
@@ -247,6 +248,8 @@ def _after_thinking(
         return body
     # Where a call ends the thinking by itself, one that begins in there would be a call that nobody holds.
     without = markers(dialects.tool) if reasoning.call_ends and dialects.tool is not None else []
+    if reasoning.reader == "harmony":
+        without = list(HEADERS)
     closed = builder.sequence(
         [builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning, exact=exact)]
     )

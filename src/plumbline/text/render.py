@@ -230,7 +230,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield value
         case Mapping():
             if isinstance(value, Arguments):
-                yield value.text
+                yield str(value)
             for key, item in value.items():
                 yield str(key)
                 yield from _strings(item)
@@ -255,7 +255,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
             return change(value)
         case Mapping():
             mapped = {_key(key, change): _mapped(item, change) for key, item in value.items()}
-            return Arguments(mapped, change(value.text)) if isinstance(value, Arguments) else mapped
+            return Arguments(mapped, change(str(value))) if isinstance(value, Arguments) else mapped
         case list() | tuple():
             return [_mapped(item, change) for item in value]
         case _:

@@ -27,6 +27,9 @@ def template_environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.tests["none"] = lambda value: value is None or isinstance(value, NoContent)
+    environment.tests["sameas"] = lambda value, other: (
+        value is other or (other is None and isinstance(value, NoContent))
+    )
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     environment.globals["namespace"] = _Namespace

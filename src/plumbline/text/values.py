@@ -22,16 +22,16 @@ class Arguments(dict[str, Any]):
 
     def __init__(self, members: Mapping[str, Any], text: str) -> None:
         super().__init__(members)
-        self.text = text
+        self._text = text  # No name that a template could mean a member by.
 
     def __str__(self) -> str:
-        return self.text
+        return self._text
 
     def __add__(self, other: object) -> str:
-        return self.text + str(other) if isinstance(other, (str, Arguments)) else NotImplemented
+        return self._text + str(other) if isinstance(other, (str, Arguments)) else NotImplemented
 
     def __radd__(self, other: object) -> str:
-        return str(other) + self.text if isinstance(other, str) else NotImplemented
+        return str(other) + self._text if isinstance(other, str) else NotImplemented
 
 
 class NoContent:
@@ -42,6 +42,9 @@ class NoContent:
 
     def __str__(self) -> str:
         return ""
+
+    def __repr__(self) -> str:
+        return "None"
 
     def __eq__(self, other: object) -> bool:
         return other is None or other == "" or isinstance(other, NoContent)

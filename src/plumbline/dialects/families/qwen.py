@@ -38,10 +38,10 @@ _TAGGED = msgspec.structs.replace(_JSON, form=_CODER)
 
 def _coder(form: TaggedCall) -> tuple[Section, ...]:
     """Calls in this form; models leave out the tag before the function more often than the one after it."""
-    bare = msgspec.structs.replace(form, open="")
+    bare = msgspec.structs.replace(form, open="", name_ends=(form.key, form.close))
     return (
         msgspec.structs.replace(_JSON, form=form),
-        msgspec.structs.replace(_JSON, form=bare, open=(form.open,)),
+        msgspec.structs.replace(_JSON, form=bare, open=(form.open,), at_line=True),
     )
 
 
