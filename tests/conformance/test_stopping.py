@@ -11,6 +11,7 @@ from mutations import with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.chat_stop import _stop_of
+from plumbline_conformance.checks.stopped import same_answer
 from plumbline_conformance.transcript import Exchange, Transcript
 from plumbline_conformance.verdicts import judge
 
@@ -47,6 +48,14 @@ def test_a_server_that_stops_in_the_right_place_passes() -> None:
     assert len(KEPT) > 1
     assert len(WORD) > 1
     assert verdicts(KEPT, KEPT, KEPT) == ("pass", "pass")
+
+
+def test_a_full_stop_at_the_end_takes_witnesses() -> None:
+    """Any text may end with it; a longer end is that of no other text."""
+    assert not same_answer("One two.", " two", "One.", ["On"])
+    assert not same_answer("One two.", " two", "One.", [])
+    assert same_answer("One two.", " two", "One.", ["One", "One."])
+    assert same_answer("One two three.", " two", "One three.", [])
 
 
 @pytest.mark.parametrize("early", [KEPT[:-1], KEPT[:1], KEPT + WORD[:1]])

@@ -10,13 +10,16 @@ __all__ = ["same_answer", "texts_of"]
 
 _ALIKE = 16
 """Characters, after which two texts are taken for the same."""
+_TELLING = 3
+"""Characters; what is shorter, such as a full stop, ends many texts."""
 
 
 def same_answer(plain: str, word: str, found: str, others: Iterable[str]) -> bool:
     """Whether a text that is not what stood before the stop string is still the first answer, wrongly stopped.
 
     One that goes on with the stop string, or without it alone, can be no other. One that ends too early, or within the
-    stop string, may be what a model wrote that draws anew: it takes witnesses that the server repeats itself.
+    stop string, or goes on with a character or two, may be what a model wrote that draws anew: it takes witnesses that
+    the server repeats itself.
 
     Args:
         plain: the first answer.
@@ -26,14 +29,16 @@ def same_answer(plain: str, word: str, found: str, others: Iterable[str]) -> boo
             one, where the server repeats itself.
     """
     start = plain.find(word)
+    goes_on = False
     wanted, after = plain[:start], plain[start + len(word) :]
     if found.startswith(wanted):
         rest = found[len(wanted) :]
-        if rest.startswith(word) or (after and rest[:_ALIKE] == after[:_ALIKE]):
+        goes_on = bool(after) and rest[:_ALIKE] == after[:_ALIKE]
+        if rest.startswith(word) or (goes_on and len(after) >= _TELLING):
             return True
     witnesses = list(others)
     return (
-        (wanted + word).startswith(found)
+        (goes_on or (wanted + word).startswith(found))
         and bool(witnesses)
         and all(text in (wanted, found) for text in witnesses)
     )
