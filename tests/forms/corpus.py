@@ -109,12 +109,24 @@ CASES: list[Case] = [
         ["P1D", "PT5M", "P1Y2M3DT4H5M6S"],
         ["", "P", "1D", "PT"],
     ),
-    ("format: email", {"type": "string", "format": "email"}, ["a@example.org"], ["a", "@b", "a@"]),
+    (
+        "format: email",
+        {"type": "string", "format": "email"},
+        ["a@example.org", "a" * 64 + "@b.org", "a@" + "b" * 63 + ".org"],
+        [
+            "a",
+            "@b",
+            "a@",
+            "a" * 65 + "@b.org",
+            "a@" + "b" * 64 + ".org",
+            "a@" + ("b" * 60 + ".") * 4 + "b" * 20,
+        ],
+    ),
     (
         "format: hostname",
         {"type": "string", "format": "hostname"},
-        ["example.org", "a-b"],
-        ["", "-a", "a_b", "a..b"],
+        ["example.org", "a-b", "b" * 63 + ".org"],
+        ["", "-a", "a_b", "a..b", "b" * 64 + ".org", ("b" * 60 + ".") * 4 + "b" * 20],
     ),
     (
         "format: ipv4",

@@ -11,7 +11,7 @@ import re
 
 from plumbline.forms.errors import FormError
 
-__all__ = ["FORMATS", "NOTED_FORMATS", "check_repetitions", "searched", "translated"]
+__all__ = ["FORMATS", "LENGTHS", "NOTED_FORMATS", "check_repetitions", "searched", "translated"]
 
 _SPACES = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
 _OUTSIDE = {
@@ -143,6 +143,14 @@ _TIME = (
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """Formats that the grammar engine reads more widely than RFC 3339 does: days that no month has, leap seconds at any
 time of the day. Capital letters, no leap seconds and at most nine digits of a second are what everybody reads."""
+
+_LABELS = r"[^@.]{1,63}(\.[^@.]{1,63})*"
+LENGTHS = {
+    "email": (r"^[^@]{1,64}@[^@]{1,250}$", f"^[^@]+@{_LABELS}$"),
+    "hostname": (r"^[^@]{1,253}$", f"^{_LABELS}$"),
+}
+"""Formats whose lengths the grammar engine does not bound, and the patterns that do: 64 characters before the `@`, 63
+of a label, 253 of a name (RFC 5321 section 4.5.3.1, RFC 1035 section 2.3.4)."""
 
 NOTED_FORMATS = frozenset(("binary", "directory-path", "file-path", "password", "path"))
 """Formats that pydantic and OpenAPI write and JSON Schema does not define. They say what a text is for and nothing of

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from plumbline.forms.errors import FormError
-from plumbline.forms.pattern import FORMATS, NOTED_FORMATS, translated
+from plumbline.forms.pattern import FORMATS, LENGTHS, NOTED_FORMATS, translated
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
 
@@ -165,6 +165,9 @@ class _Walk:
             del schema["uniqueItems"]  # It asks for nothing.
         if schema.get("format") in NOTED_FORMATS:
             del schema["format"]
+        lengths = LENGTHS.get(str(schema.get("format")), ())
+        if lengths:
+            schema["allOf"] = [*schema.get("allOf", ()), *({"pattern": one} for one in lengths)]
         known = FORMATS.get(str(schema.get("format")))
         if known is not None:
             del schema["format"]
