@@ -33,8 +33,7 @@ _MARKERS = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS)
 HEADERS = (_START, _CHANNEL)
 """What headers begin with: free text before promised calls or text must have none of its own."""
 
-_IN_BODY = Finder((_START, _CHANNEL, *_ENDS))
-_AFTER_END = Finder((_START, _CHANNEL, *_ENDS))
+_IN_BODY = Finder((*HEADERS, *_ENDS))
 _FIRST = Finder((_START, _CHANNEL, _MESSAGE, "to="))
 _IN_HEADER = Finder((_CHANNEL, _CONSTRAIN, _MESSAGE, "to="))
 _WORD = re.compile(r"[\w./+\u2013-]+")
@@ -131,7 +130,7 @@ class HarmonyParser(DialectParser):
             yield from cursor.space()
             if not (yield from cursor.peek()):
                 return None
-            part = yield from cursor.take_one(_AFTER_END)
+            part = yield from cursor.take_one(_IN_BODY)
         self._header_start = cursor.offset - len(part or "")
         try:
             return (yield from self._header(part))
