@@ -6,93 +6,28 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from good_server import MODEL, app, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proxied import CHUNKED, GET, between, loops, replays, talk
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.commands import console
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.watch.apart import Outbox, Passing
 from plumbline_conformance.watch.live import Tally, judge_live
 from plumbline_conformance.watch.proxy import Proxy
 from plumbline_conformance.watch.run import Watcher, run_watch
 
-Behave = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@contextmanager
-def loops() -> Iterator[Callable[[Any], Any]]:
-    """A loop on a thread of its own, for servers that live while a test talks to them."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-@contextmanager
-def between(behave: Behave, **options: Any) -> Iterator[tuple[int, int, list[Exchange]]]:
-    """A raw server behind a proxy: the ports of both, and what the proxy saw."""
-    seen: list[Exchange] = []
-    with loops() as run:
-        server = run(asyncio.start_server(behave, "127.0.0.1", 0))
-        port = server.sockets[0].getsockname()[1]
-        proxy = Proxy(f"http://127.0.0.1:{port}", seen.append, **options)
-        front = run(proxy.start("127.0.0.1", 0))
-        try:
-            yield front.sockets[0].getsockname()[1], port, seen
-        finally:
-            run(proxy.stop())
-            front.close()
-            server.close()
-
-
-def talk(port: int, request: bytes) -> bytes:
-    """Everything that comes back until the connection closes."""
-
-    async def go() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request)
-        answer = await asyncio.wait_for(reader.read(-1), 20)
-        writer.close()
-        return answer
-
-    return asyncio.run(go())
-
-
-def replays(answer: bytes, pieces: list[int] | None = None) -> Behave:
-    """Say these bytes to any request, in pieces of these lengths."""
-
-    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        place = 0
-        for length in pieces or []:
-            writer.write(answer[place : place + length])
-            await writer.drain()
-            await asyncio.sleep(0)
-            place += length
-        writer.write(answer[place:])
-        await writer.drain()
-        writer.close()
-
-    return behave
-
-
 EVENTS = b"".join(b'data: {"n": %d, "text": "\xf0\x9f\x8c\x8a"}\n\n' % number for number in range(500))
-CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-odd:  two  \r\ntransfer-encoding: chunked\r\n\r\n"
-GET = b"GET /v1/models?x=1 HTTP/1.1\r\nhost: me\r\nconnection: close\r\n\r\n"
 
 
 @settings(max_examples=15, deadline=None)
@@ -231,12 +166,19 @@ def test_a_tally_does_not_grow_with_the_traffic() -> None:
 
 
 def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.watch.run._WAITING", 2)
-    watcher = Watcher()
-    for _ in range(5):
-        watcher.take(Exchange(method="GET", url="/", request_headers={}, request_body=b""))
+    monkeypatch.setattr("plumbline_conformance.watch.apart._WAITING", 1300)
+    ours, theirs = Pipe()
+    outbox = Outbox(theirs)
+    for number in range(5):
+        outbox.take(Exchange(method="GET", url=f"/{number}", request_headers={}, request_body=b"x" * 400))
+    outbox.start()
+    outbox.tell(Passing(0, outbox.unjudged, last=True))
 
-    assert watcher.tally.unjudged == 3
+    with Watcher(ours) as watcher:
+        pass
+    outbox.close()
+
+    assert (watcher.tally.exchanges, watcher.tally.unjudged, watcher.failure) == (2, 3, None)
 
 
 @contextmanager

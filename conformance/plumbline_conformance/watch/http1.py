@@ -85,9 +85,26 @@ class Body:
             self.done = not self._left
             return taken, rest
         payload: list[bytes] = []
+        if self._state == "size" and not self._line:
+            data = self._whole(data, payload)
         while data and not self.done:
             data = self._step(data, payload)
-        return b"".join(payload), data
+        return payload[0] if len(payload) == 1 else b"".join(payload), data
+
+    def _whole(self, data: bytes, payload: list[bytes]) -> bytes:
+        """Take the chunks that have come whole, as those of events nearly always do; gives the rest."""
+        place = 0
+        while (end := data.find(b"\r\n", place)) > 0:
+            try:
+                size = int(data[place:end], 16)
+            except ValueError:
+                break
+            stop = end + 2 + size
+            if size <= 0 or data[stop : stop + 2] != b"\r\n":
+                break
+            payload.append(data[end + 2 : stop])
+            place = stop + 2
+        return data[place:]
 
     def _step(self, data: bytes, payload: list[bytes]) -> bytes:
         if self._state == "data":

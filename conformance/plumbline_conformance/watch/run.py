@@ -1,111 +1,102 @@
-"""`plumbline watch`: the proxy, the judge beside it, the picture, and the reports at the end.
+"""`plumbline watch`: the proxy in its process, the judge in this one, the picture, and the reports at the end.
 
-Judging happens in a process of its own, with a bounded queue: if it cannot keep up, exchanges pass without being
-judged, and their number is said. Traffic never waits for a verdict, nor for the interpreter that comes to it.
+Traffic never waits for a verdict: what the proxy has seen comes through a pipe, and is judged on a thread that gives
+way to everybody else on the machine. If it cannot keep up, exchanges pass without a verdict, and their number is said.
 """
 
 from __future__ import annotations
 
-import asyncio
-import queue
+import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext, suppress
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
 
 from plumbline_conformance.baseline import UnreadableBaseline
+from plumbline_conformance.credentials import redacted_url
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.outcome import Outputs, conclude
 from plumbline_conformance.recording import Header, Recorder
 from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.watch.apart import Apart, Listening, Passing, Seen, Unable, read
 from plumbline_conformance.watch.live import Tally, judge_live, kind_of
-from plumbline_conformance.watch.proxy import Proxy
 from plumbline_conformance.watch.view import picture, say
 
 __all__ = ["Watcher", "run_watch"]
 
-_WAITING = 256
-"""Exchanges that may wait to be judged."""
-_SWITCH = 0.0005
-"""Seconds after which the judging thread gives way: the interpreter's five milliseconds would be felt per event."""
-_REFRESH = 0.5
-_NOTHING = Exchange(method="GET", url="", request_headers={}, request_body=b"", status=200)
-
-
-def _quiet() -> None:
-    """The judging process ends when the proxy does, and not when somebody interrupts both."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+_REFRESH = 0.25
+"""Seconds between pictures."""
+_POLITE = 19
+"""The niceness of judging: where a processor is short, traffic has it."""
 
 
 class Watcher:
-    """Judging beside the traffic; a context manager, whose end waits until everything that was taken is judged.
-
-    A thread hands exchanges to a process and counts what it says: checks are plain Python and would hold the
-    interpreter for as long as several events take to pass.
+    """Judging beside the traffic; a context manager, whose end waits until everything that comes is judged.
 
     Args:
+        pipe: what the proxy's process says, to the end.
         recorder: where exchanges are written, if they are.
         wrong: called on the judging thread with each exchange that broke a rule.
     """
 
     def __init__(
-        self, recorder: Recorder | None = None, wrong: Callable[[Exchange, list[Finding]], None] | None = None
+        self,
+        pipe: Connection,
+        recorder: Recorder | None = None,
+        wrong: Callable[[Exchange, list[Finding]], None] | None = None,
     ) -> None:
         self.tally = Tally()
-        self.failure: OSError | None = None
-        """Why the recording could not be written on, if so."""
+        self.under_way = 0
+        self.failure: str | None = None
+        """What went wrong beside the traffic, if something did."""
+        self.over = threading.Event()
+        """The proxy's process says nothing more."""
+        self._pipe = pipe
         self._recorder = recorder
         self._wrong = wrong
-        self._queue: queue.Queue[Exchange | None] = queue.Queue(_WAITING)
         self._thread = threading.Thread(target=self._run, name="judge")
-        # A new interpreter, because a copy of this one would have its threads' locks and none of its threads.
-        self._judge = ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet)
-
-    def take(self, exchange: Exchange) -> None:
-        """Queue an exchange, or count it as not judged."""
-        try:
-            self._queue.put_nowait(exchange)
-        except queue.Full:
-            self.tally.unjudged += 1
 
     def __enter__(self) -> Watcher:
-        self._before = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH)
-        self._judge.submit(judge_live, _NOTHING)  # What it imports is there before the first exchange is.
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._queue.put(None)
         self._thread.join()
-        self._judge.shutdown()
-        sys.setswitchinterval(self._before)
 
     def _run(self) -> None:
-        while (exchange := self._queue.get()) is not None:
-            seen = Transcript(scenario=kind_of(exchange), exchanges=[exchange])
+        with suppress(AttributeError, OSError):  # Not every system has a niceness, nor one for each thread.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
+        try:
+            while True:
+                match read(self._pipe.recv_bytes()):
+                    case Seen(exchange):
+                        self._judge(exchange)
+                    case Passing(under_way, unjudged, last):
+                        self.under_way, self.tally.unjudged = under_way, unjudged
+                        if last:
+                            break
+        except (EOFError, OSError):
+            self.failure = "The process of the proxy ended before it was told to"
+        finally:
+            self.over.set()
+
+    def _judge(self, exchange: Exchange) -> None:
+        seen = Transcript(scenario=kind_of(exchange), exchanges=[exchange])
+        wrong = self.tally.add(seen, judge_live(exchange))
+        if wrong and self._wrong is not None:
+            self._wrong(exchange, wrong)
+        if self._recorder is not None and self.failure is None:
             try:
-                found = self._judge.submit(judge_live, exchange).result()
-            except BrokenProcessPool:
-                self.tally.unjudged += 1
-                continue
-            wrong = self.tally.add(seen, found)
-            if wrong and self._wrong is not None:
-                self._wrong(exchange, wrong)
-            if self._recorder is not None and self.failure is None:
-                try:
-                    self._recorder.add(seen)
-                except OSError as error:
-                    self.failure = error
+                self._recorder.add(seen)
+            except OSError as error:
+                self.failure = f"The recording could not be written on: {error}"
 
 
 def run_watch(
@@ -130,20 +121,25 @@ def run_watch(
         if said := outputs.unwritable(record=recording):
             raise ValueError(said)
         baseline = outputs.read_baseline()
-        opened = Recorder(recording, header) if recording else nullcontext(None)
-        live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
-        with opened as recorder:
+        with _interrupts() as interrupted, _serving(upstream, host, int(port), connections) as (apart, found):
+            # Not before there is a proxy: a recording that nobody could add to is cut.
+            opened = Recorder(recording, header) if recording else nullcontext(None)
+            live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
             told = None if live else lambda exchange, wrong: say(out, exchange, wrong)
-            with Watcher(recorder, told) as watcher:
-                proxy = Proxy(upstream, watcher.take, connections=connections)
-                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                    runner.run(_serve(proxy, watcher, (host, int(port)), live, out, stop, ready))
+            out.print(f"Listening on http://{host}:{found}, towards {redacted_url(upstream)}", markup=False)
+            with opened as recorder, Watcher(apart.pipe, recorder, told) as watcher:
+                try:
+                    if ready is not None:
+                        ready(found)
+                    _wait(watcher, live, [interrupted, *([stop] if stop else [])])
+                finally:
+                    apart.stop()
     except (ValueError, UnreadableBaseline, OSError) as error:
         out.print(str(error), markup=False)
         return 2
     tally = watcher.tally
     if watcher.failure is not None:
-        out.print(f"The recording could not be written on: {watcher.failure}", markup=False)
+        out.print(watcher.failure, markup=False)
     unjudged = f", {tally.unjudged} of them not judged: there was no time" if tally.unjudged else ""
     out.print(f"{tally.exchanges + tally.unjudged} exchanges{unjudged}")
     seconds = time.monotonic() - began
@@ -152,40 +148,53 @@ def run_watch(
     return 2 if watcher.failure is not None else status
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop costs half as much for each event, and is taken where it is installed: `plumbline[watch]` has it."""
+@contextmanager
+def _serving(upstream: str, host: str, port: int, connections: int) -> Iterator[tuple[Apart, int]]:
+    """The proxy's process and its port.
+
+    Raises:
+        ValueError: there cannot be one, with the reason.
+    """
+    apart = Apart(upstream, host, port, connections)
     try:
-        import uvloop
-    except ModuleNotFoundError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+        try:
+            said = read(apart.pipe.recv_bytes())
+        except EOFError:
+            said = Unable("The process of the proxy ended before it listened")
+        if not isinstance(said, Listening):
+            raise ValueError(said.why if isinstance(said, Unable) else f"The proxy said {said}")
+        yield apart, said.port
+    finally:
+        apart.close()
 
 
-async def _serve(
-    proxy: Proxy,
-    watcher: Watcher,
-    place: tuple[str, int],
-    live: Live | None,
-    out: Console,
-    stop: threading.Event | None,
-    ready: Callable[[int], None] | None,
-) -> None:
-    server = await proxy.start(*place)
-    port = server.sockets[0].getsockname()[1]
-    out.print(f"Listening on http://{place[0]}:{port}, towards {proxy.origin}", markup=False)
-    if ready is not None:
-        ready(port)
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # Only the main thread has signals.
-            loop.add_signal_handler(name, ended.set)
+def _wait(watcher: Watcher, live: Live | None, ends: Sequence[threading.Event]) -> None:
+    """Show what passes until somebody ends it."""
     with live or nullcontext():
-        while not ended.is_set() and not (stop is not None and stop.is_set()):
+        while not watcher.over.is_set() and not any(end.is_set() for end in ends):
             if live is not None:
-                live.update(picture(watcher.tally, proxy.open))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), _REFRESH if stop is None else 0.02)
-    server.close()
-    await proxy.stop()
+                live.update(picture(watcher.tally, watcher.under_way))
+            ends[-1].wait(_REFRESH)
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Set by the first interruption; the second one is not waited for. Only the main thread has signals."""
+    interrupted = threading.Event()
+    names = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+    before = {name: signal.getsignal(name) for name in names}
+
+    def restore() -> None:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        restore()
+
+    for name in names:
+        signal.signal(name, interrupt)
+    try:
+        yield interrupted
+    finally:
+        restore()

@@ -1,0 +1,150 @@
+"""One exchange as it passes: where its messages end, and a bounded copy of them. Without I/O.
+
+Nothing that is found here changes what is handed on: where bytes make no sense as HTTP/1.1 the copy ends, with the
+reason, and the bytes go on passing.
+"""
+
+from __future__ import annotations
+
+import time
+
+from plumbline_conformance.packing import Unpacked
+from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.watch.http1 import Body, Head, Malformed, body_of_request, body_of_response
+
+__all__ = ["LONGEST_HEAD", "SERVER_CLOSED", "Turn"]
+
+LONGEST_HEAD = 64 * 1024
+"""Bytes: more than servers read of the head of a message."""
+SERVER_CLOSED = "the server closed the connection before the end of its answer"
+
+
+class Turn:
+    """A request and its response.
+
+    Args:
+        head: the request's, as it was sent.
+        url: where it goes.
+        keep: bytes of the request's body and of the response's that are kept.
+
+    Raises:
+        Malformed: it is no request of HTTP/1.1, or does not say how long it is.
+    """
+
+    def __init__(self, head: Head, url: str, keep: int) -> None:
+        if not head.first[-1].startswith("HTTP/1."):
+            raise Malformed(f"no request of HTTP/1.1: {head.first[-1][:20]!r}")
+        self.exchange = Exchange(
+            method=head.first[0], url=url, request_headers=dict(head.headers), request_body=b""
+        )
+        self._began = time.monotonic()
+        self._keep = keep
+        self._last = head.has("connection", "close")
+        self._asking = body_of_request(head)
+        self._asked = Unpacked(head.get("content-encoding"), keep)
+        self._asked_pieces: list[bytes] = []
+        self._head = b""
+        self._body: Body | None = None
+        self._answered: Unpacked | None = None
+        self.opaque = False
+        """Whether what follows on this connection is no HTTP, in either direction."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the request has been sent whole."""
+        return self._asking.done
+
+    @property
+    def done(self) -> bool:
+        """Whether the response has come whole."""
+        return self._body is not None and self._body.done
+
+    @property
+    def last(self) -> bool:
+        """Whether the connection has to end after the response."""
+        return self._last or not self.asked
+
+    def ask(self, data: bytes) -> bytes:
+        """Take what the client sent; gives what belongs to its next request."""
+        try:
+            payload, rest = self._asking.feed(data)
+        except Malformed as error:
+            self._give_up(f"the request: {error}")
+            return b""
+        if payload and (content := self._asked.feed(payload)):
+            self._asked_pieces.append(content)
+        return rest
+
+    def answer(self, data: bytes) -> None:
+        """Take what the server sent."""
+        if self.opaque:
+            return
+        if self._body is None:
+            self._head += data
+            data = self._heads()
+        if self._body is None or self._answered is None:
+            return
+        try:
+            payload, _ = self._body.feed(data)
+        except Malformed as error:
+            self._give_up(str(error))
+            return
+        if payload and not self._answered.ended:
+            # Microseconds are enough; `round` to so many digits would take longer than everything else here.
+            moment = int(1e6 * (time.monotonic() - self._began)) / 1e6
+            self._answered.keep(self.exchange, moment, payload)
+
+    def _heads(self) -> bytes:
+        """Read the heads that have come, of which all but the last are interim; gives the beginning of the body."""
+        while not self.opaque:
+            head, end, rest = self._head.partition(b"\r\n\r\n")
+            if not end:
+                if len(head) > LONGEST_HEAD:
+                    self._give_up("a response whose head does not end")
+                break
+            self._head = rest
+            try:
+                if self._begins(Head(head + end)):
+                    self._head = b""
+                    return rest
+            except Malformed as error:
+                self._give_up(str(error))
+        return b""
+
+    def _begins(self, head: Head) -> bool:
+        """Whether a body follows this head, be it empty."""
+        if head.status == 101:
+            self.exchange.status = 101
+            self._give_up("upgraded: not judged")
+            return False
+        if head.status < 200:
+            return False
+        self.exchange.status = head.status
+        self.exchange.headers = head.headers
+        self._body = body_of_response(head, self.exchange.method)
+        self._answered = Unpacked(head.get("content-encoding"), self._keep)
+        ends = self._body.until_close or head.has("connection", "close") or head.first[0] == "HTTP/1.0"
+        self._last = self._last or ends
+        return True
+
+    def _give_up(self, why: str) -> None:
+        self.opaque = True
+        self.exchange.error = self.exchange.error or why
+
+    def end(self, why: str | None = None) -> Exchange:
+        """The exchange, which is over.
+
+        Args:
+            why: what ended the connections, if that was not the end of the response.
+        """
+        exchange = self.exchange
+        exchange.request_body = b"".join(self._asked_pieces)
+        whole = self.done or (self._body is not None and self._body.until_close)
+        if why is not None and not (whole and why == SERVER_CLOSED):
+            exchange.error = exchange.error or why
+        if self._answered is not None:
+            self._answered.settle(exchange)
+            exchange.error = exchange.error or self._answered.why
+        if self._asked.why is not None:
+            exchange.error = exchange.error or f"the request: {self._asked.why}"
+        return exchange
