@@ -20,6 +20,7 @@ __all__ = [
     "FAILED",
     "SAMPLED",
     "SCENARIOS",
+    "UNKNOWN",
     "WRONG_KEY",
     "Broken",
     "Capability",
@@ -213,6 +214,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 FAILED = "HTTP-17"
 """The rule that every check observes which needs an answer: where there is none, its own rules could not be seen."""
 CAPABILITIES: dict[str, Capability] = {}
+UNKNOWN = "could not be found out"
+"""How the reason begins where a probe shows neither that a capability is there nor that it is lacking."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.baseline import Baseline
-from plumbline_conformance.case import SCENARIOS
+from plumbline_conformance.case import SCENARIOS, UNKNOWN
 from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.recording import Header
@@ -130,6 +130,13 @@ def conclude(
     for name in unjudged(report):
         console.print(
             f"No check of {name}, which every server has to serve, came to a verdict.", markup=False
+        )
+    if unknown := sum((result.reason or "").startswith(UNKNOWN) for result in report.results):
+        said = "1 check was" if unknown == 1 else f"{unknown} checks were"
+        console.print(
+            f"{said} skipped though the server may have what they are of: "
+            "ask again, or say what it has with --capabilities.",
+            markup=False,
         )
     for why in unwritten:
         console.print(f"A report cannot be written: {escape(printable(str(why)))}")

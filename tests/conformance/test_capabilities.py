@@ -132,6 +132,20 @@ def test_what_could_not_be_found_out_is_skipped_with_the_reason() -> None:
     assert found["responses/tool"].skipped == "could not be found out: status 429"
 
 
+def test_the_last_lines_say_how_much_was_not_asked_for_want_of_knowledge(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever reads no more than the end is not to take a busy server for one that has been judged."""
+    with serving(but(lambda _, body: (429, ERROR) if "tools" in body else None)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        assert check(target, ["chat/text", "chat/tool"]) == 0
+    *_, counts, last = capsys.readouterr().out.splitlines()
+
+    skipped = sum(name.startswith("chat/tool") for name in CHECKS)
+    assert counts.endswith(f" {skipped} skipped")
+    assert last.startswith(f"{skipped} checks were skipped though the server may have what they are of")
+
+
 def test_a_failure_at_a_right_request_is_no_excuse() -> None:
     """The scenario is run all the same, and says what it sees."""
     found = seen(lambda path, _: (500, ERROR) if path == "/v1/responses" else None, "responses/tool")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from plumbline_conformance.case import WRONG_KEY, Request, Target, capability
+from plumbline_conformance.case import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
 from plumbline_conformance.transcript import Exchange
 
@@ -34,7 +34,7 @@ def _untold(exchange: Exchange) -> str | None:
 
 
 def _not_found_out(exchange: Exchange) -> str:
-    return f"could not be found out: {exchange.error or f'status {exchange.status}'}"
+    return f"{UNKNOWN}: {exchange.error or f'status {exchange.status}'}"
 
 
 def _absence(exchange: Exchange, operation: str) -> str | None:
