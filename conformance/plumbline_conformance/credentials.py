@@ -130,7 +130,8 @@ def _of_headers(headers: Iterable[tuple[str, str]]) -> list[str]:
         if name.lower() == "cookie":
             found += [(cookie.partition("=")[2] or cookie).strip() for cookie in value.split(";")]
         elif _is_secret(name):
-            found.append(value.rpartition(" ")[2])
+            # A header that was sent twice has its values side by side.
+            found += [part.strip().rpartition(" ")[2] for part in (value, *value.split(","))]
     return found
 
 

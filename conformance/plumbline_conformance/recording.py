@@ -14,6 +14,7 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -136,11 +137,23 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._write({"kind": "footer", "transcripts": self._count, "digest": self._digest.hexdigest()})
+    def abandon(self) -> None:
+        """Close the file as one that was cut."""
+        for file in (self._file, self._raw):
+            with suppress(OSError):
+                file.close()
+
+    def finish(self) -> None:
+        """Write the footer, without which the file is one that was cut, and close it."""
+        self._write({"kind": "footer", "transcripts": self._count, "digest": self._digest.hexdigest()})
         self._file.close()
         self._raw.close()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abandon()
 
 
 def _compressed(raw: BinaryIO) -> BinaryIO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -147,6 +148,59 @@ def test_a_server_that_is_not_there_is_said() -> None:
 
     assert answer.startswith(b"HTTP/1.1 502")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "upstream_unreachable"
+
+
+@pytest.mark.parametrize(
+    "upstream", ["http://user:pass-word@h", "ftp://user:pass-word@h", "http://h/€", "http://ü/"]
+)
+def test_an_upstream_that_cannot_be_is_refused(upstream: str) -> None:
+    with pytest.raises(ValueError, match=r"address|key") as raised:
+        Proxy(upstream, lambda exchange: None)
+    assert "pass-word" not in str(raised.value)
+
+
+def test_a_refused_upload_gets_its_answer() -> None:
+    """Closing while the client still sends would take the answer back."""
+
+    async def ask() -> bytes:
+        proxy = Proxy("http://127.0.0.1:1", lambda exchange: None)
+        front = await proxy.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname())
+        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 30000000\r\n\r\n")
+        for _ in range(300):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+        answer = await asyncio.wait_for(reader.read(-1), 10)
+        writer.close()
+        await proxy.stop()
+        front.close()
+        return answer
+
+    assert asyncio.run(ask()).startswith(b"HTTP/1.1 502")
+
+
+def test_who_has_left_keeps_no_place() -> None:
+    """Neither before the gate nor while a server is looked for that does not answer."""
+
+    async def leave() -> int:
+        proxy = Proxy("http://127.0.0.1:1", lambda exchange: None, connections=1)
+
+        async def never(*_: object, **__: object) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        front = await proxy.start("127.0.0.1", 0)
+        asyncio.get_running_loop().create_connection = never  # type: ignore[method-assign, assignment]
+        for _ in range(3):
+            with socket.create_connection(front.sockets[0].getsockname()[:2]):
+                await asyncio.sleep(0.05)
+        for _ in range(100):
+            if not proxy._tasks:
+                break
+            await asyncio.sleep(0.05)
+        front.close()
+        return len(proxy._tasks)
+
+    assert asyncio.run(leave()) == 0
 
 
 def test_a_tally_does_not_grow_with_the_traffic() -> None:

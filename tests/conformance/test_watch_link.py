@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from proxied import CHUNKED, GET, between, replays, talk
 
-from plumbline_conformance.commands import console
-from plumbline_conformance.outcome import Outputs
+from plumbline_conformance.credentials import redacted_exchange
 from plumbline_conformance.transcript import Exchange
-from plumbline_conformance.watch import run_watch
 from plumbline_conformance.watch.link import Link
 from plumbline_conformance.watch.proxy import Proxy
 
@@ -33,8 +23,10 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = self.paused = self.ended = False
+        self.plain = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.ended
         self.written += bytes(data)
 
     def is_closing(self) -> bool:
@@ -46,7 +38,7 @@ class Wire(asyncio.Transport):
     abort = close
 
     def can_write_eof(self) -> bool:
-        return True
+        return self.plain
 
     def write_eof(self) -> None:
         self.ended = True
@@ -63,7 +55,7 @@ class Wire(asyncio.Transport):
 def linked() -> tuple[Link, Wire, Wire, list[Exchange]]:
     """A link with its wires to the client and to the server, and what was seen."""
     seen: list[Exchange] = []
-    link = Link(Proxy("http://there", seen.append))
+    link = Link(Proxy("http://there", seen.append), lambda: None)
     front, back = Wire(), Wire()
     link.front.connection_made(front)
     link.back.connection_made(back)
@@ -178,13 +170,29 @@ def test_who_has_said_all_may_still_listen() -> None:
     assert seen[0].error is None
 
 
+def _left(link: Link) -> None:
+    link.front.connection_lost(None)
+
+
+def _cancelled(link: Link) -> None:
+    """The usual way: the client closes, the server is told, and closes."""
+    link.front.eof_received()
+    link.back.eof_received()
+    link.back.connection_lost(None)
+
+
+def _hung_up(link: Link) -> None:
+    link.back.eof_received()
+    link.back.connection_lost(None)
+
+
+def _broke(link: Link) -> None:
+    link.back.connection_lost(ConnectionResetError("reset"))
+
+
 def test_who_hangs_up_is_named() -> None:
     said = []
-    for act in (
-        lambda link: link.front.connection_lost(None),
-        lambda link: link.back.connection_lost(None),
-        lambda link: link.stop(),
-    ):
+    for act in (_left, _cancelled, _hung_up, _broke, Link.stop):
         link, front, back, seen = linked()
         link.front.data_received(ASKED)
         link.back.data_received(CHUNKED + b"3\r\none\r\n")
@@ -194,74 +202,173 @@ def test_who_hangs_up_is_named() -> None:
 
     assert said == [
         "the client left before the end of the answer",
+        "the client left before the end of the answer",
         "the server closed the connection before the end of its answer",
+        "the connection to the server broke: reset",
         "the proxy was stopped",
     ]
 
 
-def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-m", "plumbline_conformance.cli", "watch", "--upstream", "http://127.0.0.1:1"]
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        [*command, "--listen", ":0", *more], stdout=subprocess.PIPE, text=True, env=variables
+UNBOUNDED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
+def test_an_answer_that_ends_with_its_connection_is_whole_only_if_the_server_ended_it() -> None:
+    """A server that closes because its client has left, or whose connection breaks, is not to be judged by half."""
+    said = []
+    for act in (_cancelled, _hung_up, _broke):
+        link, _, _, seen = linked()
+        link.front.data_received(ASKED)
+        link.back.data_received(UNBOUNDED + b'data: {"half":')
+        act(link)
+        said += [exchange.error for exchange in seen]
+
+    assert said == [
+        "the client left before the end of the answer",
+        None,
+        "the connection to the server broke: reset",
+    ]
+
+
+def test_an_answer_may_come_before_the_end_of_its_request() -> None:
+    """Such as a 401 to an upload: the rest of it goes on to the server, and the connection lives."""
+    link, front, back, seen = linked()
+    link.front.data_received(ASKED[:-2])
+    link.back.data_received(ANSWERED)
+    link.front.data_received(ASKED[-2:] + ASKED)
+    link.back.data_received(ANSWERED)
+
+    assert back.written == 2 * ASKED.replace(b"host: me", b"host: there")
+    assert (front.written, front.closed) == (2 * ANSWERED, False)
+    assert [exchange.error for exchange in seen] == ["it was answered before it had been sent", None]
+
+
+def test_who_is_silent_gets_an_answer_that_makes_no_sense_whole() -> None:
+    link, front, _, _ = linked()
+    link.front.data_received(ASKED)
+    link.front.eof_received()
+    link.back.data_received(CHUNKED + b"zz\r\nstart ")
+    link.back.data_received(b"and the rest")
+
+    assert front.written == CHUNKED + b"zz\r\nstart and the rest"
+
+
+def test_who_is_silent_towards_a_server_behind_tls_gets_its_answer() -> None:
+    link, front, back, seen = linked()
+    back.plain = False
+    link.front.data_received(ASKED)
+    assert link.front.eof_received()
+    assert not back.closed
+    link.back.data_received(ANSWERED)
+
+    assert (front.written, front.closed, back.closed) == (ANSWERED, True, True)
+    assert seen[0].error is None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"GET / HTTP/1.1\nHost: x\n\n", b"\x16\x03\x01\x00\xa5", b"GET / HTTP/1.1\r\nHost: x\n"],
+)
+def test_what_no_server_has_to_wait_for_passes_at_once(start: bytes) -> None:
+    link, _, back, _ = linked()
+
+    link.front.data_received(start)
+
+    assert back.written == start
+
+
+def test_an_answer_in_lines_of_unix_holds_nothing_up() -> None:
+    link, front, back, seen = linked()
+    link.front.data_received(ASKED + ASKED)
+    link.back.data_received(b"HTTP/1.1 200 OK\ncontent-length: 2\n\nok")
+
+    assert front.written.endswith(b"ok")
+    assert back.written == ASKED.replace(b"host: me", b"host: there") + ASKED
+    link.stop()
+    assert seen[0].error == "a response whose head does not end"
+
+
+def test_a_tunnel_is_none_of_our_business() -> None:
+    link, front, back, seen = linked()
+    link.front.data_received(b"CONNECT h:443 HTTP/1.1\r\nhost: h:443\r\n\r\n")
+    link.back.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+    link.front.data_received(b"\x16\x03")
+    link.back.data_received(b"\x16\x04")
+
+    assert (back.written[-2:], front.written[-2:]) == (b"\x16\x03", b"\x16\x04")
+    link.stop()
+    assert seen[0].error == "a tunnel: not judged"
+
+
+@pytest.mark.parametrize(
+    ("head", "closed"),
+    [
+        (b"HTTP/1.0 200 OK\r\n", True),
+        (b"HTTP/1.0 200 OK\r\nconnection: Keep-Alive\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\n", True),
+    ],
+)
+def test_a_connection_lives_as_long_as_both_say(head: bytes, closed: bool) -> None:
+    link, front, _, _ = linked()
+    link.front.data_received(ASKED)
+    link.back.data_received(head + b"content-length: 2\r\n\r\nok")
+
+    assert front.closed == closed
+
+
+@pytest.mark.parametrize(
+    "odd", [b"HTTP/1.1 200 OK\r\ncontent-length: %s" % (b"9" * 5000), b"HTTP/1.1 " + b"9" * 30]
+)
+def test_numbers_beyond_all_bounds_pass(odd: bytes) -> None:
+    link, front, _, seen = linked()
+    link.front.data_received(ASKED)
+    link.back.data_received(odd + b"\r\n\r\n")
+    link.back.data_received(b"what follows")
+    link.stop()
+
+    assert front.written == odd + b"\r\n\r\nwhat follows"
+    assert seen[0].error is not None
+
+
+def test_a_body_packed_in_transfer_is_not_taken_for_its_content() -> None:
+    link, _, _, seen = linked()
+    link.front.data_received(ASKED)
+    link.back.data_received(CHUNKED.replace(b"chunked", b"gzip, chunked") + b"3\r\none\r\n0\r\n\r\n")
+
+    assert "packed as gzip in transfer" in str(seen[0].error)
+
+
+def test_keys_that_are_sent_twice_are_covered_both() -> None:
+    link, _, _, seen = linked()
+    link.front.data_received(
+        b"GET /v1/models HTTP/1.1\r\nx-api-key: sk-first-111111\r\nX-Api-Key: sk-second-2222\r\n\r\n"
     )
-    assert process.stdout is not None
-    said = process.stdout.readline()
-    return process, int(said.split(",")[0].rpartition(":")[2])
+    link.back.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\nsk-first-111111 sk-second-2222")
+
+    covered = redacted_exchange(seen[0])
+    assert seen[0].body == b"sk-first-111111 sk-second-2222"
+    assert b"first" not in covered.body
+    assert "second" not in str(covered)
 
 
-def test_the_proxy_does_not_outlive_the_judge() -> None:
-    process, port = _watching()
-    socket.create_connection(("127.0.0.1", port)).close()
-    process.kill()
-    process.communicate()
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        ("/v1/x", "/api/v1/x"),
+        ("/api", "/api"),
+        ("/api?a", "/api?a"),
+        ("*", "*"),
+        ("http://h/v1", "http://h/v1"),
+        ("/apix", "/api/apix"),
+    ],
+)
+def test_only_paths_get_a_prefix(target: str, sent: str) -> None:
+    link = Link(Proxy("http://there/api", lambda exchange: None), lambda: None)
+    back = Wire()
+    link.front.connection_made(Wire())
+    link.back.connection_made(back)
+    link.begin()
 
-    late = time.monotonic() + 20
-    while time.monotonic() < late:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the port is still open")
+    link.front.data_received(b"OPTIONS %s HTTP/1.1\r\n\r\n" % target.encode())
 
-
-def test_an_interruption_writes_the_reports(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    process, port = _watching("--json", str(report))
-    assert talk(port, GET).startswith(b"HTTP/1.1 502")
-    process.send_signal(signal.SIGINT)
-
-    out, _ = process.communicate(timeout=20)
-
-    assert "0 exchanges" in out
-    assert report.is_file()
-
-
-def test_a_proxy_that_dies_or_cannot_listen_is_said(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from plumbline_conformance.watch import run
-
-    started = []
-
-    class Watched(run.Apart):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]
-            started.append(self)
-
-    monkeypatch.setattr(run, "Apart", Watched)
-
-    def kill(port: int) -> None:
-        started[0]._process.kill()
-
-    assert (
-        run_watch("http://127.0.0.1:1", ":0", Outputs(), out=console(), stop=threading.Event(), ready=kill)
-        == 2
-    )
-    assert "ended before it was told to" in capsys.readouterr().out
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert run_watch("http://127.0.0.1:1", f":{port}", Outputs(), out=console()) == 2
-    assert "in use" in capsys.readouterr().out
+    assert back.written.split()[1].decode() == sent

@@ -11,8 +11,8 @@ import gc
 import queue
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -25,6 +25,10 @@ __all__ = ["Apart", "Listening", "Outbox", "Passing", "Seen", "Unable", "read"]
 
 _WAITING = 256 * 1024 * 1024
 """Bytes of exchanges that may wait to be judged."""
+_DESCRIPTORS = 10_240
+"""As many as macOS gives anybody."""
+_PATIENCE = 5.0
+"""Seconds that the process has for its end."""
 _TOLD = 0.25
 """Seconds between the reports of how many exchanges are under way."""
 
@@ -120,7 +124,8 @@ class Apart:
         self._process = context.Process(
             target=_run, args=(theirs, upstream, host, port, connections), name="proxy", daemon=True
         )
-        self._process.start()
+        with _uninterrupted():
+            self._process.start()
         theirs.close()
 
     def stop(self) -> None:
@@ -129,15 +134,32 @@ class Apart:
             self.pipe.send_bytes(b"stop")
 
     def close(self) -> None:
-        """Wait for its end; everything that it sent must have been read."""
+        """Wait for its end, though not for ever; everything that it sent must have been read."""
         self.pipe.close()
-        self._process.join()
+        self._process.join(_PATIENCE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is started here is not told of interruptions, from its first moment: a process inherits what is ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _run(pipe: Connection, upstream: str, host: str, port: int, connections: int) -> None:
     """The process: it ends when it is told to, not when somebody interrupts it together with the one that tells it."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
+    _many_connections()
     outbox = Outbox(pipe)
     outbox.start()
     # A full collection would walk all that was imported, for longer than an event may take.
@@ -152,6 +174,17 @@ def _run(pipe: Connection, upstream: str, host: str, port: int, connections: int
         outbox.tell(Unable(str(error)))
     finally:
         outbox.close()
+
+
+def _many_connections() -> None:
+    """Two descriptors for each: what systems allow by default is less than what they allow who asks."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Body", "Head", "Malformed", "body_of_request", "body_of_response"]
+__all__ = ["Body", "Head", "Malformed", "bare", "body_of_request", "body_of_response"]
 
 _LONGEST_LINE = 8192
+_LONGEST_LENGTH = 18
+"""Digits."""
 
 
 class Malformed(Exception):  # noqa: N818 - it says what the message is
@@ -21,17 +23,19 @@ class Head:
     """The first line and the headers of a message."""
 
     def __init__(self, raw: bytes) -> None:
-        lines = raw.removesuffix(b"\r\n\r\n").decode("latin-1").split("\r\n")
-        parts = lines[0].split(" ", 2)
-        if len(parts) < 2:
-            raise Malformed(f"no first line: {lines[0][:80]!r}")
-        self.first = parts
+        if bare(raw):
+            raise Malformed("a line that ends without a carriage return")
+        self._lines = raw.removesuffix(b"\r\n\r\n").decode("latin-1").split("\r\n")
+        self.first = self._lines[0].split(" ", 2)
+        if len(self.first) < 2:
+            raise Malformed(f"no first line: {self._lines[0][:80]!r}")
         self.headers: list[tuple[str, str]] = []
-        for line in lines[1:]:
+        for line in self._lines[1:]:
             name, colon, value = line.partition(":")
             if not colon or not name or name != name.strip():
                 raise Malformed(f"no header: {line[:80]!r}")
-            self.headers.append((name, value.strip()))
+            # Nothing but these is blank: what else Python strips may be a part of a character of UTF-8.
+            self.headers.append((name, value.strip(" \t")))
 
     def get(self, name: str) -> str | None:
         """The first header of this name."""
@@ -45,18 +49,24 @@ class Head:
     @property
     def status(self) -> int:
         """Of a response."""
-        try:
-            return int(self.first[1])
-        except ValueError:
-            raise Malformed(f"no status: {self.first[1][:20]!r}") from None
+        code = self.first[1]
+        if not (len(code) == 3 and code.isascii() and code.isdigit()):
+            raise Malformed(f"no status: {code[:20]!r}")
+        return int(code)
 
     def raw(self, replaced: Sequence[tuple[str, str]] = (), target: str | None = None) -> bytes:
-        """The head again, with the values of some headers and the target of a request replaced."""
+        """The head again, to the byte, but for the values of some headers and the target of a request."""
         values = {name.lower(): value for name, value in replaced}
-        first = [self.first[0], target if target is not None else self.first[1], *self.first[2:]]
-        lines = [" ".join(first)]
-        lines += [f"{name}: {values.get(name.lower(), value)}" for name, value in self.headers]
+        lines = [self._lines[0] if target is None else " ".join([self.first[0], target, *self.first[2:]])]
+        for (name, _), line in zip(self.headers, self._lines[1:], strict=True):
+            value = values.get(name.lower())
+            lines.append(line if value is None else f"{name}: {value}")
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def bare(raw: bytes) -> bool:
+    """Whether a line of a head ends without a carriage return: some servers take that, HTTP/1.1 does not."""
+    return raw.count(b"\n") != raw.count(b"\r\n")
 
 
 class Body:
@@ -164,6 +174,6 @@ def _length(head: Head) -> int | None:
     value = head.get("content-length")
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit()):
+    if not (value.isascii() and value.isdigit() and len(value) < _LONGEST_LENGTH):
         raise Malformed(f"no length: {value[:20]!r}")
     return int(value)

@@ -74,7 +74,8 @@ class Tally:
         found = list(findings)
         self.exchanges += 1
         wrong = [finding for finding in found if finding.verdict in VIOLATIONS]
-        self.recent.append((msgspec.structs.replace(exchange, frames=exchange.frames[:1]), wrong))
+        bare = msgspec.structs.replace(exchange, frames=[], packed=msgspec.UNSET, request_body=b"")
+        self.recent.append((bare, wrong))
         for finding in found:
             self.counts.setdefault(finding.check, Counter())[finding.verdict] += 1
             worst = self._worst.get(finding.check)

@@ -11,13 +11,17 @@ import ssl
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from plumbline_conformance.credentials import redacted_url
 from plumbline_conformance.transcript import Exchange
 from plumbline_conformance.watch.link import End, Link
 
 __all__ = ["Proxy"]
 
+_BACKLOG = 2048
+"""Clients that connect at once; whoever finds no place tries again after a second."""
 _PATIENCE = 10.0
-"""Seconds that a client has to send its request where there is no server."""
+"""Seconds that the server has to accept a connection; and a client, where it does not, to send its request and to read
+that it is so."""
 
 
 class Proxy:
@@ -43,7 +47,11 @@ class Proxy:
     ) -> None:
         parts = urlsplit(upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{upstream} is no address of a server")
+            raise ValueError(f"{redacted_url(upstream)} is no address of a server")
+        if not (parts.netloc + parts.path).isascii():
+            raise ValueError(f"{redacted_url(upstream)} has characters that an address has to spell in ASCII")
+        if "@" in parts.netloc:
+            raise ValueError("Every client sends its own key: the address of the upstream has none in it")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._tls else 80)
@@ -59,7 +67,7 @@ class Proxy:
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen."""
-        return await asyncio.get_running_loop().create_server(self._connected, host, port)
+        return await asyncio.get_running_loop().create_server(self._connected, host, port, backlog=_BACKLOG)
 
     async def stop(self) -> None:
         """End every connection."""
@@ -68,28 +76,27 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _connected(self) -> End:
-        link = Link(self)
+        link = Link(self, lambda: task.cancel())
         task = asyncio.get_running_loop().create_task(self._live(link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return link.front
 
     async def _live(self, link: Link) -> None:
-        """From a client's connection to the end of both."""
+        """From a client's connection to the end of both, which cancels this, wherever it stands."""
         try:
             async with self._gate:
                 try:
-                    await asyncio.get_running_loop().create_connection(
-                        lambda: link.back, self._host, self._port, ssl=self._tls
-                    )
-                except OSError as error:
-                    link.refuse(f"{self.origin} cannot be reached: {error}")
                     async with asyncio.timeout(_PATIENCE):
-                        await link.over.wait()
+                        await asyncio.get_running_loop().create_connection(
+                            lambda: link.back, self._host, self._port, ssl=self._tls
+                        )
+                except (OSError, UnicodeError) as error:
+                    why = str(error) or f"no answer in {_PATIENCE:g} seconds"
+                    link.refuse(f"{self.origin} cannot be reached: {why}")
+                    await asyncio.sleep(_PATIENCE)
                 else:
                     link.begin()
-                    await link.over.wait()
-        except TimeoutError:
-            pass  # There is nobody to be told, and nobody who asks.
+                    await asyncio.get_running_loop().create_future()
         finally:
             link.stop()

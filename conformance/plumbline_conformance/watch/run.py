@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -42,8 +44,9 @@ class Watcher:
 
     Args:
         pipe: what the proxy's process says, to the end.
-        recorder: where exchanges are written, if they are.
+        recorder: where exchanges are written, if they are; it is finished in the end.
         wrong: called on the judging thread with each exchange that broke a rule.
+        failed: called there with what goes wrong beside the traffic, once.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Watcher:
         pipe: Connection,
         recorder: Recorder | None = None,
         wrong: Callable[[Exchange, list[Finding]], None] | None = None,
+        failed: Callable[[str], None] | None = None,
     ) -> None:
         self.tally = Tally()
         self.under_way = 0
@@ -61,18 +65,21 @@ class Watcher:
         self._pipe = pipe
         self._recorder = recorder
         self._wrong = wrong
+        self._failed = failed
         self._thread = threading.Thread(target=self._run, name="judge")
 
     def __enter__(self) -> Watcher:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
+    def __exit__(self, kind: object, *_: object) -> None:
+        while self._thread.is_alive():
+            self._thread.join(_REFRESH)  # Not every system interrupts somebody who waits for ever.
+        if self._recorder is not None and kind is None:
+            self._record(self._recorder.finish)
 
     def _run(self) -> None:
-        with suppress(AttributeError, OSError):  # Not every system has a niceness, nor one for each thread.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
+        _give_way()
         try:
             while True:
                 match read(self._pipe.recv_bytes()):
@@ -83,20 +90,44 @@ class Watcher:
                         if last:
                             break
         except (EOFError, OSError):
-            self.failure = "The process of the proxy ended before it was told to"
+            self._fails("The process of the proxy ended before it was told to.")
         finally:
             self.over.set()
 
     def _judge(self, exchange: Exchange) -> None:
+        """Whatever goes wrong here is said, and ends neither the traffic nor the judging of what follows."""
         seen = Transcript(scenario=kind_of(exchange), exchanges=[exchange])
-        wrong = self.tally.add(seen, judge_live(exchange))
-        if wrong and self._wrong is not None:
-            self._wrong(exchange, wrong)
-        if self._recorder is not None and self.failure is None:
-            try:
-                self._recorder.add(seen)
-            except OSError as error:
-                self.failure = f"The recording could not be written on: {error}"
+        try:
+            wrong = self.tally.add(seen, judge_live(exchange))
+            if wrong and self._wrong is not None:
+                self._wrong(exchange, wrong)
+        except Exception as error:
+            self._fails(f"An exchange could not be judged, or its verdict not printed: {error}")
+        if self._recorder is not None:
+            self._record(partial(self._recorder.add, seen))
+
+    def _record(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError as error:
+            if self._recorder is not None:
+                self._recorder.abandon()
+            self._recorder = None
+            self._fails(f"The recording could not be written on, and is cut: {error}")
+
+    def _fails(self, why: str) -> None:
+        if self.failure is None:
+            self.failure = why
+            if self._failed is not None:
+                with suppress(OSError):
+                    self._failed(why)
+
+
+def _give_way() -> None:
+    """To every other thread of the machine; only Linux has a niceness for each."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
 
 
 def run_watch(
@@ -123,11 +154,13 @@ def run_watch(
         baseline = outputs.read_baseline()
         with _interrupts() as interrupted, _serving(upstream, host, int(port), connections) as (apart, found):
             # Not before there is a proxy: a recording that nobody could add to is cut.
-            opened = Recorder(recording, header) if recording else nullcontext(None)
+            recorder = Recorder(recording, header) if recording else None
             live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
             told = None if live else lambda exchange, wrong: say(out, exchange, wrong)
-            out.print(f"Listening on http://{host}:{found}, towards {redacted_url(upstream)}", markup=False)
-            with opened as recorder, Watcher(apart.pipe, recorder, told) as watcher:
+            failed = partial(out.print, markup=False)
+            place = f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
+            out.print(f"Listening on http://{place}, towards {redacted_url(upstream)}", markup=False)
+            with Watcher(apart.pipe, recorder, told, failed) as watcher:
                 try:
                     if ready is not None:
                         ready(found)
@@ -138,8 +171,6 @@ def run_watch(
         out.print(str(error), markup=False)
         return 2
     tally = watcher.tally
-    if watcher.failure is not None:
-        out.print(watcher.failure, markup=False)
     unjudged = f", {tally.unjudged} of them not judged: there was no time" if tally.unjudged else ""
     out.print(f"{tally.exchanges + tally.unjudged} exchanges{unjudged}")
     seconds = time.monotonic() - began

@@ -7,16 +7,16 @@ reason, and the bytes go on passing.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from plumbline_conformance.packing import Unpacked
 from plumbline_conformance.transcript import Exchange
-from plumbline_conformance.watch.http1 import Body, Head, Malformed, body_of_request, body_of_response
+from plumbline_conformance.watch.http1 import Body, Head, Malformed, bare, body_of_request, body_of_response
 
-__all__ = ["LONGEST_HEAD", "SERVER_CLOSED", "Turn"]
+__all__ = ["LONGEST_HEAD", "Turn"]
 
 LONGEST_HEAD = 64 * 1024
 """Bytes: more than servers read of the head of a message."""
-SERVER_CLOSED = "the server closed the connection before the end of its answer"
 
 
 class Turn:
@@ -35,13 +35,13 @@ class Turn:
         if not head.first[-1].startswith("HTTP/1."):
             raise Malformed(f"no request of HTTP/1.1: {head.first[-1][:20]!r}")
         self.exchange = Exchange(
-            method=head.first[0], url=url, request_headers=dict(head.headers), request_body=b""
+            method=head.first[0], url=url, request_headers=_by_name(head.headers), request_body=b""
         )
         self._began = time.monotonic()
         self._keep = keep
         self._last = head.has("connection", "close")
         self._asking = body_of_request(head)
-        self._asked = Unpacked(head.get("content-encoding"), keep)
+        self._asked = Unpacked(_coding(head), keep)
         self._asked_pieces: list[bytes] = []
         self._head = b""
         self._body: Body | None = None
@@ -62,7 +62,7 @@ class Turn:
     @property
     def last(self) -> bool:
         """Whether the connection has to end after the response."""
-        return self._last or not self.asked
+        return self._last
 
     def ask(self, data: bytes) -> bytes:
         """Take what the client sent; gives what belongs to its next request."""
@@ -99,7 +99,7 @@ class Turn:
         while not self.opaque:
             head, end, rest = self._head.partition(b"\r\n\r\n")
             if not end:
-                if len(head) > LONGEST_HEAD:
+                if len(head) > LONGEST_HEAD or bare(head):
                     self._give_up("a response whose head does not end")
                 break
             self._head = rest
@@ -121,30 +121,55 @@ class Turn:
             return False
         self.exchange.status = head.status
         self.exchange.headers = head.headers
+        if self.exchange.method == "CONNECT" and head.status < 300:
+            self._give_up("a tunnel: not judged")
+            return False
         self._body = body_of_response(head, self.exchange.method)
-        self._answered = Unpacked(head.get("content-encoding"), self._keep)
-        ends = self._body.until_close or head.has("connection", "close") or head.first[0] == "HTTP/1.0"
-        self._last = self._last or ends
+        self._answered = Unpacked(_coding(head), self._keep)
+        old = head.first[0] == "HTTP/1.0" and not head.has("connection", "keep-alive")
+        self._last = self._last or old or self._body.until_close or head.has("connection", "close")
         return True
 
     def _give_up(self, why: str) -> None:
         self.opaque = True
         self.exchange.error = self.exchange.error or why
 
-    def end(self, why: str | None = None) -> Exchange:
+    def end(self, why: str | None = None, *, closed: bool = False) -> Exchange:
         """The exchange, which is over.
 
         Args:
             why: what ended the connections, if that was not the end of the response.
+            closed: the server ended its connection in order, which is how some responses end.
         """
         exchange = self.exchange
         exchange.request_body = b"".join(self._asked_pieces)
-        whole = self.done or (self._body is not None and self._body.until_close)
-        if why is not None and not (whole and why == SERVER_CLOSED):
+        whole = self.done or (closed and self._body is not None and self._body.until_close)
+        if not whole:
             exchange.error = exchange.error or why
         if self._answered is not None:
             self._answered.settle(exchange)
             exchange.error = exchange.error or self._answered.why
         if self._asked.why is not None:
             exchange.error = exchange.error or f"the request: {self._asked.why}"
+        if not self.asked:
+            exchange.error = exchange.error or "it was answered before it had been sent"
         return exchange
+
+
+def _coding(head: Head) -> str | None:
+    """How a body is packed; a transfer coding packs it as well, and is nothing that can be unpacked here."""
+    codings = [value for name, value in head.headers if name.lower() == "transfer-encoding"]
+    found = [part.strip().lower() for value in codings for part in value.split(",")]
+    packed = [part for part in found if part not in ("", "chunked", "identity")]
+    return f"{packed[0]} in transfer" if packed else head.get("content-encoding")
+
+
+def _by_name(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The headers, of which what is repeated is one value."""
+    found: dict[str, str] = {}
+    known: dict[str, str] = {}
+    for name, value in headers:
+        first = known.setdefault(name.lower(), name)
+        between = "; " if name.lower() == "cookie" else ", "
+        found[first] = value if first not in found else found[first] + between + value
+    return found

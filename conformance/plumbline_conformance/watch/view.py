@@ -30,7 +30,8 @@ def picture(tally: Tally, under_way: int) -> RenderableType:
         if name in tally.counts:
             counts = tally.counts[name]
             table.add_row(Text(name), *(str(counts[verdict] or "") for verdict in _SHOWN))
-    lines = [_line(exchange, wrong) for exchange, wrong in tally.recent]
+    # The judging thread goes on counting; a copy is made at one blow.
+    lines = [_line(exchange, wrong) for exchange, wrong in tally.recent.copy()]
     unjudged = f", {tally.unjudged} not judged" if tally.unjudged else ""
     head = Text(f"{tally.exchanges} exchanges, {under_way} under way{unjudged}", style="bold")
     return Group(head, table, *lines)
