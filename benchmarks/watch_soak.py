@@ -3,24 +3,22 @@
     python benchmarks/watch_soak.py --streams 100 --events 100 --interval 0.02 --out benchmarks/results/FILE.json
 
 Every event carries the time at which it was written, so its delay is what passed until a client had it. Server and
-clients share one process and one loop in both runs, and do as little as they can, so that it is the proxy that is
-measured; the difference is what it adds. Clients begin one after the other, and each asks again when its stream has
-ended, so that at any time some streams begin, some end, and others are judged; delays count while all are at it.
-Every byte is compared. With `--in-step` the events of all streams are written at the same moments, as by an engine that
-finishes one token of each at a time: the last of a hundred waits for all others, straight or not.
+clients share one process and one loop in all runs, and do as little as they can, so that it is the proxy that is
+measured; the difference is what it adds, and beside it stands what the barest relay adds (relay.py). Clients begin one
+after the other, and each asks again when its stream has ended, so that at any time some streams begin, some end, and
+others are judged; delays count while all are at it. Every byte is compared. With `--in-step` the events of all streams
+are written at the same moments, as by an engine that finishes one token of each at a time: the last of a hundred waits
+for all others, straight or not.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
 import re
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -164,7 +162,7 @@ async def measure(
 
 
 async def main() -> int:
-    """Measure straight and through the proxy, in turns; 0 if what is added is within what is allowed."""
+    """Measure straight, through a relay and through the proxy, in turns; 0 if what is added is within what is allowed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -184,58 +182,63 @@ async def main() -> int:
     )
     port = server.sockets[0].getsockname()[1]
     machine = environment()
-    command = [sys.executable, "-m", "plumbline_conformance.cli", "watch", "--listen", ":0"]
-    proxy = await asyncio.create_subprocess_exec(
-        *command,
-        *("--upstream", f"http://127.0.0.1:{port}"),
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    watch = ("-m", "plumbline_conformance.cli", "watch", "--listen", ":0")
+    proxy, front = await _started(*watch, "--upstream", f"http://127.0.0.1:{port}")
+    relay, plain = await _started(
+        str(Path(__file__).with_name("relay.py")), "--upstream", f"http://127.0.0.1:{port}"
     )
-    assert proxy.stdout is not None
-    said = (await proxy.stdout.readline()).decode()
-    front = int(said.split(",")[0].rpartition(":")[2])
-    rows: dict[str, list[dict[str, float]]] = {"straight": [], "through": []}
-    for number in range(2 * arguments.rounds + 1):
-        name, place = ("through", front) if number % 2 else ("straight", port)
-        seconds = arguments.events * arguments.interval
-        rows[name].append(await measure(place, sent, arguments.streams, arguments.turns, seconds, late))
-        print(name, {key: round(value, 3) for key, value in rows[name][-1].items()})
-    proxy.terminate()
-    report = (await proxy.stdout.read()).decode().strip()
+    places = {"straight": port, "relay": plain, "watch": front}
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in places}
+    seconds = arguments.events * arguments.interval
+    for _ in range(arguments.rounds):
+        for name, place in places.items():
+            rows[name].append(await measure(place, sent, arguments.streams, arguments.turns, seconds, late))
+            print(f"{name:8}", {key: round(value, 3) for key, value in rows[name][-1].items()})
+    for process in (relay, proxy):
+        process.terminate()
+    await relay.communicate()
+    report = (await proxy.communicate())[0].decode().strip()
     print(report)
-    status = await proxy.wait()
     server.close()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    events = arguments.rounds * arguments.streams * arguments.turns * arguments.events
-    result = {
-        "streams": arguments.streams,
-        "events": arguments.events,
-        "turns": arguments.turns,
-        "in_step": arguments.in_step,
-        "interval_ms": 1000 * arguments.interval,
-        "added_mean_ms": _added(rows, "mean_ms"),
-        "added_p50_ms": _added(rows, "p50_ms"),
-        "added_p99_ms": _added(rows, "p99_ms"),
-        "processor_us_per_event": 1e6 * (used.ru_utime + used.ru_stime) / events,
-        "judged": report.splitlines()[-1],
-        **rows,
-    }
-    print(f"processor time, judging and start included: {result['processor_us_per_event']:.0f} µs per event")
-    mean, p99 = result["added_mean_ms"], result["added_p99_ms"]
-    print(f"added: {mean:.3f} ms in the mean, {p99:.3f} ms at p99; exit status of the proxy {status}")
+    added = {name: _added(rows["straight"], rows[name]) for name in ("relay", "watch")}
+    for name, found in added.items():
+        print(f"{name} adds", ", ".join(f"{value:.3f} {key}" for key, value in found.items()))
     if arguments.out is not None:
+        before = json.loads(arguments.out.read_text("utf-8"))["watch"] if arguments.out.is_file() else []
+        result = {
+            "streams": arguments.streams,
+            "events": arguments.events,
+            "turns": arguments.turns,
+            "interval_ms": 1000 * arguments.interval,
+            "in_step": arguments.in_step,
+            "added": added,
+            "judged": report.splitlines()[-1],
+            "rounds": rows,
+        }
         taken = datetime.now(UTC).isoformat(timespec="seconds")
-        rows_before = json.loads(arguments.out.read_text("utf-8"))["watch"] if arguments.out.is_file() else []
-        row = {"taken": taken, "environment": machine, "watch": [*rows_before, result]}
+        row = {"taken": taken, "environment": machine, "watch": [*before, result]}
         arguments.out.write_text(json.dumps(row, indent=1) + "\n", "utf-8")
-    return 0 if status == 0 and p99 <= arguments.most else 1
+    return 0 if proxy.returncode == 0 and added["watch"]["p99_ms"] <= arguments.most else 1
 
 
-def _added(rows: dict[str, list[dict[str, float]]], key: str) -> float:
-    """The median of the rounds, each against the straight ones around it: a busy machine changes by the minute."""
-    straight = [row[key] for row in rows["straight"]]
-    pairs = zip(rows["through"], itertools.pairwise(straight), strict=True)
-    return statistics.median(through[key] - sum(around) / 2 for through, around in pairs)
+async def _started(*command: str) -> tuple[asyncio.subprocess.Process, int]:
+    """A process of this Python, and the port on which it says that it listens."""
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE, env=variables
+    )
+    assert process.stdout is not None
+    said = (await process.stdout.readline()).decode()
+    return process, int(said.split(",")[0].rpartition(":")[2])
+
+
+def _added(straight: list[dict[str, float]], through: list[dict[str, float]]) -> dict[str, float]:
+    """The median of the rounds, each against its own straight one: a busy machine changes by the minute."""
+    pairs = list(zip(straight, through, strict=True))
+    return {
+        key: statistics.median(slow[key] - fast[key] for fast, slow in pairs)
+        for key in ("mean_ms", "p50_ms", "p99_ms")
+    }
 
 
 if __name__ == "__main__":

@@ -61,6 +61,11 @@ class Unpacked:
         return self._inflate.decompress(data, self._left + 1)
 
     @property
+    def packed(self) -> bool:
+        """Whether what comes is not the content itself."""
+        return self._inflate is not None
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more of the body is wanted."""
         return self.cut or not self._readable

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import Pipe
 from pathlib import Path
 
 import httpx
@@ -23,7 +22,7 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.commands import console
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.watch.apart import Outbox, Passing
+from plumbline_conformance.watch.apart import Inbox, Outbox, Passing
 from plumbline_conformance.watch.live import Tally, judge_live
 from plumbline_conformance.watch.proxy import Proxy
 from plumbline_conformance.watch.run import Watcher, run_watch
@@ -220,17 +219,24 @@ def test_a_tally_does_not_grow_with_the_traffic() -> None:
 
 
 def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what waits is sent as soon as somebody reads."""
     monkeypatch.setattr("plumbline_conformance.watch.apart._WAITING", 1300)
-    ours, theirs = Pipe()
-    outbox = Outbox(theirs)
-    for number in range(5):
-        outbox.take(Exchange(method="GET", url=f"/{number}", request_headers={}, request_body=b"x" * 400))
-    outbox.start()
-    outbox.tell(Passing(0, outbox.unjudged, last=True))
+    ours, theirs = socket.socketpair()
+    watcher = Watcher(Inbox(ours))
 
-    with Watcher(ours) as watcher:
-        pass
-    outbox.close()
+    async def send() -> None:
+        outbox = Outbox()
+        await asyncio.get_running_loop().create_unix_connection(lambda: outbox, sock=theirs)
+        outbox.pause_writing()
+        for number in range(5):
+            exchange = Exchange(method="GET", url=f"/{number}", request_headers={}, request_body=b"x" * 400)
+            outbox.take(exchange)
+        outbox.tell(Passing(0, outbox.unjudged, last=True))
+        outbox.resume_writing()
+        await outbox.close()
+
+    with watcher:
+        asyncio.run(send())
 
     assert (watcher.tally.exchanges, watcher.tally.unjudged, watcher.failure) == (2, 3, None)
 

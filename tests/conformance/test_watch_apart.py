@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.recording import Header, Recorder, UnreadableRecording, read_recording
 from plumbline_conformance.transcript import Exchange
 from plumbline_conformance.watch import run, run_watch
-from plumbline_conformance.watch.apart import Outbox, Passing
+from plumbline_conformance.watch.apart import Inbox, Passing, Seen, framed
 from plumbline_conformance.watch.live import Tally
 from plumbline_conformance.watch.run import Watcher
 from plumbline_conformance.watch.view import picture
@@ -100,14 +99,11 @@ def exchange(number: int = 0) -> Exchange:
 
 def watching(count: int, **options: object) -> Watcher:
     """A watcher that has been told of so many exchanges, and of the end."""
-    ours, theirs = Pipe()
-    outbox = Outbox(theirs)
-    outbox.start()
-    with Watcher(ours, **options) as watcher:  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    with Watcher(Inbox(ours), **options) as watcher:  # type: ignore[arg-type]
         for number in range(count):
-            outbox.take(exchange(number))
-        outbox.tell(Passing(0, 0, last=True))
-    outbox.close()
+            theirs.sendall(framed(Seen(exchange(number))))
+        theirs.sendall(framed(Passing(0, 0, last=True)))
     return watcher
 
 

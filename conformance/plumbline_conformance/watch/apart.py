@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import queue
 import signal
+import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from typing import cast
 
 import msgspec
 
 from plumbline_conformance.transcript import Exchange
 from plumbline_conformance.watch.proxy import Proxy
 
-__all__ = ["Apart", "Listening", "Outbox", "Passing", "Seen", "Unable", "read"]
+__all__ = ["Apart", "Inbox", "Listening", "Outbox", "Passing", "Seen", "Unable", "framed"]
 
 _WAITING = 256 * 1024 * 1024
 """Bytes of exchanges that may wait to be judged."""
@@ -61,50 +62,109 @@ class Passing(msgspec.Struct, frozen=True, tag=True):
 
 
 Word = Listening | Unable | Seen | Passing
-read: Callable[[bytes], Word] = msgspec.msgpack.Decoder(Word).decode
+_read: Callable[[bytes], Word] = msgspec.msgpack.Decoder(Word).decode
 _write = msgspec.msgpack.Encoder().encode
+_LENGTH = 4
+"""Bytes of the length before each word."""
 
 
-class Outbox:
-    """Exchanges on their way to the judge: whoever puts one in never waits."""
+def framed(word: Word) -> bytes:
+    """A word as it is sent."""
+    said = _write(word)
+    return len(said).to_bytes(_LENGTH, "big") + said
 
-    def __init__(self, pipe: Connection) -> None:
+
+class Inbox:
+    """What the process of the proxy says."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self._file = pipe.makefile("rb")
+
+    def read(self) -> Word:
+        """The next word.
+
+        Raises:
+            EOFError: there is none.
+            OSError: the pipe broke.
+        """
+        length = int.from_bytes(self._take(_LENGTH), "big")
+        return _read(self._take(length))
+
+    def _take(self, length: int) -> bytes:
+        data = self._file.read(length)
+        if len(data) < length:
+            raise EOFError
+        return data
+
+
+class Outbox(asyncio.Protocol):
+    """Exchanges on their way to the judge: whoever puts one in never waits, and no thread has to be woken for it."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
         self.unjudged = 0
         """Exchanges for which there was no room."""
-        self._pipe = pipe
+        self.ended = asyncio.Event()
+        """The judge has asked for the end, or is gone."""
         self._waiting = 0
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="outbox")
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
+        self._queue: deque[bytes] = deque()
+        self._full = False
+        self._empty = asyncio.Event()
+        self._lost = asyncio.Event()
 
     def take(self, exchange: Exchange) -> None:
         """Send an exchange in its turn, or count it as not judged."""
-        said = _write(Seen(exchange))
+        said = framed(Seen(exchange))
         if self._waiting + len(said) > _WAITING:
             self.unjudged += 1
-            return
-        self._waiting += len(said)
-        self._queue.put(said)
+        else:
+            self._put(said)
 
     def tell(self, word: Word) -> None:
         """Send something small."""
-        said = _write(word)
-        self._waiting += len(said)
-        self._queue.put(said)
+        self._put(framed(word))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Wait until everything is sent, or nobody reads any more."""
-        self._queue.put(None)
-        self._thread.join()
+        self._flush()
+        await self._empty.wait()
+        self.transport.close()
+        await self._lost.wait()
 
-    def _run(self) -> None:
-        with suppress(OSError):
-            while (said := self._queue.get()) is not None:
-                self._pipe.send_bytes(said)
-                self._waiting -= len(said)
+    def _put(self, said: bytes) -> None:
+        if self._lost.is_set():
+            return
+        self._empty.clear()
+        self._waiting += len(said)
+        self._queue.append(said)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._queue and not self._full:
+            said = self._queue.popleft()
+            self._waiting -= len(said)
+            self.transport.write(said)
+        if not self._queue:
+            self._empty.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.ended.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._full = True
+        for event in (self.ended, self._empty, self._lost):
+            event.set()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._flush()
 
 
 class Apart:
@@ -119,23 +179,25 @@ class Apart:
 
     def __init__(self, upstream: str, host: str, port: int, connections: int) -> None:
         # A new interpreter, because a copy of this one would have its threads' locks and none of its threads.
-        context = get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(
+        self._pipe, theirs = socket.socketpair()
+        self._process = get_context("spawn").Process(
             target=_run, args=(theirs, upstream, host, port, connections), name="proxy", daemon=True
         )
         with _uninterrupted():
             self._process.start()
         theirs.close()
+        self.inbox = Inbox(self._pipe)
 
     def stop(self) -> None:
         """Ask it to end every connection, and to send what is left."""
         with suppress(OSError):
-            self.pipe.send_bytes(b"stop")
+            self._pipe.sendall(b"stop")
 
     def close(self) -> None:
         """Wait for its end, though not for ever; everything that it sent must have been read."""
-        self.pipe.close()
+        with suppress(OSError):
+            self._pipe.shutdown(socket.SHUT_RDWR)
+        self._pipe.close()
         self._process.join(_PATIENCE)
         if self._process.is_alive():
             self._process.kill()
@@ -155,25 +217,13 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run(pipe: Connection, upstream: str, host: str, port: int, connections: int) -> None:
+def _run(pipe: socket.socket, upstream: str, host: str, port: int, connections: int) -> None:
     """The process: it ends when it is told to, not when somebody interrupts it together with the one that tells it."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     _many_connections()
-    outbox = Outbox(pipe)
-    outbox.start()
-    # A full collection would walk all that was imported, for longer than an event may take.
-    gc.collect()
-    gc.freeze()
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(
-                _serve(Proxy(upstream, outbox.take, connections=connections), outbox, pipe, host, port)
-            )
-    except (OSError, ValueError) as error:
-        outbox.tell(Unable(str(error)))
-    finally:
-        outbox.close()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_talk(pipe, upstream, host, port, connections))
 
 
 def _many_connections() -> None:
@@ -197,26 +247,37 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(proxy: Proxy, outbox: Outbox, pipe: Connection, host: str, port: int) -> None:
-    server = await proxy.start(host, port)
-    outbox.tell(Listening(server.sockets[0].getsockname()[1]))
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+async def _talk(pipe: socket.socket, upstream: str, host: str, port: int, connections: int) -> None:
+    loop, outbox = asyncio.get_running_loop(), Outbox()
+    pipe.setblocking(False)
+    if pipe.family == getattr(socket, "AF_UNIX", None):
+        await loop.create_unix_connection(lambda: outbox, sock=pipe)
+    else:
+        await loop.create_connection(lambda: outbox, sock=pipe)
+    try:
+        proxy = Proxy(upstream, outbox.take, connections=connections)
+        server = await proxy.start(host, port)
+    except (OSError, ValueError) as error:
+        outbox.tell(Unable(str(error)))
+    else:
+        # A full collection would walk all that was imported, for longer than an event may take.
+        gc.collect()
+        gc.freeze()
+        outbox.tell(Listening(server.sockets[0].getsockname()[1]))
+        await _serve(proxy, outbox)
+        server.close()
+        await proxy.stop()
+        outbox.tell(Passing(0, outbox.unjudged, last=True))
+    await outbox.close()
 
-    def obey() -> None:
-        with suppress(EOFError, OSError):
-            pipe.recv_bytes()
-        with suppress(RuntimeError):  # The loop may be gone by then.
-            loop.call_soon_threadsafe(ended.set)
 
-    threading.Thread(target=obey, name="obey", daemon=True).start()
+async def _serve(proxy: Proxy, outbox: Outbox) -> None:
+    """Tell how much is under way, until the end."""
     told = Passing(0, 0)
-    while not ended.is_set():
+    while not outbox.ended.is_set():
         with suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), _TOLD)
+            await asyncio.wait_for(outbox.ended.wait(), _TOLD)
         now = Passing(proxy.open, outbox.unjudged)
         if now != told:
             outbox.tell(now)
         told = now
-    server.close()
-    await proxy.stop()
-    outbox.tell(Passing(0, outbox.unjudged, last=True))

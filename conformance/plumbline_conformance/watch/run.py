@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
@@ -27,7 +26,7 @@ from plumbline_conformance.judge import Finding
 from plumbline_conformance.outcome import Outputs, conclude
 from plumbline_conformance.recording import Header, Recorder
 from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.watch.apart import Apart, Listening, Passing, Seen, Unable, read
+from plumbline_conformance.watch.apart import Apart, Inbox, Listening, Passing, Seen, Unable
 from plumbline_conformance.watch.live import Tally, judge_live, kind_of
 from plumbline_conformance.watch.view import picture, say
 
@@ -43,7 +42,7 @@ class Watcher:
     """Judging beside the traffic; a context manager, whose end waits until everything that comes is judged.
 
     Args:
-        pipe: what the proxy's process says, to the end.
+        inbox: what the proxy's process says, to the end.
         recorder: where exchanges are written, if they are; it is finished in the end.
         wrong: called on the judging thread with each exchange that broke a rule.
         failed: called there with what goes wrong beside the traffic, once.
@@ -51,7 +50,7 @@ class Watcher:
 
     def __init__(
         self,
-        pipe: Connection,
+        inbox: Inbox,
         recorder: Recorder | None = None,
         wrong: Callable[[Exchange, list[Finding]], None] | None = None,
         failed: Callable[[str], None] | None = None,
@@ -62,7 +61,7 @@ class Watcher:
         """What went wrong beside the traffic, if something did."""
         self.over = threading.Event()
         """The proxy's process says nothing more."""
-        self._pipe = pipe
+        self._inbox = inbox
         self._recorder = recorder
         self._wrong = wrong
         self._failed = failed
@@ -82,7 +81,7 @@ class Watcher:
         _give_way()
         try:
             while True:
-                match read(self._pipe.recv_bytes()):
+                match self._inbox.read():
                     case Seen(exchange):
                         self._judge(exchange)
                     case Passing(under_way, unjudged, last):
@@ -160,7 +159,7 @@ def run_watch(
             failed = partial(out.print, markup=False)
             place = f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
             out.print(f"Listening on http://{place}, towards {redacted_url(upstream)}", markup=False)
-            with Watcher(apart.pipe, recorder, told, failed) as watcher:
+            with Watcher(apart.inbox, recorder, told, failed) as watcher:
                 try:
                     if ready is not None:
                         ready(found)
@@ -189,8 +188,8 @@ def _serving(upstream: str, host: str, port: int, connections: int) -> Iterator[
     apart = Apart(upstream, host, port, connections)
     try:
         try:
-            said = read(apart.pipe.recv_bytes())
-        except EOFError:
+            said = apart.inbox.read()
+        except (EOFError, OSError):
             said = Unable("The process of the proxy ended before it listened")
         if not isinstance(said, Listening):
             raise ValueError(said.why if isinstance(said, Unable) else f"The proxy said {said}")

@@ -43,6 +43,9 @@ class Turn:
         self._asking = body_of_request(head)
         self._asked = Unpacked(_coding(head), keep)
         self._asked_pieces: list[bytes] = []
+        # Two lists of what the garbage collector does not follow: it would stop all traffic to walk over pairs.
+        self._moments: list[float] = []
+        self._contents: list[bytes] = []
         self._head = b""
         self._body: Body | None = None
         self._answered: Unpacked | None = None
@@ -90,9 +93,16 @@ class Turn:
             self._give_up(str(error))
             return
         if payload and not self._answered.ended:
-            # Microseconds are enough; `round` to so many digits would take longer than everything else here.
-            moment = int(1e6 * (time.monotonic() - self._began)) / 1e6
-            self._answered.keep(self.exchange, moment, payload)
+            self._keep_answer(self._answered, payload)
+
+    def _keep_answer(self, answered: Unpacked, payload: bytes) -> None:
+        # Microseconds are enough; `round` to so many digits would take longer than everything else here.
+        moment = int(1e6 * (time.monotonic() - self._began)) / 1e6
+        if answered.packed:
+            answered.keep(self.exchange, moment, payload)
+        elif content := answered.feed(payload):
+            self._moments.append(moment)
+            self._contents.append(content)
 
     def _heads(self) -> bytes:
         """Read the heads that have come, of which all but the last are interim; gives the beginning of the body."""
@@ -143,6 +153,7 @@ class Turn:
         """
         exchange = self.exchange
         exchange.request_body = b"".join(self._asked_pieces)
+        exchange.frames += zip(self._moments, self._contents, strict=True)
         whole = self.done or (closed and self._body is not None and self._body.until_close)
         if not whole:
             exchange.error = exchange.error or why
