@@ -162,7 +162,7 @@ async def measure(
 
 
 async def main() -> int:
-    """Measure straight, through a relay and through the proxy, in turns; 0 if what is added is within what is allowed."""
+    """Measure straight, through a relay and through the proxy; 0 if what is added is within what is allowed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
