@@ -26,10 +26,10 @@ from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.side_by_side import run_matrix
-from plumbline_conformance.terminal import INTERRUPTED, console, ready
+from plumbline_conformance.terminal import INTERRUPTED, console, parsed, ready
 from plumbline_conformance.watch import run_watch
 
-__all__ = ["add_commands", "check", "main", "ready", "run_command"]
+__all__ = ["add_commands", "check", "main", "parsed", "ready", "run_command"]
 
 Parser = argparse.ArgumentParser
 
@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="plumbline", description=__doc__)
     add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
     with ready():
-        return run_command(parser.parse_args(argv))
+        return run_command(parsed(parser, argv))
 
 
 if __name__ == "__main__":

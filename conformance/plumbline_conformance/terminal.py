@@ -5,14 +5,15 @@ Neither changes what a command does: its files are written, and its exit status 
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
-__all__ = ["INTERRUPTED", "console", "put", "ready"]
+__all__ = ["INTERRUPTED", "console", "parsed", "put", "ready"]
 
 INTERRUPTED = 130
 """The exit status of what was interrupted, as shells have it."""
@@ -37,6 +38,15 @@ def put(text: str, end: str = "\n") -> None:
         print(text, end=end)
     except BrokenPipeError:
         _nobody_reads()
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments, or the end where a help is printed, whether or not anybody reads it: Python 3.11.2 asks that."""
+    try:
+        return parser.parse_args(argv)
+    except BrokenPipeError:
+        _nobody_reads()
+        raise SystemExit(0) from None
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     judge.add_commands(commands)
     with judge.ready():
-        arguments = parser.parse_args(argv)
+        arguments = judge.parsed(parser, argv)
         match arguments.command:
             case "serve":
                 return _serve(arguments)
