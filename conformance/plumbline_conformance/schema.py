@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
@@ -61,7 +62,7 @@ def _errors(name: str, value: Any) -> list[Any]:
 
 
 def _first(validator: Any, value: Any) -> list[Any]:
-    return [error for error, _ in zip(validator.iter_errors(value), range(_LIMIT), strict=False)]
+    return list(islice(validator.iter_errors(value), _LIMIT))
 
 
 def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:

@@ -19,6 +19,8 @@ def load_json(text: str | bytes) -> Any:
     `1.0` is the integer 1, as JSON Schema has it.
     """
     try:
+        if isinstance(text, str):  # An event's: `loads` would make a decoder for each.
+            return _DECODER.decode(text)
         return json.loads(text, parse_constant=_refuse, parse_float=_number)
     except (ValueError, RecursionError):
         return None
@@ -31,6 +33,9 @@ def _number(text: str) -> float:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_number)
 
 
 class Event(msgspec.Struct, kw_only=True, dict=True):

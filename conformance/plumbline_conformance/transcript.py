@@ -57,6 +57,16 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
             return [load_json(frame) for _, frame in self.frames]
         return [event.json for event in self.events if event.data != "[DONE]"]
 
+    @cached_property
+    def failure(self) -> tuple[int, Any] | None:
+        """The first event that says that there is no answer, and its place among `chunks`."""
+        for number, event in enumerate(self.chunks if b"data:" in self.body else ()):
+            if isinstance(event, dict) and (
+                event.get("error") or event.get("type") in ("error", "response.failed")
+            ):
+                return number, event
+        return None
+
     def header(self, name: str) -> str | None:
         """The first header of this name."""
         return next((value for key, value in self.headers if key.lower() == name), None)

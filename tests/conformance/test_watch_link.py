@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxied import CHUNKED, GET, between, replays, talk
 
@@ -115,6 +116,31 @@ def test_what_makes_no_sense_passes_as_it_is(asked: bytes, answered: bytes, cuts
     assert not seen
     link.stop()
     assert "no size of a chunk" in str(seen[0].error)
+
+
+@settings(max_examples=20, deadline=None)
+@given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=40), uvloop=st.booleans())
+def test_what_finds_no_room_is_sent_in_its_turn(sizes: list[int], uvloop: bool) -> None:
+    """To a client that reads nothing until everything has been written."""
+    data = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
+    ours, theirs = socket.socketpair()
+
+    def read() -> bytes:
+        return b"".join(iter(lambda: theirs.recv(65536), b""))
+
+    async def write() -> bytes:
+        end = Link(Proxy("http://there", lambda exchange: None), lambda: None).front
+        await asyncio.get_running_loop().create_unix_connection(lambda: end, sock=ours)
+        start = 0
+        for size in sizes:
+            end.write(data[start : start + size])
+            start += size
+        end.finish()
+        return await asyncio.to_thread(read)
+
+    factory = pytest.importorskip("uvloop").new_event_loop if uvloop else None
+    with asyncio.Runner(loop_factory=factory) as runner, theirs:
+        assert runner.run(write()) == data
 
 
 @pytest.mark.parametrize(

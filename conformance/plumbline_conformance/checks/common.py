@@ -76,12 +76,10 @@ def accepted(exchange: Exchange) -> Exchange:
         raise Inconclusive(f"status {exchange.status} to {exchange.header('location') or 'nowhere'}")
     if exchange.status != 200:
         raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
-    for number, event in enumerate(exchange.chunks if b"data:" in exchange.body else ()):
-        if isinstance(event, dict) and (
-            event.get("error") or event.get("type") in ("error", "response.failed")
-        ):
-            shown = repr(event.get("error") or event)[:200]
-            raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
+    if exchange.failure is not None:
+        number, event = exchange.failure
+        shown = repr(event.get("error") or event)[:200]
+        raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
     return exchange
 
 

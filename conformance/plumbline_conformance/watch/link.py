@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import struct
@@ -62,11 +63,21 @@ class End(asyncio.Protocol):
         self._lost = lost
         self._held: set[str] = set()
         self._unwanted = False
+        self._descriptor: int | None = None
+        """Where it can be written to."""
 
     def write(self, data: bytes) -> None:
         """Send, if anybody is there."""
-        if data and self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
+        transport = self.transport
+        if not data or transport is None or transport.is_closing():
+            return
+        if self._descriptor is not None and not transport.get_write_buffer_size():
+            # Not every loop sends at once: uvloop first reads what has come on all other connections. Where there is
+            # no room, or nobody, the transport finds out and knows what to do.
+            with suppress(OSError):
+                data = data[os.write(self._descriptor, data) :]
+        if data:
+            transport.write(data)
 
     def finish(self) -> bool:
         """Say that nothing more will be sent; gives whether that could be said, which TLS cannot without closing."""
@@ -111,6 +122,8 @@ class End(asyncio.Protocol):
         plain = transport.get_extra_info("socket")
         with suppress(AttributeError, OSError):  # Who is gone without a word would keep its place for ever.
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if sys.platform != "win32" and transport.get_extra_info("ssl_object") is None:
+                self._descriptor = plain.fileno()
         if self._unwanted:
             self.transport.abort()
 
