@@ -20,6 +20,7 @@ CONSTRAINTS = "constraints.txt"
 SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
+PARSERS = "serve,dev,vllm"
 
 
 class Environment:
@@ -118,7 +119,7 @@ def properties(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def differential(session: nox.Session) -> None:
     """Compare our reading of outputs with vLLM's, and SGLang's if it is installed; `-- --write` writes the list."""
-    Environment(session, "serve,vllm").run("python", "tests/differential/compare.py", *session.posargs)
+    Environment(session, PARSERS).run("python", "tests/differential/compare.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -177,8 +178,10 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure overheads, start-up and speed, with transformers serve on the same folder beside ours."""
-    Environment(session, BENCH).run("python", "benchmarks/run.py", *session.posargs)
+    """Measure overheads, start-up and speed, beside transformers serve; `-- parsers`: parsers, beside those of vLLM."""
+    Environment(session, PARSERS if "parsers" in session.posargs else BENCH).run(
+        "python", "benchmarks/run.py", *session.posargs
+    )
 
 
 @nox.session(venv_backend="none")

@@ -19,6 +19,8 @@ PACKAGES = (
     "uvicorn",
     "uvloop",
     "msgspec",
+    "vllm",
+    "sglang",
 )
 
 
