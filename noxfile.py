@@ -20,7 +20,6 @@ CONSTRAINTS = "constraints.txt"
 SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
-PARSERS = "serve,dev,vllm"
 
 
 class Environment:
@@ -118,8 +117,9 @@ def properties(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def differential(session: nox.Session) -> None:
-    """Compare our reading of outputs with vLLM's, and SGLang's if it is installed; `-- --write` writes the list."""
-    Environment(session, PARSERS).run("python", "tests/differential/compare.py", *session.posargs)
+    """Compare our reading of outputs with vLLM's and SGLang's; `-- --write` writes the list."""
+    script = ("tests/differential/environment.py", "--install", "tests/differential/compare.py")
+    Environment(session, SERVE).run("python", *script, *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -178,10 +178,8 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure overheads, start-up and speed, beside transformers serve; `-- parsers`: parsers, beside those of vLLM."""
-    Environment(session, PARSERS if "parsers" in session.posargs else BENCH).run(
-        "python", "benchmarks/run.py", *session.posargs
-    )
+    """Measure overheads, start-up and speed, beside the parsers and servers of others that are installed."""
+    Environment(session, BENCH).run("python", "benchmarks/run.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

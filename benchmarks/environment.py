@@ -19,8 +19,6 @@ PACKAGES = (
     "uvicorn",
     "uvloop",
     "msgspec",
-    "vllm",
-    "sglang",
 )
 
 

@@ -17,14 +17,14 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.differential.environment import run as run_beside_peers  # noqa: E402
+
 from benchmarks import forms, serving, startup  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS = ("transformers", "transformers-cb")
-NO_TESTS = 5
-"""What pytest exits with where all that there is was skipped before it began."""
 
 COLUMNS = {
     "micro": {
@@ -35,9 +35,13 @@ COLUMNS = {
         "us_per_token": "us/token",
     },
     "parsers": {
-        "name": "reading",
-        "us_per_token": "us/token",
-        "same_message": "same message",
+        "dialect": "dialect",
+        "reading": "reading",
+        "tokens": "tokens",
+        "us_per_token_plumbline": "us/token",
+        "us_per_token_vLLM": "vLLM",
+        "us_per_token_SGLang": "SGLang",
+        "other_message": "another message",
     },
     "forms": {
         "batch": "batch",
@@ -86,11 +90,10 @@ def main() -> None:
         "environment": environment(),
     }
     if "micro" in parts:
-        result["micro"] = micro(options.passes, "test_dialects.py", "test_overhead.py")
+        result["micro"] = micro(options.passes)
     if "parsers" in parts:
-        result["parsers"] = micro(options.passes, "test_peers.py")
-        if not result["parsers"]:
-            print("neither vLLM nor SGLang can be imported: no other parser in this run", file=sys.stderr)
+        result["parsers"], versions = parsers(options.passes)
+        result["environment"]["packages"] |= versions
     if "startup" in parts:
         result["startup"] = startup.measure(options.model, rounds=options.rounds)
     if "forms" in parts:
@@ -107,15 +110,15 @@ def main() -> None:
     print(path.relative_to(ROOT))
 
 
-def micro(passes: int, *files: str) -> list[dict[str, Any]]:
-    """Files of the pytest-benchmark suite, reduced to medians and what each one counts.
+def micro(passes: int) -> list[dict[str, Any]]:
+    """The pytest-benchmark suite, reduced to medians and what each one counts.
 
     A neighbour on the same processor slows down all rounds of a row, for they take a moment: several passes meet it in
     several moments.
     """
     fastest: dict[str, dict[str, Any]] = {}
     for _ in range(passes):
-        for row in _pass(*files):
+        for row in _pass():
             before = fastest.get(row["name"])
             if before is None or row["stats"]["min"] < before["stats"]["min"]:
                 fastest[row["name"]] = row
@@ -131,18 +134,48 @@ def micro(passes: int, *files: str) -> list[dict[str, Any]]:
     ]
 
 
-def _pass(*files: str) -> list[dict[str, Any]]:
+def _pass() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "micro.json"
-        tests = [str(ROOT / "benchmarks/micro" / name) for name in files]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *tests, f"--benchmark-json={path}"], check=False, cwd=ROOT
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                str(ROOT / "benchmarks/micro"),
+                f"--benchmark-json={path}",
+            ],
+            check=True,
+            cwd=ROOT,
         )
-        if done.returncode == NO_TESTS:
-            return []
-        done.check_returncode()
         found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["benchmarks"]
         return found
+
+
+def parsers(passes: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Our parsers beside those of other servers, where these can be imported, and the versions of the latter."""
+    done = run_beside_peers(["benchmarks/parsers.py", "--passes", str(passes)])
+    done.check_returncode()
+    found = json.loads(done.stdout)
+    if not found["peers"]:
+        print(
+            "neither vLLM's nor SGLang's parsers can be imported (`nox -s differential` installs them)",
+            file=sys.stderr,
+        )
+    return [
+        {
+            "dialect": row["dialect"],
+            "reading": row["reading"],
+            "tokens": row["tokens"],
+            **{f"us_per_token_{name}": cost for name, cost in row["us_per_token"].items()},
+            "other_message": ", ".join(
+                name for name, same in row.get("same_message", {}).items() if not same
+            ),
+            "failed": row.get("failed", {}),
+        }
+        for row in found["rows"]
+    ], found["peers"]
 
 
 def show(result: dict[str, Any]) -> None:

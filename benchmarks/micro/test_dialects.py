@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+from benchmarks.utterances import PROSE, TOOLS, call, small_calls
 
 from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
 from plumbline.dialects.harmony import HarmonyParser
@@ -21,9 +22,6 @@ from plumbline.dialects.write import write_utterance
 from plumbline.events import TextDelta
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
-
-PROSE = 'Word after word, a line\n and a "quote" now and then, <b> and 1 < 2. '
-TOOLS = {"f": {"type": "object", "properties": {"text": {"type": "string"}}}}
 
 
 def run(
@@ -54,11 +52,6 @@ def run(
     benchmark.extra_info["us_per_token"] = benchmark.stats.stats.min / len(tokens) * 1e6
 
 
-def call(times: int) -> Utterance:
-    """A call with a long string."""
-    return Utterance((Call("f", json.dumps({"text": PROSE * times})),))
-
-
 @pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
 def test_text(benchmark: Any, tool: ToolDialect) -> None:
     """Text in which calls are looked for."""
@@ -83,11 +76,6 @@ def test_arguments(benchmark: Any, tool: ToolDialect) -> None:
 def test_arguments_of_100_000_tokens(benchmark: Any, tool: ToolDialect) -> None:
     """The same, as long as an answer may be: the cost of a token must not grow."""
     run(benchmark, call(6000), tool, None, 1)
-
-
-def small_calls(count: int) -> Utterance:
-    """Many calls with short arguments."""
-    return Utterance(tuple(Call("f", json.dumps({"text": f"word {n}"})) for n in range(count)))
 
 
 @pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)

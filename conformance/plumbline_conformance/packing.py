@@ -25,7 +25,7 @@ class Unpacked:
         self._inflate = zlib.decompressobj(_EITHER_HEAD) if packed else None
         self._limit = self._left = self._room = limit
         self._begun = False
-        self._behind = False
+        self._more = False
         self.cut = False
 
     def feed(self, data: bytes) -> bytes:
@@ -49,7 +49,7 @@ class Unpacked:
         assert self._inflate is not None
         first, self._begun = not self._begun, True
         if self._inflate.eof:
-            self._behind = True
+            self._more = True
             return b""
         try:
             return self._inflate.decompress(data, self._left + 1)
@@ -59,6 +59,11 @@ class Unpacked:
         # Half of the world takes "deflate" for the format without zlib's head, and clients read both.
         self._inflate = zlib.decompressobj(_NO_HEAD)
         return self._inflate.decompress(data, self._left + 1)
+
+    @property
+    def _behind(self) -> bool:
+        """Whether something follows the first member of a packed body: legal for gzip, and lost on most clients."""
+        return self._more or (self._inflate is not None and bool(self._inflate.unused_data))
 
     @property
     def packed(self) -> bool:
@@ -75,6 +80,10 @@ class Unpacked:
         """Why the content is not the whole, if it is not."""
         if self.cut:
             return f"the body is longer than {self._limit} bytes"
+        if self._behind:
+            return (
+                f"the body goes on where what is packed as {self._coding} ends, and clients read no further"
+            )
         return None if self._readable else f"the body is packed as {self._coding}, and cannot be unpacked"
 
     def keep(self, exchange: Exchange, moment: float, data: bytes) -> None:
@@ -90,5 +99,5 @@ class Unpacked:
     def settle(self, exchange: Exchange) -> None:
         """Keep the packed bytes only if all of them were unpacked: who covers a key has to know what is in them."""
         seen = self._inflate is not None and self._inflate.eof
-        if self.ended or not seen or self._behind or (self._inflate and self._inflate.unused_data):
+        if self.ended or not seen or self._behind:
             exchange.packed = msgspec.UNSET

@@ -101,6 +101,21 @@ def test_what_cannot_be_unpacked_is_said_and_not_kept(coding: str, packed: bytes
     assert not isinstance(exchange.packed, list)
 
 
+@pytest.mark.parametrize("cuts", [[], [3], [-9], [-30], [10, -30, -9]])
+def test_what_follows_the_first_member_is_said(cuts: list[int]) -> None:
+    """Most clients read no further, so that nobody can say what the answer was."""
+    packed = _gzip(b"content") + _gzip(b"and more")
+    edges = [0, *sorted(cut % len(packed) for cut in cuts), len(packed)]
+    body, exchange = Unpacked("gzip", LIMIT), empty()
+
+    for start, stop in itertools.pairwise(edges):
+        body.keep(exchange, 0.0, packed[start:stop])
+    body.settle(exchange)
+
+    assert "goes on" in str(body.why)
+    assert exchange.body == b"content"
+
+
 @pytest.mark.parametrize("behind", [b"", b"behind"])
 @pytest.mark.parametrize("cut", [0, 4])
 def test_packed_bytes_are_kept_if_all_of_them_are_known(behind: bytes, cut: int) -> None:

@@ -1,0 +1,23 @@
+"""What models are taken to say where the cost of reading it is measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from plumbline.dialects.api import Call, Utterance
+
+__all__ = ["PROSE", "TOOLS", "call", "small_calls"]
+
+PROSE = 'Word after word, a line\n and a "quote" now and then, <b> and 1 < 2. '
+TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"text": {"type": "string"}}}}
+
+
+def call(times: int) -> Utterance:
+    """A call with a long string."""
+    return Utterance((Call("f", json.dumps({"text": PROSE * times})),))
+
+
+def small_calls(count: int) -> Utterance:
+    """Many calls with short arguments."""
+    return Utterance(tuple(Call("f", json.dumps({"text": f"word {n}"})) for n in range(count)))
