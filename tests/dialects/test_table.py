@@ -61,6 +61,6 @@ def test_the_table_has_the_row(name: str) -> None:
 
 
 def test_the_table_has_no_other_rows() -> None:
-    start = _DOCS.index("## Tool dialects")
-    rows = [line for line in _DOCS[start:] if line.startswith("| ") and not line.startswith("| dialect")]
+    tables = _DOCS[_DOCS.index("## Tool dialects") : _DOCS.index("## What reading costs")]
+    rows = [line for line in tables if line.startswith("| ") and not line.startswith("| dialect")]
     assert sorted(rows) == sorted(ROWS.values())
