@@ -123,6 +123,8 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None = None
     """How much the model should think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`; None leaves it to
     the chat template."""
+    thinking_budget: int | None = None
+    """Tokens of thinking at most, for templates that tell the model so."""
     documents: tuple[Mapping[str, Any], ...] | None = None
     """What the answer should rest on, for templates that read it."""
     add_generation_prompt: bool = True

@@ -11,13 +11,23 @@ from plumbline.text.template import ChatTemplate
 from plumbline.turn import ChatPrompt, Message
 
 TEMPLATE = "{{ reasoning_effort }}|{{ enable_thinking }}|{{ thinking }}"
+BUDGETED = "{{ thinking_budget }}"
 
 
-def rendered(effort: str | None, dialect: str | None, **kwargs: object) -> str:
+def rendered(
+    effort: str | None,
+    dialect: str | None,
+    *,
+    template: str = TEMPLATE,
+    budget: int | None = None,
+    **kwargs: object,
+) -> str:
     thinking = None if dialect is None else REASONING_DIALECTS[dialect].switch.variables
-    renderer = Renderer(byte_level(), ChatTemplate(TEMPLATE), thinking)
+    renderer = Renderer(byte_level(), ChatTemplate(template), thinking)
     messages = (Message(role="user", content="hi"),)
-    return renderer.text(ChatPrompt(messages=messages, effort=effort, template_kwargs=kwargs))
+    return renderer.text(
+        ChatPrompt(messages=messages, effort=effort, thinking_budget=budget, template_kwargs=kwargs)
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,3 +49,24 @@ def test_an_effort_sets_the_variables_of_the_family(
 
 def test_what_the_client_sets_itself_wins() -> None:
     assert rendered("high", "deepseek_v3", thinking=False) == "high|True|False"
+
+
+@pytest.mark.parametrize(
+    ("effort", "budget", "dialect", "text"),
+    [
+        (None, 512, "seed_oss", "512"),
+        ("low", 512, "seed_oss", "512"),
+        (None, 0, "seed_oss", "0"),
+        ("none", 512, "seed_oss", "0"),
+        (None, None, "seed_oss", ""),
+        (None, 512, "qwen3", ""),
+    ],
+)
+def test_a_budget_is_told_to_the_templates_that_take_one(
+    effort: str | None, budget: int | None, dialect: str, text: str
+) -> None:
+    assert rendered(effort, dialect, template=BUDGETED, budget=budget) == text
+
+
+def test_what_the_client_says_of_the_budget_wins() -> None:
+    assert rendered(None, "seed_oss", template=BUDGETED, budget=512, thinking_budget=64) == "64"

@@ -108,11 +108,13 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     check_echo(request, messages, continue_final)
     documents = or_default(request.documents, None)
     tools, tool_choice = read_tools(request)
+    budget = or_default(request.thinking_token_budget, None)
     prompt = ChatPrompt(
         messages=messages,
         tools=tools,
         template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
         effort=or_default(request.reasoning_effort, None),
+        thinking_budget=budget,
         documents=None if documents is None else tuple(documents),
         add_generation_prompt=not continue_final and or_default(request.add_generation_prompt, True),
         continue_final_message=continue_final,
@@ -128,7 +130,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
             max_tokens_param=limit_param,
             logprobs=top_logprobs if request.logprobs is True else None,
         ),
-        thinking_budget=or_default(request.thinking_token_budget, None),
+        thinking_budget=budget,
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),

@@ -89,7 +89,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             max_tokens_param="max_output_tokens",
             logprobs=or_default(request.top_logprobs, 0) if wants_logprobs else None,
         ),
-        thinking_budget=or_default(request.thinking_token_budget, None),
+        thinking_budget=prompt.thinking_budget,
         stop=read_stop(request.stop),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
         priority=or_default(request.priority, 0),
@@ -119,13 +119,17 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
     if items is None or items is UNSET:
         raise missing_required_parameter("input")
     reasoning = or_default(request.reasoning, Reasoning())
-    kwargs = or_default(request.chat_template_kwargs, {}) if isinstance(request, CreateResponse) else {}
+    kwargs, budget = {}, None
+    if isinstance(request, CreateResponse):
+        kwargs = or_default(request.chat_template_kwargs, {})
+        budget = or_default(request.thinking_token_budget, None)
     tools, choice = _read_tools(request)
     prompt = ChatPrompt(
         messages=read_input(items, or_default(request.instructions, None)),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),
+        thinking_budget=budget,
     )
     return prompt, choice
 

@@ -39,14 +39,15 @@ class Renderer:
         self,
         tokenizer: TextTokenizer,
         template: PromptFormat | None,
-        thinking: Callable[[str], Mapping[str, Any]] | None = None,
+        thinking: Callable[[str | None, int | None], Mapping[str, Any]] | None = None,
     ) -> None:
         """Join a model's tokenizer with its prompt format.
 
         Args:
             tokenizer: the model's.
             template: what renders its conversations.
-            thinking: the variables by which this template takes a reasoning effort, beside the usual two.
+            thinking: the variables by which this template takes a reasoning effort and a number of tokens for thinking,
+                beside the usual two.
         """
         self.tokenizer = tokenizer
         self.template = template
@@ -95,12 +96,12 @@ class Renderer:
         """The text of a prompt as the model sees it, control tokens included."""
         return self.tokenizer.decode(self.token_ids(prompt))
 
-    def _effort(self, effort: str | None) -> dict[str, Any]:
-        """Template variables for a reasoning effort: `none` turns thinking off, anything else on."""
-        if effort is None:
-            return {}
-        found: dict[str, Any] = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-        return found if self._thinking is None else {**found, **self._thinking(effort)}
+    def _effort(self, effort: str | None, budget: int | None) -> dict[str, Any]:
+        """Template variables for a reasoning effort and its budget: `none` turns thinking off, anything else on."""
+        found: dict[str, Any] = {}
+        if effort is not None:
+            found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return found if self._thinking is None else {**found, **self._thinking(effort, budget)}
 
     def _render(self, prompt: ChatPrompt) -> tuple[str, Guard]:
         if self.template is None:
@@ -110,7 +111,7 @@ class Renderer:
         form = self.template.form(tools=bool(prompt.tools))
         messages = [_message(message, form) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
-        kwargs = {**self._effort(prompt.effort), **prompt.template_kwargs}
+        kwargs = {**self._effort(prompt.effort, prompt.thinking_budget), **prompt.template_kwargs}
         documents = prompt.documents
         if documents is not None and not self.template.uses("documents", tools=bool(prompt.tools)):
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")
