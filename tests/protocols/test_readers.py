@@ -59,7 +59,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "include": ["message.output_text.logprobs"], "parallel_tool_calls": False, "store": True,
         "instructions": "Be brief.", "moderation": {"model": "m"}, "stream": True, "stream_options": {},
         "conversation": "conv_1", "context_management": [{"type": "compaction"}], "max_output_tokens": 20,
-        "chat_template_kwargs": {"a": 1}, "thinking_token_budget": 5,
+        "chat_template_kwargs": {"a": 1}, "thinking_token_budget": 5, "include_stop_str_in_output": True,
     },
 }  # fmt: skip
 """For each field a value that means something."""

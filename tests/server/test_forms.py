@@ -258,11 +258,34 @@ MISPLACED: list[tuple[str, dict[str, Any], str, str]] = [
     ("responses", {"guided_regex": "a"}, "guided_regex", "structured_outputs"),
     ("chat", {"text": {"format": {"type": "json_object"}}}, "text.format", "response_format"),
     ("completions", {"response_format": {"type": "json_object"}}, "response_format", "structured_outputs"),
+    ("responses", {"max_tokens": 5}, "max_tokens", "max_output_tokens"),
+    ("responses", {"reasoning_effort": "low"}, "reasoning_effort", "reasoning.effort"),
+    ("responses", {"functions": [{"name": "f"}]}, "functions", "tools"),
+    ("chat", {"reasoning": {"effort": "low"}}, "reasoning.effort", "reasoning_effort"),
+    ("chat", {"max_output_tokens": 5}, "max_output_tokens", "max_completion_tokens"),
+    ("completions", {"max_completion_tokens": 5}, "max_completion_tokens", "max_tokens"),
 ]  # fmt: skip
 
 
-async def test_a_form_under_the_name_of_another_api_is_refused_with_the_right_name() -> None:
-    """The client would get an answer without the form and could not tell. What promises nothing is passed over."""
+ELSEWHERE: list[tuple[str, dict[str, Any]]] = [
+    ("responses", {"n": 2}),
+    ("responses", {"documents": [{"text": "a"}]}),
+    ("responses", {"response_prefix": "Sure"}),
+    ("responses", {"continue_final_message": True}),
+    ("responses", {"add_generation_prompt": False}),
+    ("responses", {"echo": True}),
+    ("completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+    ("completions", {"documents": [{"text": "a"}]}),
+    ("completions", {"response_prefix": "Sure"}),
+    ("completions", {"thinking_token_budget": 5}),
+    ("completions", {"reasoning_effort": "low"}),
+    ("completions", {"chat_template_kwargs": {"a": 1}}),
+]  # fmt: skip
+"""What other APIs have under this name, and this one has not."""
+
+
+async def test_what_has_another_name_in_another_api_is_refused_with_the_right_one() -> None:
+    """The client would get an answer without it and could not tell. What promises nothing is passed over."""
     async with serving(served(scripted())) as server:
         for api, extra, param, right in MISPLACED:
             for twist in (
@@ -275,10 +298,16 @@ async def test_a_form_under_the_name_of_another_api_is_refused_with_the_right_na
                 assert answer.status == 400
                 assert (answer.error["param"], answer.error["code"]) == (param, "unsupported_parameter")
                 assert f"'{right}'" in answer.error["message"]
+        for api, extra in ELSEWHERE:
+            answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **extra})
+            assert answer.status == 400
+            assert answer.error["param"] in extra
         for api, extra in (
             ("responses", {"response_format": None}),
             ("chat", {"text": {"verbosity": "low"}}),
             ("chat", {"text": "format"}),
+            ("responses", {"n": 1, "echo": False, "documents": [], "add_generation_prompt": True}),
+            ("completions", {"tools": [], "chat_template_kwargs": {}, "reasoning_effort": None}),
         ):
             answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **extra})
             assert answer.status == 200, answer.body

@@ -146,8 +146,10 @@ async def test_a_stop_token_is_text_only_where_stop_strings_are_kept(kept: bool,
     async with serving(served(scripted(script))) as server:
         choice = await chat(server, **body)
         answer = await server.post("/v1/completions", {"model": "test-model", "prompt": "x", **body})
+        response = await server.post("/v1/responses", {"model": "test-model", "input": "x", **body})
 
         assert (choice["message"]["content"], choice["stop_reason"]) == (text, c)
+        assert response.json["output"][0]["content"][0]["text"] == text
         assert answer.json["choices"][0]["text"] == text
         assert answer.json["usage"]["completion_tokens"] == 3
 

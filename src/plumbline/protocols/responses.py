@@ -91,6 +91,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         ),
         thinking_budget=prompt.thinking_budget,
         stop=read_stop(request.stop),
+        include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),

@@ -1,8 +1,9 @@
 """Fields of one API in the body of another that would lose what they promise.
 
-Unknown fields are passed over (HTTP-09), because most say nothing that an answer depends on. A form that is asked for
-by the name of another API is different: the client would get an answer without it and could not tell. So these few are
-refused with the name that is right, as the real service does.
+Unknown fields are passed over (HTTP-09), because most say nothing that an answer depends on. What is asked for by the
+name of another API is different: the client would get an answer without it, such as one without its form or of another
+length, and could not tell. So these are refused with the name that is right, as the real service does. A value that
+asks for nothing passes.
 """
 
 from __future__ import annotations
@@ -14,15 +15,51 @@ from .errors import unsupported_parameter
 __all__ = ["check_places"]
 
 _OURS = "'structured_outputs'"
+_IN_CHAT = "it in /v1/chat/completions"
+_ANSWERS = "one request for each answer"
+_GUIDED = dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _OURS)
 _PLACES = {
-    "CreateChatCompletionRequest": {"text.format": "'response_format'"},
-    "CreateCompletionRequest": {"response_format": _OURS, "text.format": _OURS},
+    "CreateChatCompletionRequest": {
+        "text.format": "'response_format'",
+        "reasoning.effort": "'reasoning_effort'",
+        "max_output_tokens": "'max_completion_tokens'",
+        "instructions": "a message of the role 'developer'",
+        "previous_response_id": "/v1/responses",
+    },
+    "CreateCompletionRequest": {
+        "response_format": _OURS,
+        "text.format": _OURS,
+        "max_completion_tokens": "'max_tokens'",
+        "max_output_tokens": "'max_tokens'",
+        "messages": _IN_CHAT,
+        "tools": _IN_CHAT,
+        "documents": _IN_CHAT,
+        "response_prefix": _IN_CHAT,
+        "continue_final_message": _IN_CHAT,
+        "chat_template_kwargs": _IN_CHAT,
+        "reasoning_effort": _IN_CHAT,
+        "thinking_token_budget": _IN_CHAT,
+    },
     "CreateResponse": {
         "response_format": "'text.format'",
-        **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _OURS),
+        **_GUIDED,
+        "max_tokens": "'max_output_tokens'",
+        "max_completion_tokens": "'max_output_tokens'",
+        "reasoning_effort": "'reasoning.effort'",
+        "messages": "'input'",
+        "functions": "'tools'",
+        "n": _ANSWERS,
+        "documents": _IN_CHAT,
+        "response_prefix": _IN_CHAT,
+        "continue_final_message": _IN_CHAT,
+        "add_generation_prompt": _IN_CHAT,
+        "echo": _IN_CHAT,
     },
 }
 """For each request: the field, and what to use in its place."""
+_NOTHING = (b"null", b"false", b"[]", b"{}", b'""')
+_NEUTRAL = {"n": (b"null", b"1", b"1.0"), "add_generation_prompt": (b"null", b"true")}
+"""Values that ask for nothing, as they stand in a body."""
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -38,7 +75,7 @@ def check_places(root: type, body: bytes) -> None:
         if f'"{name}"'.encode() not in body or (inner and f'"{inner}"'.encode() not in body):
             continue
         value = _decoder.decode(body).get(name)
-        if value is None or bytes(value) == b"null":
+        if value is None or bytes(value) in _NEUTRAL.get(name, _NOTHING):
             continue
         if inner and not (isinstance(found := msgspec.json.decode(value), dict) and found.get(inner)):
             continue
