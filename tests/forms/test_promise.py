@@ -12,7 +12,7 @@ import pytest
 from support.models import scripted, scripted_info
 
 from plumbline.dialects.api import Call
-from plumbline.dialects.registry import TOOL_DIALECTS, Chosen
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
 from plumbline.dialects.write import write_calls
 from plumbline.engine.api import Engine, RefusedRequestError, SamplingParams
 from plumbline.engine.grammar import GrammarError
@@ -39,7 +39,13 @@ class Compiling:
             raise RefusedRequestError(str(error)) from None
 
 
-def promised(*tools: Tool, form: OutputFormat | None = None, dialect: str = "hermes") -> Promise:
+def promised(
+    *tools: Tool,
+    form: OutputFormat | None = None,
+    dialect: str = "hermes",
+    reasoning: str | None = None,
+    ended: bool = False,
+) -> Promise:
     engine: Any = Compiling()
     made: Engine = engine
     turn = Turn(
@@ -48,8 +54,9 @@ def promised(*tools: Tool, form: OutputFormat | None = None, dialect: str = "her
         tool_choice=ToolChoice(mode="required" if form is None else "auto"),
         output_format=form,
     )
-    promises = Promises(made, tokenizer(), Chosen(TOOL_DIALECTS[dialect], None))
-    return asyncio.run(promises.grammar(turn, inside=False, ended=False))
+    chosen = Chosen(TOOL_DIALECTS[dialect], None if reasoning is None else REASONING_DIALECTS[reasoning])
+    promises = Promises(made, tokenizer(), chosen)
+    return asyncio.run(promises.grammar(turn, inside=False, ended=ended))
 
 
 def call(name: str, value: str) -> str:
@@ -201,3 +208,12 @@ def test_an_engine_that_holds_nothing_is_not_asked_to() -> None:
     )
     with pytest.raises(FormError, match="cannot hold"):
         asyncio.run(promises.grammar(turn, inside=False, ended=False))
+
+
+def test_no_form_is_promised_of_a_text_that_has_the_thinking_in_it() -> None:
+    """The text would be the thinking and the form; without thinking it is the form."""
+    for tools in ((), (Tool(name="good", parameters=HELD),)):
+        with pytest.raises(FormError, match="leaves the thinking in the text"):
+            promised(*tools, form=JsonFormat(), reasoning="minimax_m2_append_think")
+        assert promised(*tools, form=JsonFormat(), reasoning="minimax_m2_append_think", ended=True).grammar
+        assert promised(*tools, form=JsonFormat(), reasoning="minimax_m2").grammar

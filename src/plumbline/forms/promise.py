@@ -64,8 +64,15 @@ class Promises:
             FormError: what is promised cannot be held; the text says why, and for which tool.
         """
         # A message that is continued has begun with its text, so there is no thinking before what is promised.
+        chats = isinstance(turn.prompt, ChatPrompt)
         continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
         thought = not inside and (continues or ended)
+        reasoning = self._dialects.reasoning if chats and self._dialects is not None else None
+        if turn.output_format is not None and reasoning is not None and reasoning.append and not thought:
+            raise FormError(
+                f"The reasoning parser of this server ({reasoning.name}) leaves the thinking in the text, and that has "
+                "no form. Turn thinking off, or serve the model with the parser that takes it out."
+            )
         loose: dict[str, str] = {}
         last = time.monotonic() + _SEARCH_TIME
         while True:
