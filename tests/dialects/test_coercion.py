@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.speeches import DIALECTS
+from support.speeches import DIALECTS, cut
 
 from plumbline.dialects.api import Call, Utterance
-from plumbline.dialects.coercion import admitted, allowed_types, coerce, member_schema, resolved
+from plumbline.dialects.coercion import admitted, allowed_types, coerce, is_text, member_schema, resolved
+from plumbline.dialects.json_text import quoted
+from plumbline.dialects.written_text import StringWriter, unwrapped
 from plumbline.events import TextDelta
 
 _WORDS = [
@@ -50,6 +52,49 @@ _schemas = st.dictionaries(st.sampled_from(_WORDS), _json, max_size=4)
 )
 def test_a_text_means_what_the_schema_allows(text: str, types: list[str], meant: str) -> None:
     assert coerce(text, frozenset(types)) == meant
+
+
+_values = st.one_of(
+    st.text('nul Ntrefasbo1-.e{}[]"\n\t x', max_size=12),
+    st.text(max_size=80),
+    st.sampled_from(
+        ["null", "None", " null\n", "nullify", "true", "Trueish", "12", "12 Main St", "-", "1" * 70 + "x"]
+    ),
+    _json.map(json.dumps),
+)
+_types = st.sets(st.sampled_from(["string", "null", "integer", "number", "boolean", "array", "object"]))
+
+
+@settings(max_examples=400)
+@given(text=_values, more=st.text(max_size=6), types=_types.map(frozenset))
+def test_what_is_certain_to_be_a_string_is_one_whatever_follows(
+    text: str, more: str, types: frozenset[str]
+) -> None:
+    if is_text(text, types):
+        assert is_text(text + more, types)
+        assert coerce(text + more, types) == quoted(text + more)
+
+
+@settings(max_examples=400)
+@given(
+    text=_values,
+    types=_types.map(frozenset),
+    wrapped=st.booleans(),
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+)
+def test_a_value_in_any_pieces_is_what_it_is_whole(
+    text: str, types: frozenset[str], wrapped: bool, sizes: list[int]
+) -> None:
+    types |= (
+        {"string"} if types else set()
+    )  # A value without types has a writer only where it may be a string.
+    told: list[str] = []
+    out = StringWriter(told.append, types, wrapped=wrapped)
+    for piece in cut(text, sizes):
+        out.write(piece)
+    out.close()
+    meant = unwrapped(text) if wrapped else text
+    assert json.loads("".join(told)) == json.loads(coerce(meant, types))
 
 
 @given(

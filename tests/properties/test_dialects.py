@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from support.plans import Plan, plans, sizes
 from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.api import Call, Utterance
+from plumbline.dialects.elements import ElementCall
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
@@ -228,16 +230,29 @@ def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
             assert not found.calls, dialect
 
 
+_TEXTS = (
+    {"type": "string"},
+    {"type": ["string", "null"]},
+    {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    {"type": ["string", "integer"]},
+    {},
+)
+"""Schemas of parameters that may be texts: the second and third are what an optional text is for most clients."""
+
+
 @laws
-@given(filling=st.text("abc é€🎉", min_size=60, max_size=80))
-def test_arguments_come_while_they_are_written(filling: str) -> None:
+@given(filling=st.text("abc é€🎉", min_size=60, max_size=80), schema=st.sampled_from(_TEXTS))
+def test_arguments_come_while_they_are_written(filling: str, schema: dict[str, Any]) -> None:
+    properties = {"city": schema, "count": {"type": "integer"}}
     for dialect in DIALECTS:
         if dialect.tool is None:
             continue
+        if not schema and isinstance(dialect.form, ElementCall):
+            continue  # A value of which nothing is known may have elements in it, up to its end.
         arguments = {"city": filling.strip() + ".", "count": 3}
         call = Call("get_weather", json.dumps(arguments, ensure_ascii=False))
         text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
-        parser = dialect.parser()
+        parser = dialect.parser(schema={"type": "object", "properties": properties})
         deltas = []
         for piece in cut(text, [4]):
             deltas += [event for event in parser.push(TextDelta(piece)) if isinstance(event, ToolCallDelta)]

@@ -188,12 +188,14 @@ class Dialect:
 
     # Reading
 
-    def parser(self, plan: Plan | None = None, *, logprobs: bool = False) -> DialectParser:
-        """A parser for one answer."""
+    def parser(
+        self, plan: Plan | None = None, *, logprobs: bool = False, schema: dict[str, Any] | None = None
+    ) -> DialectParser:
+        """A parser for one answer, to tools of which this is the schema."""
         inside = self.reasoning is not None and self.reasoning.starts_inside
         return self.kind(
             self.markup,
-            self.tools(plan),
+            self.tools(plan) if schema is None else dict.fromkeys(NAMES, schema),
             inside=inside,
             new_id=lambda name, number: f"{name}-{number}",
             logprobs=logprobs,

@@ -21,8 +21,21 @@ from typing import Any
 
 from plumbline.dialects.json_text import quoted
 
-__all__ = ["admitted", "allowed_types", "coerce", "member_schema", "referred", "resolved"]
+__all__ = [
+    "LOOKED_AT",
+    "admitted",
+    "allowed_types",
+    "coerce",
+    "is_text",
+    "member_schema",
+    "referred",
+    "resolved",
+]
 
+LOOKED_AT = 64
+"""Characters of a text by which it is told whether it can be something else than a string."""
+_NUMBER_BEGUN = re.compile(r"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?\s*")
+"""More than the beginnings of numbers, and all of those."""
 _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH = 16
@@ -95,6 +108,27 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
     return bare if fits else quoted(text)
+
+
+def is_text(begun: str, types: frozenset[str]) -> bool:
+    """Whether a text that begins like this is certain to become a string, whatever follows.
+
+    What is certain of a beginning is certain of all that begin with it, so that it does not matter in which pieces a
+    text comes. Nothing beyond the first `LOOKED_AT` characters is looked at.
+    """
+    if types == {"string"}:
+        return True
+    begun = begun[:LOOKED_AT].lstrip()
+    if not begun or (types and "string" not in types):
+        return False
+    if begun[0] in "{[":
+        return bool(types) and ("object" if begun[0] == "{" else "array") not in types
+    words: tuple[str, ...] = ("null", "None", "true", "false", "True", "False")
+    if types:
+        words = ("null", "None") if "null" in types else ()
+    elif begun[0] == '"' or _NUMBER_BEGUN.fullmatch(begun):
+        return False
+    return not any(word.startswith(begun) or begun.rstrip() == word for word in words)
 
 
 def _refuse(constant: str) -> None:

@@ -18,13 +18,14 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import json_before, quoted, quoted_text
+from plumbline.dialects.json_text import json_before, quoted
+from plumbline.dialects.written_text import StringWriter
 
 __all__ = ["ElementCall"]
 
 _NAME = re.compile(r"[^\s<>\"']+")
 _TAG = re.compile(r"[^\s<>/]+")
-_STRING = frozenset(("string",))
+_NESTING = frozenset(("array", "object"))
 _MAX_DEPTH = 64
 _GRAMMAR_DEPTH = 3
 """How deep values nest in a grammar where the schema does not say what they are."""
@@ -34,7 +35,8 @@ _ITEM = "item"
 class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call whose values are text or elements; the schema says which are arrays, and what a text means.
 
-    A string of a declared type is passed on while it is written, everything else when its element is complete.
+    A text that is certain to be a string is passed on while it is written, everything else when its element is
+    complete.
     """
 
     tag: str
@@ -70,8 +72,9 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
             keys.add(key)
-            if allowed_types(schema, root) == _STRING:
-                yield from self._string(cursor, call, key)
+            types = allowed_types(schema, root)
+            if "string" in types and not types & _NESTING:
+                yield from self._string(cursor, call, key, types)
             else:
                 call.arguments((yield from self._element(cursor, key, schema, root, 1)))
         call.arguments("}" if keys else "{}")
@@ -101,16 +104,12 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         yield from cursor.expect(">")
         return key
 
-    def _string(self, cursor: Cursor, call: CallSink, key: str) -> Steps[None]:
-        call.arguments('"')
-
-        def write(piece: str, _: int) -> None:
-            call.arguments(quoted_text(piece))
-
-        if (yield from cursor.until(finder(self.tag), write)) is None:
+    def _string(self, cursor: Cursor, call: CallSink, key: str, types: frozenset[str]) -> Steps[None]:
+        out = StringWriter(call.arguments, types)
+        if (yield from cursor.until(finder(self.tag), out.write)) is None:
             raise EndOfOutputError("expected the end of an element")
         yield from cursor.expect(f"</{key}>")
-        call.arguments('"')
+        out.close()
 
     def _element(
         self, cursor: Cursor, key: str, schema: Any, root: Mapping[str, Any], depth: int

@@ -14,7 +14,8 @@ from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.forms import numbered
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import json_before, quoted, quoted_text
+from plumbline.dialects.json_text import json_before, quoted
+from plumbline.dialects.written_text import StringWriter, unwrapped
 
 __all__ = ["TaggedCall"]
 
@@ -239,35 +240,18 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         end = self.end
         if self.cdata and (yield from cursor.take(_CDATA)):
             end = f"]]>{end}"
-        if types == _STRING:
-            yield from self._string(cursor, call, end)
+        if not is_json:
+            yield from self._string(cursor, call, end, types)
             return
         text = yield from self._before(cursor, end, is_json)
-        if self.wrapped:
-            text = text.removeprefix("\n").removesuffix("\n")
-        call.arguments(coerce(text, types))
+        call.arguments(coerce(unwrapped(text) if self.wrapped else text, types))
 
-    def _string(self, cursor: Cursor, call: CallSink, end: str) -> Steps[None]:
-        """Pass a string on while it is written."""
-        call.arguments('"')
-        first = True
-        held = ""
-
-        def write(piece: str, _: int) -> None:
-            nonlocal first, held
-            piece = held + piece
-            held = ""
-            if self.wrapped:
-                if first:
-                    piece = piece.removeprefix("\n")
-                    first = False
-                if piece.endswith("\n"):
-                    piece, held = piece[:-1], "\n"
-            call.arguments(quoted_text(piece))
-
-        if (yield from cursor.until(finder(end), write)) is None:
+    def _string(self, cursor: Cursor, call: CallSink, end: str, types: frozenset[str]) -> Steps[None]:
+        """Pass a string on while it is written; what may be something else, as soon as that is certain."""
+        out = StringWriter(call.arguments, types, wrapped=self.wrapped)
+        if (yield from cursor.until(finder(end), out.write)) is None:
             raise EndOfOutputError(f"expected {end!r}")
-        call.arguments('"')
+        out.close()
 
 
 def _type_name(value: Any) -> str:
