@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXAMPLES
 from tests.support.speech import Folded, cut, parse
 
 from plumbline.dialects.api import Call, Utterance
@@ -15,6 +16,7 @@ from plumbline.dialects.markup import Markup
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.events import FinishReason
 
+laws = settings(max_examples=EXAMPLES)
 MARKUP = Markup(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["gpt-oss"])
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
 TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
@@ -60,6 +62,7 @@ soups = st.lists(
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 
+@laws
 @given(utterances)
 def test_what_was_written_is_read_again(utterance: Utterance) -> None:
     expected: list[tuple[str, ...]] = []
@@ -75,6 +78,7 @@ def test_what_was_written_is_read_again(utterance: Utterance) -> None:
     assert read(write_harmony(utterance)) == expected
 
 
+@laws
 @given(
     st.one_of(soups, utterances.map(write_harmony)), sizes, st.booleans(), st.sampled_from(["stop", "length"])
 )
@@ -86,6 +90,7 @@ def test_every_cutting_gives_the_same_message(
     assert (pieces.folded, pieces.warnings) == (whole.folded, whole.warnings)
 
 
+@laws
 @given(st.one_of(soups, utterances.map(write_harmony)), st.integers(0, 400))
 def test_no_prefix_crashes_and_nothing_is_taken_back(text: str, length: int) -> None:
     short, long = read(text[:length], reason="length"), read(text, reason="length")
@@ -120,6 +125,7 @@ def test_headers_that_models_write(text: str, expected: Folded) -> None:
     assert read(text) == expected
 
 
+@laws
 @given(st.sampled_from(["final", "analysis"]), plain, st.sampled_from(MARKERS), plain, sizes)
 def test_a_marker_in_prose_is_prose(
     channel: str, before: str, marker: str, after: str, at: list[int]

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXAMPLES
 from tests.support.speech import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
@@ -19,6 +20,7 @@ from plumbline.dialects.response_template import (
 )
 from plumbline.events import FinishReason
 
+laws = settings(max_examples=EXAMPLES)
 JSON_CALLS: dict[str, Any] = {
     "start_anchor": "<turn>model\n",
     "defaults": {"role": "assistant"},
@@ -74,6 +76,7 @@ soup = st.lists(
 ).map("".join)
 
 
+@laws
 @given(st.sampled_from([JSON_CALLS, TAGGED_CALLS]), soup, sizes, st.sampled_from(["stop", "length"]))
 def test_every_cutting_gives_the_same_message(
     source: dict[str, Any], text: str, at: list[int], reason: FinishReason
@@ -83,6 +86,31 @@ def test_every_cutting_gives_the_same_message(
     assert (pieces.folded, pieces.warnings) == (whole.folded, whole.warnings)
 
 
+@pytest.mark.parametrize("unit", ["\n", " \n\t ", "<", "a <cal", "</", "x"])
+def test_what_is_looked_through_grows_with_the_output_alone(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where everything might be the beginning of a delimiter, as white space is here."""
+    looked = 0
+    scan = ResponseTemplateParser._scan
+
+    def counted(self: ResponseTemplateParser, text: str, pos: int, *, closed: bool) -> tuple[int, Any, Any]:
+        nonlocal looked
+        looked += len(text) - pos
+        return scan(self, text, pos, closed=closed)
+
+    monkeypatch.setattr(ResponseTemplateParser, "_scan", counted)
+    costs = []
+    for length in (4_000, 16_000):
+        looked = 0
+        text = (unit * length)[:length]
+        said = parse(lambda: reader(JSON_CALLS), cut(f"word{text}word", [4]), "stop").folded
+        assert "".join(part[1] for part in said) == f"word{text}word"
+        costs.append(looked / length)
+    assert costs[1] < 1.5 * costs[0]
+
+
+@laws
 @given(st.none() | words, st.none() | words, st.lists(st.tuples(st.integers(), words), max_size=3))
 def test_well_formed_answers_are_read_as_transformers_reads_them(
     thought: str | None, said: str | None, called: list[tuple[int, str]]

@@ -22,6 +22,8 @@ from plumbline.dialects.parser import DialectParser
 
 __all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTemplateParser"]
 
+_LITTLE = 256
+"""Characters that are looked through again with every token."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
@@ -158,8 +160,14 @@ class ResponseTemplateParser(DialectParser):
         cursor = self._cursor
         if self._field in _THOUGHTS:
             self._thought_start = 0
+        # A delimiter that begins with any amount of white space would be looked for in all of it with every token.
+        again = 0
         while True:
+            if not cursor.closed and _LITTLE < len(cursor.text) - cursor.pos < again:
+                yield
+                continue
             end, match, field = self._scan(cursor.text, cursor.pos, closed=cursor.closed)
+            again = (len(cursor.text) - end) * 9 // 8 if match is None else 0
             if end > cursor.pos:
                 piece, offset = cursor.text[cursor.pos : end], cursor.offset
                 cursor.pos = end
