@@ -10,7 +10,9 @@ from plumbline.dialects.api import Call, Utterance
 __all__ = ["PROSE", "TOOLS", "call", "small_calls"]
 
 PROSE = 'Word after word, a line\n and a "quote" now and then, <b> and 1 < 2. '
-TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"text": {"type": "string"}}}}
+TOOLS: dict[str, Any] = {
+    "f": {"type": "object", "properties": {"text": {"type": "string"}, "list": {"type": "array"}}}
+}
 
 
 def call(times: int) -> Utterance:

@@ -89,3 +89,10 @@ def test_numbers(benchmark: Any, tool: ToolDialect) -> None:
     """A list of numbers, each of which is checked before it is passed on."""
     numbers = [[n, n / 7] for n in range(400)]
     run(benchmark, Utterance((Call("f", json.dumps({"list": numbers})),)), tool, None, 9)
+
+
+@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
+def test_objects(benchmark: Any, tool: ToolDialect) -> None:
+    """A list of small objects: keys, short strings, numbers and words."""
+    objects = [{"id": n, "name": f"word {n}", "done": n % 2 == 0, "more": None} for n in range(200)]
+    run(benchmark, Utterance((Call("f", json.dumps({"list": objects})),)), tool, None, 9)
