@@ -13,20 +13,17 @@ from .generated import sample
 from .test_keywords import finite
 from .walk import accepts, grammar_of, sampled, written
 
-COUNT = int(os.environ.get("PLUMBLINE_SCHEMAS", "60"))
+COUNT = int(os.environ.get("PLUMBLINE_SCHEMAS", "300"))
 """How many schemas; `nox -s properties` asks for many more."""
 
-HELD_AT_LEAST = 0.97
 
-
-def examine(seed: int) -> bool:
-    """Assert the laws for one schema; whether it is held."""
+def examine(seed: int) -> None:
+    """Assert the laws for one schema."""
     schema, valid, broken = sample(seed)
     validator: Any = jsonschema_rs.validator_for(schema, validate_formats=True)
     assert all(validator.is_valid(value) for value in valid), (seed, schema)
     grammar = grammar_of(schema)
-    if grammar is None:
-        return False
+    assert grammar is not None, (seed, schema)  # docs/structured-output.md says that none is refused.
     for value in valid:
         assert accepts(grammar, written(value, spaces=bool(seed % 2))), (seed, value)
     for value in broken:
@@ -36,10 +33,9 @@ def examine(seed: int) -> bool:
         text = sampled(grammar, seed * 10 + number, limit=40, most=400)
         if text is not None:
             assert validator.is_valid(finite(json.loads(text))), (seed, text)
-    return True
 
 
 @pytest.mark.parametrize("part", range(10))
 def test_no_invalid_document_goes_through(part: int) -> None:
-    held = [examine(seed) for seed in range(part, COUNT, 10)]
-    assert sum(held) >= HELD_AT_LEAST * len(held) - 1
+    for seed in range(part, COUNT, 10):
+        examine(seed)
