@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from support.asgi import serving
+from support.laws import EXAMPLES
 from support.models import TOKENIZER, played, scripted, served
 
 from plumbline.dialects.registry import choose
@@ -31,13 +34,29 @@ pieces = st.sampled_from(
         '<tool_call>\n{"name": "f", "argu',
     )
 )
-outputs = st.lists(pieces, max_size=10).map("".join)
+_whole = st.sampled_from(
+    (
+        '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>',
+        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+        '<tool_call>\n{"name": "f", "arguments": {"a": "é€ \\"q\\" <tool_call>"}}\n</tool_call>\n',
+        "Some words.\n",
+    )
+)
+outputs = st.one_of(
+    # What a model says when all goes well: thinking, then text and calls.
+    st.tuples(
+        st.sampled_from(("", "<think>\nSo.\n</think>\n\n", "<think>\nLook: <tool_call>?\n</think>\n\n")),
+        st.lists(_whole | pieces, max_size=5).map("".join),
+    ).map("".join),
+    st.lists(pieces, max_size=10).map("".join),
+)
+laws = settings(max_examples=EXAMPLES // 5)
 
 
-def speaking(text: str) -> ServedModel:
-    """A model that says this, whatever it is asked, and speaks Hermes with thinking."""
-    ids: Sequence[int] = TOKENIZER.encode_rendered(text)
-    model = served(scripted(lambda request: _limited(request, ids)))
+def speaking(*texts: str) -> ServedModel:
+    """A model that says these in turn, whatever it is asked, and speaks Hermes with thinking."""
+    scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
+    model = served(scripted(lambda request: _limited(request, next(scripts))))
     speech = Speech(
         choose("", tool="hermes", reasoning="qwen3"),
         added=TOKENIZER.added,
@@ -105,17 +124,31 @@ def folded(chunks: list[Any]) -> dict[str, Any]:
     return {"content": content, "reasoning": reasoning, "calls": calls, "finish": chunks[-1]["finish_reason"]}
 
 
+def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
+    """Thinking with a call, and several calls: an example of them now and then would prove little."""
+    seen: Counter[str] = Counter()
+
+    @seed(1)
+    @settings(max_examples=100, database=None)
+    @given(outputs)
+    def count(text: str) -> None:
+        choice, _ = chat(text)
+        message = choice["message"]
+        calls = len(message.get("tool_calls", ()))
+        seen["calls"] += calls > 1
+        seen["both"] += bool(calls and message.get("reasoning_content"))
+
+    count()
+    assert min(seen["calls"], seen["both"]) > 5, seen
+
+
+@laws
 @given(outputs, st.booleans())
 def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
     choice, chunks = chat(text, logprobs=logprobs)
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    assert folded(chunks) == {
-        "content": message["content"] or "",
-        "reasoning": message.get("reasoning_content", ""),
-        "calls": [{"name": call["name"], "arguments": call["arguments"]} for call in calls],
-        "finish": choice["finish_reason"],
-    }
+    assert folded(chunks) == _read(choice)
     # Calls that broke off are shown, but nobody is told to carry them out.
     assert (choice["finish_reason"] == "tool_calls") == (bool(calls) and all(map(is_json, calls)))
     assert len({call["id"] for call in message.get("tool_calls", ())}) == len(calls)  # TOOL-09
@@ -127,6 +160,7 @@ def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
         )
 
 
+@laws
 @given(outputs)
 def test_responses_say_what_chat_says(text: str) -> None:
     choice, _ = chat(text)
@@ -135,7 +169,19 @@ def test_responses_say_what_chat_says(text: str) -> None:
         ask(speaking(text), "/v1/responses", {"input": "hi", "tools": RESPONSE_TOOLS})
     )
     final = events[-1]["response"]
-    assert [item["type"] for item in final["output"]] == [item["type"] for item in whole["output"]]
+    assert [_without_ids(item) for item in final["output"]] == [
+        _without_ids(item) for item in whole["output"]
+    ]
+    for place, item in enumerate(
+        final["output"]
+    ):  # RS-09: what was streamed is what the item says in the end.
+        deltas = [
+            event["delta"]
+            for event in events
+            if event["type"].endswith(".delta") and event["output_index"] == place
+        ]
+        parts = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
+        assert "".join(deltas) == parts
     said = {"message": "", "reasoning": "", "function_call": []}
     for item in whole["output"]:
         if item["type"] == "function_call":
@@ -149,6 +195,40 @@ def test_responses_say_what_chat_says(text: str) -> None:
             (call["function"]["name"], call["function"]["arguments"])
             for call in message.get("tool_calls", ())
         ],
+    }
+
+
+def _without_ids(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name not in ("id", "call_id")}
+
+
+@given(st.lists(outputs, min_size=2, max_size=4))
+def test_choices_of_one_request_share_nothing(texts: list[str]) -> None:
+    """CHAT-02: each is what it is alone, in both modes."""
+    alone = [chat(text)[0] for text in texts]
+    messages = [{"role": "user", "content": "hi"}]
+    whole, chunks = asyncio.run(
+        ask(
+            speaking(*texts),
+            "/v1/chat/completions",
+            {"messages": messages, "tools": CHAT_TOOLS, "n": len(texts)},
+        )
+    )
+    for number, expected in enumerate(alone):
+        choice = whole["choices"][number]
+        own = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+        streamed = folded([one for one in own if one["index"] == number])
+        assert _read(choice) == _read(expected) == streamed
+
+
+def _read(choice: dict[str, Any]) -> dict[str, Any]:
+    message = choice["message"]
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return {
+        "content": message["content"] or "",
+        "reasoning": message.get("reasoning_content", ""),
+        "calls": [{"name": call["name"], "arguments": call["arguments"]} for call in calls],
+        "finish": choice["finish_reason"],
     }
 
 
