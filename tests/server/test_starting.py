@@ -1,0 +1,60 @@
+"""What `plumbline serve` says when it starts: which dialects it chose, or why it does not start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.cli import main
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.server import run
+
+
+class Silent:
+    """A listener that ends at once."""
+
+    started = True
+
+    def run(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listener(*_: Any, **__: Any) -> Silent:
+        return Silent()
+
+    monkeypatch.setattr(run, "listener", listener)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), ("as hermes (detected", "as qwen3 (detected")),
+        (("--tool-parser", "llama3_json", "--reasoning-parser", "none"), ("as llama3_json (given", "as none (given")),
+        (("--tool-parser", "qwen25"), ("hermes",)),  # SGLang's name for it.
+    ],
+)
+def test_the_dialects_are_said_at_the_start(
+    options: tuple[str, ...], said: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *options]) == 0
+    printed = capfd.readouterr().err
+    for words in said:
+        assert words in printed, printed
+
+
+@pytest.mark.parametrize(
+    ("option", "known"), [("--tool-parser", TOOL_DIALECTS), ("--reasoning-parser", REASONING_DIALECTS)]
+)
+def test_a_dialect_that_is_unknown_is_refused_with_the_list(
+    option: str, known: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", option, "nope"]) == 2
+    captured = capfd.readouterr()
+    printed = captured.out + captured.err
+    assert "nope" in printed
+    for name in {dialect.name for dialect in known.values()}:
+        assert name in printed
+    assert "Traceback" not in printed
