@@ -32,7 +32,10 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "said"),
     [
         ((), ("as hermes (detected", "as qwen3 (detected")),
-        (("--tool-parser", "llama3_json", "--reasoning-parser", "none"), ("as llama3_json (given", "as none (given")),
+        (
+            ("--tool-parser", "llama3_json", "--reasoning-parser", "none"),
+            ("as llama3_json (given", "as none (given"),
+        ),
         (("--tool-parser", "qwen25"), ("hermes",)),  # SGLang's name for it.
     ],
 )
