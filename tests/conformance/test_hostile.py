@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import hostile_servers as servers
 import pytest
@@ -100,6 +104,39 @@ def test_the_whole_suite_comes_to_an_end(behave: Behaviour, capsys: pytest.Captu
 
     assert status in (1, 2)
     assert "Traceback" not in capsys.readouterr().err
+
+
+_WITHIN = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+from plumbline_conformance.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+_ROOM = 2 * 1024**3
+"""Bytes of addresses: what all bodies may have together, several times over, beside the interpreter's own."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a process from memory")
+@pytest.mark.parametrize("behave", [servers.sends_an_endless_line, servers.sends_a_bomb])
+def test_the_whole_suite_stays_within_its_memory(behave: Behaviour, tmp_path: Path) -> None:
+    """Also where everything that came is written into a recording and two reports."""
+    files = [("--record", "run.jsonl"), ("--json", "report.json"), ("--html", "report.html")]
+    outputs = [word for option, name in files for word in (option, str(tmp_path / name))]
+    path = os.pathsep.join(place for place in sys.path if place)
+    with hostile(behave) as base_url:
+        words = ["check", "--base-url", base_url, "--model", "m", "--timeout", "0.3", *outputs]
+        done = subprocess.run(
+            [sys.executable, "-c", _WITHIN, str(_ROOM), *words],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode in (1, 2), done.stdout[-2000:] + done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert all((tmp_path / name).stat().st_size for _, name in files)
 
 
 def test_problems_without_end_are_not_all_told() -> None:
