@@ -25,6 +25,7 @@ __all__ = [
     "FORMAT",
     "SCORED",
     "VERDICTS",
+    "WORST_FIRST",
     "Evidence",
     "Report",
     "Result",
@@ -39,6 +40,8 @@ FORMAT = 1
 """Grows when an older reader would misunderstand a newer report. Fields may be added without that."""
 VERDICTS = ("pass", "fail", "warn", "flaky", "untestable", "rejected", "inconclusive", "skipped", "error")
 """All of them, in the order in which people want to read their counts."""
+WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejected", "inconclusive", "skipped")
+"""Of several verdicts on the same, the one that is told. What was kept wherever it could be seen is kept."""
 SCORED = frozenset({"pass", *VIOLATIONS})
 """The verdicts that say something about the rule."""
 _EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from plumbline_conformance.case import Problem, broken_rules
+from plumbline_conformance.case import GONE, Problem, broken_rules
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
 __all__ = ["by_rule", "command_of", "failure_lines", "place_of", "printable", "requests_of"]
@@ -46,7 +46,7 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
 
 def place_of(problem: Problem) -> str:
     """Where a problem is: in which request of its scenario, counted from 0, and where in its answer."""
-    request = "" if problem.exchange is None else f"request {problem.exchange}"
+    request = "" if problem.exchange in (None, GONE) else f"request {problem.exchange}"
     return ", ".join(part for part in (request, problem.pointer) if part)
 
 
@@ -55,7 +55,7 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
     seen = report.evidence.get(result.scenario, [])
     named = {p.exchange for p in result.problems if p.exchange is not None and p.exchange < len(seen)}
     if named:
-        return [seen[place] for place in sorted(named)]
+        return [seen[place] for place in sorted(named - {GONE})]
     if any(event_of(problem) is not None for problem in result.problems):
         streams = [evidence for evidence in seen if any(m.kind == "event" for m in evidence.moments)]
         return streams[-1:] or seen[-1:]
