@@ -107,7 +107,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     pointer: str = ""
     """Where: `event 7, choices[0].delta.role`."""
     exchange: int | None = None
-    """Which exchange of the scenario, where it has several and the pointer does not say; `GONE` for one that is not kept."""
+    """Which exchange of the scenario, where it has several and the pointer does not say; `GONE` if it was not kept."""
     rule: str = ""
     """The rule that was broken: one of the check's, or `FAILED`. A check of one rule does not have to say it."""
 
