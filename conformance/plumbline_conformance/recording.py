@@ -49,6 +49,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float | None = None
     capabilities: list[str] = msgspec.field(default_factory=list)
     """What the target was said to have, or with a minus in front not to have, so that it was not looked for."""
+    profile: str = "full"
+    """What the server was to be fit for."""
     limit: str = "max_tokens"
     """The name under which chat completions were given the limit of their tokens."""
 

@@ -262,7 +262,8 @@ def test_junit_counts_failures_errors_and_skips() -> None:
 
     assert tallies(of("fail"))["failures"] == "1"
     assert tallies(of("error"))["errors"] == "1"
-    assert tallies(of("rejected"))["skipped"] == "1"
+    assert tallies(of("rejected", name="chat/stop/prefix"))["skipped"] == "1"
+    assert tallies(of("rejected"))["failures"] == "1"  # Nobody may refuse what is core.
     assert tallies(of("pass"))["skipped"] == "0"
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
+from plumbline_conformance.reports.standing import lacking
 from plumbline_conformance.reports.text import by_rule, command_of, place_of, printable, requests_of
 
 __all__ = ["MARKS", "cell", "code", "markdown"]
@@ -42,6 +43,7 @@ def markdown(report: Report) -> str:
     scored = sum(result.verdict in SCORED for result in report.results)
     lines += ["", f"{report.counts['pass']} of {scored} checks that came to a verdict pass.", ""]
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
+    lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
     for result in report.results:
         if result.verdict != "pass":
             lines += _failure(report, result)

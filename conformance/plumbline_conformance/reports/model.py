@@ -14,11 +14,12 @@ import msgspec
 from plumbline_conformance.baseline import VIOLATIONS, Baseline
 from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, broken_rules
 from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import redacted
+from plumbline_conformance.credentials import concealed, redacted
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.selection import PROFILES
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
@@ -117,6 +118,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """By scenario, for what is not green, or for all of them."""
     stale: list[str] = msgspec.field(default_factory=list)
     """Checks that a baseline lists and that no longer do what it says."""
+    profile: str = "full"
+    """What the server was to be fit for."""
+    lacking: dict[str, str] = msgspec.field(default_factory=dict)
+    """The capabilities that the profile requires and the server has not got, and why that is known."""
     seconds: float | None = None
     format: int = FORMAT
 
@@ -139,11 +144,13 @@ def report_of(
     seconds: float | None = None,
     secrets: Sequence[str] = (),
     everything: bool = False,
+    profile: str = "full",
 ) -> Report:
     """Make the report of a run. Credentials are covered here, whatever the caller did.
 
     With `everything` it has the exchanges of scenarios that are green as well.
     """
+    required, chosen = PROFILES[profile].requires, {found.check.rsplit("/", 1)[0] for found in findings}
     known = baseline or Baseline()
     results = [_result(finding, known) for finding in findings]
     shown = {result.scenario for result in results if everything or result.verdict != "pass"}
@@ -169,6 +176,12 @@ def report_of(
         scenarios={name: SCENARIOS[name].title for name in dict.fromkeys(r.scenario for r in results)},
         evidence=evidence,
         stale=known.stale(findings),
+        profile=profile,
+        lacking={
+            seen.lacks: concealed(seen.skipped or "", secrets)
+            for seen in transcripts
+            if seen.lacks in required and seen.scenario in chosen
+        },
         seconds=None if seconds is None else round(seconds, 2),
     )
     return _without_halves(report)
