@@ -21,7 +21,7 @@ from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
-from plumbline_conformance.reports.text import failure_lines, printable
+from plumbline_conformance.reports.text import failure_lines, numbers, printable
 from plumbline_conformance.transcript import Transcript
 
 __all__ = ["STYLES", "Outputs", "conclude", "show"]
@@ -178,6 +178,7 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"[red]stale[/] {escape(printable(name))}  The baseline lists it, and it is no longer so."
         )
+    console.print(f"of the checks that came to a verdict pass: {numbers(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)
     of_these = f" ({accepted} in the baseline)" if accepted else ""

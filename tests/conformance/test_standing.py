@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,14 +13,18 @@ import pytest
 from good_server import KEY, MODEL, app, serving
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 from test_capabilities import ERROR, but
 
 from plumbline_conformance.baseline import Baseline, Entry
 from plumbline_conformance.case import CHECKS, SCENARIOS
 from plumbline_conformance.cli import main
+from plumbline_conformance.outcome import show
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
+from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, report_of
 from plumbline_conformance.reports.standing import UNASKED, core_of, status_of
 from plumbline_conformance.selection import PROFILES
@@ -32,9 +37,10 @@ NAMES = [
     "models/list/shape",
     "responses/stream-text/shape",
     "chat/tool/shape",
-    "chat/stop/prefix",
+    "chat/tool-named/called",
+    "chat/stream-choices/shape",
+    "responses/stream-text/lifecycle",
 ]
-NAMES = [name for name in NAMES if name in CHECKS] + ["responses/stream-text/lifecycle"]
 GREEN = "#4c1"
 
 said = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VERDICTS), max_size=4)
@@ -63,10 +69,12 @@ def reported(
     st.sampled_from(["", UNASKED]),
     st.booleans(),
 )
-@example({"models/list/shape": "rejected", "chat/stop/prefix": "pass"}, {}, "", "full", "", False)
-@example({"models/list/shape": "inconclusive", "chat/stop/prefix": "pass"}, {}, "", "full", "", False)
-@example({"models/list/shape": "error", "chat/stop/prefix": "pass"}, {}, "", "full", "", False)
-@example({"chat/stop/prefix": "pass"}, {"chat/stop/prefix": "fail"}, "", "full", "", False)
+@example({"models/list/shape": "rejected", "chat/stream-choices/shape": "pass"}, {}, "", "full", "", False)
+@example(
+    {"models/list/shape": "inconclusive", "chat/stream-choices/shape": "pass"}, {}, "", "full", "", False
+)
+@example({"models/list/shape": "error", "chat/stream-choices/shape": "pass"}, {}, "", "full", "", False)
+@example({"chat/stream-choices/shape": "pass"}, {"chat/stream-choices/shape": "fail"}, "", "full", "", False)
 @example({"chat/text/request-id": "warn"}, {}, "", "full", "", True)
 def test_what_does_not_end_with_0_is_green_nowhere(
     said: dict[str, str], listed: dict[str, str], lacks: str, profile: str, reason: str, strict: bool
@@ -96,16 +104,46 @@ def test_what_does_not_end_with_0_is_green_nowhere(
         ({"models/list/shape": "rejected"}, {}, "models/list refused"),
         ({"models/list/shape": "inconclusive"}, {}, "models/list not judged"),
         ({"models/list/shape": "error"}, {}, "the suite failed"),
-        ({}, {"chat/stop/prefix": "fail"}, "stale baseline"),
+        ({}, {"chat/stream-choices/shape": "fail"}, "stale baseline"),
     ],
 )
 def test_a_badge_says_what_its_numbers_do_not(
     said: dict[str, str], listed: dict[str, str], words: str
 ) -> None:
-    report = reported({**said, "chat/stop/prefix": "pass"}, listed)
+    report = reported({**said, "chat/stream-choices/shape": "pass"}, listed)
 
     badge = json.loads(badge_json(report))
     assert badge["message"] == f"chat 1/1 · {words}"
+
+
+@given(st.dictionaries(st.sampled_from(list(CHECKS)), st.sampled_from(VERDICTS), min_size=1, max_size=20))
+def test_protocol_and_behaviour_stand_side_by_side_and_only_one_enters_the_badge(
+    said: dict[str, str],
+) -> None:
+    report = reported(said, {})
+
+    counted = {kind: [0, 0] for kind in (False, True)}
+    for name, verdict in said.items():
+        if verdict in ("pass", "fail", "warn", "flaky", "untestable"):
+            counted[CHECKS[name].sampled][0] += verdict == "pass"
+            counted[CHECKS[name].sampled][1] += 1
+    (kept, of), (well, all_of) = counted[False], counted[True]
+    line = f"protocol {kept}/{of}, behaviour {well}/{all_of}"
+    out = StringIO()
+    show(Console(file=out, width=200), report)
+    for text in (out.getvalue(), html(report), markdown(report)):
+        assert line in text
+    message = json.loads(badge_json(report))["message"]
+    numbers = [(int(a), int(b)) for a, b in re.findall(r"(\d+)/(\d+)", message)]
+    assert (sum(a for a, _ in numbers), sum(b for _, b in numbers)) == (kept, of)
+
+
+def test_a_badge_is_red_for_behaviour_that_its_number_does_not_have() -> None:
+    behaviour = next(name for name, one in CHECKS.items() if one.sampled and one.level == "MUST")
+
+    badge = json.loads(badge_json(reported({"chat/text/shape": "pass", behaviour: "flaky"}, {})))
+
+    assert (badge["message"], badge["color"]) == ("chat 1/1 · behaviour broken", "red")
 
 
 def checked(changes: Any, *options: str, folder: Path) -> tuple[int, dict[str, Any], str]:

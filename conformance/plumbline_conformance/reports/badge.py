@@ -1,6 +1,6 @@
-"""A badge: how many of the checks that could be judged pass, by surface, in the colour of the worst MUST.
+"""A badge: how many checks of the protocol pass of those that could be judged, by surface.
 
-It is green only where the exit status is 0.
+Its colour is that of the worst MUST, be it of protocol or of behaviour, and green only where the exit status is 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from plumbline_conformance.reports.model import SCORED, Report
-from plumbline_conformance.reports.standing import core_of, status_of, unjudged, whole
+from plumbline_conformance.reports.standing import blamed, core_of, status_of, unjudged, whole
 
 __all__ = ["badge_json", "badge_svg"]
 
@@ -47,14 +47,15 @@ def _said(report: Report, strict: bool) -> tuple[str, str]:
     broken: set[str] = set()
     for result in report.results:
         if result.verdict in SCORED:
-            kept.setdefault(result.surface, []).append(result.verdict == "pass")
+            if not result.sampled:
+                kept.setdefault(result.surface, []).append(result.verdict == "pass")
             if result.verdict != "pass":
                 broken.add(result.level)
     if not kept:
         message = "not judged"
     else:
         message = " · ".join(f"{surface} {sum(held)}/{len(held)}" for surface, held in kept.items())
-    said = [message, *_beside(report)]
+    said = [message, *_beside(report, strict)]
     status = status_of(report, strict=strict)
     # What a baseline accepts is broken all the same; what nobody knows is no colour of anything.
     if "MUST" in broken or status == 1:
@@ -64,8 +65,9 @@ def _said(report: Report, strict: bool) -> tuple[str, str]:
     return message, "yellow" if broken else "brightgreen"
 
 
-def _beside(report: Report) -> Iterator[str]:
+def _beside(report: Report, strict: bool) -> Iterator[str]:
     """What the numbers do not say, and the exit status does."""
+    sampled = {result.check: result.sampled and result.verdict in SCORED for result in report.results}
     core = core_of(report)
     refused = dict.fromkeys(
         result.scenario
@@ -77,6 +79,8 @@ def _beside(report: Report) -> Iterator[str]:
         yield "the suite failed"
     if report.stale:
         yield "stale baseline"
+    if any(by != 3 and sampled.get(check) for check, by in blamed(report, strict=strict).items()):
+        yield "behaviour broken"
     yield from (f"no {name}" for name in report.lacking)
     if any(result.verdict in SCORED for result in report.results):
         yield from (f"{name} not judged" for name in unjudged(report))

@@ -15,7 +15,7 @@ import msgspec
 from plumbline_conformance.recording import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import lacking
-from plumbline_conformance.reports.text import by_rule, command_of, place_of
+from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.timeline import Moment
 
 __all__ = ["exchange_html", "html", "page", "safe"]
@@ -65,6 +65,7 @@ def html(report: Report) -> str:
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
         "</dl>",
         _counts(report),
+        f"<p>Of the checks that came to a verdict pass: {numbers(report)}.</p>",
         *(
             f'<p class="v fail">{safe(name)} is in the baseline and no longer broken.</p>'
             for name in report.stale

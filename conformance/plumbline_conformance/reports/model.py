@@ -74,6 +74,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     expected: str | None = None
     """Why this violation is accepted, if a baseline lists it."""
+    sampled: bool = False
+    """Whether it is about behaviour: what a model wrote, which another draw may change. All else is protocol."""
 
     @property
     def told(self) -> list[str]:
@@ -129,6 +131,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def counts(self) -> Counter[str]:
         """How many checks came to each verdict."""
         return Counter(result.verdict for result in self.results)
+
+    def kept(self, *, sampled: bool) -> tuple[int, int]:
+        """How many checks of behaviour, or of protocol, pass, and how many of them came to a verdict."""
+        scored = [r.verdict for r in self.results if r.verdict in SCORED and r.sampled == sampled]
+        return scored.count("pass"), len(scored)
 
     def to_json(self) -> str:
         """The report as it is written."""
@@ -216,6 +223,7 @@ def _result(finding: Finding, known: Baseline) -> Result:
     return Result(
         check=finding.check,
         title=found.title,
+        sampled=found.sampled,
         level=found.level,
         rules=list(found.rules),
         verdict=finding.verdict,

@@ -7,7 +7,7 @@ import shlex
 from plumbline_conformance.case import GONE, Problem, broken_rules
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
-__all__ = ["by_rule", "command_of", "failure_lines", "place_of", "printable", "requests_of"]
+__all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
 
 _MOST = 3
 
@@ -60,6 +60,12 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
         streams = [evidence for evidence in seen if any(m.kind == "event" for m in evidence.moments)]
         return streams[-1:] or seen[-1:]
     return seen[:6]
+
+
+def numbers(report: Report) -> str:
+    """The two numbers of a run: what engineers can mend, and what depends on what a model wrote as well."""
+    kinds = {"protocol": report.kept(sampled=False), "behaviour": report.kept(sampled=True)}
+    return ", ".join(f"{kind} {passed}/{scored}" for kind, (passed, scored) in kinds.items())
 
 
 def command_of(report: Report, result: Result) -> str:
