@@ -25,8 +25,21 @@ from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["FORMAT", "Header", "Options", "Recorder", "Recording", "UnreadableRecording", "read_recording"]
+__all__ = [
+    "FORMAT",
+    "TIMEOUT",
+    "TRIALS",
+    "Header",
+    "Options",
+    "Recorder",
+    "Recording",
+    "UnreadableRecording",
+    "read_recording",
+]
 
+TRIALS = 3
+TIMEOUT = 60.0
+"""What `check` does where nobody says otherwise."""
 FORMAT = 1
 """Grows when an older reader would misunderstand a newer file. Fields may be added without that."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from plumbline_conformance.case import GONE, Problem, broken_rules
+from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
 __all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
@@ -74,7 +76,22 @@ def command_of(report: Report, result: Result) -> str:
     # A name that begins with a dash would be an option of its own.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return f"plumbline check {address} {result.check}"
+    return " ".join(["plumbline check", address, *_given(report), result.check])
+
+
+def _given(report: Report) -> Iterator[str]:
+    """The options on which a verdict depends, where they were not left as they are."""
+    if report.profile != "full":
+        yield f"--profile {report.profile}"
+    if (options := report.run.options) is None:
+        return
+    if options.capabilities:
+        # The first name may have a minus.
+        yield f"--capabilities={shlex.quote(','.join(options.capabilities))}"
+    if options.trials != TRIALS:
+        yield f"--trials {options.trials}"
+    if options.timeout != TIMEOUT:
+        yield f"--timeout {options.timeout:g}"
 
 
 def printable(text: str) -> str:
