@@ -164,7 +164,12 @@ def _run(arguments: argparse.Namespace) -> int:
                 budget=_budget(arguments),
                 capabilities=capabilities_of(arguments.capabilities),
             )
+        case "list" if arguments.markdown and not arguments.rules:
+            raise UnusableInput("--markdown writes the rules as a page: say `list --rules --markdown`.")
         case "list" if arguments.rules:
+            everything = Selection(ids=[], surfaces=[])
+            if _selection(arguments) != everything or arguments.requirements is not None:
+                raise UnusableInput("--rules lists every rule; leave out what chooses checks.")
             return commands.run_rules(markdown=arguments.markdown)
         case "list":
             return commands.run_list(_selection(arguments), arguments.requirements)
