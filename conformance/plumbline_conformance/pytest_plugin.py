@@ -116,9 +116,10 @@ class _Suite(pytest.Collector):
             _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         secrets = [key] if key else []
         findings = [finding for transcript in seen for finding in judge_discreetly(transcript, secrets)]
-        options = Options(trials=trials, concurrency=4, timeout=patience, limit=target.limit)
+        profile = self._selection.profile
+        options = Options(trials=trials, concurrency=4, timeout=patience, profile=profile, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
-        report = report_of(header, seen, findings, secrets=secrets, profile=self._selection.profile)
+        report = report_of(header, seen, findings, secrets=secrets, profile=profile)
         return {finding.check: (report, finding) for finding in findings}
 
 

@@ -123,7 +123,7 @@ class Tally:
             at = next((at for at, kept in enumerate(samples) if kept is checks[name].exchange), GONE)
             said = [", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])]
             if worst.problems and at == GONE:
-                said.append(f"its exchange was not kept: as bad ones of {_scenario(name)} are shown")
+                said.append(f"its exchange was not kept: there is room for {_SAMPLES} of {_scenario(name)}")
             reason = "; ".join([*([worst.reason] if worst.reason else []), *said])
             problems = [msgspec.structs.replace(problem, exchange=at) for problem in worst.problems]
             found.append(msgspec.structs.replace(worst, reason=reason, problems=problems))
