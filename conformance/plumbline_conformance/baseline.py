@@ -38,8 +38,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the check's rules are broken; another one is another violation. Empty where that was never said."""
 
     def is_true(self, finding: Finding) -> bool:
-        """Whether this is what was found."""
-        return self.verdict == finding.verdict and (not self.rules or set(self.rules) == set(finding.broken))
+        """Whether this is what was found.
+
+        Chance decides whether a rule that a model breaks now and then is broken in every attempt of a run, in some of
+        them (`flaky`), or in none: the same rules of the same check are the same violation.
+        """
+        if finding.verdict == "pass":
+            return self.verdict == "flaky" and CHECKS[finding.check].sampled
+        same = self.verdict == finding.verdict or "flaky" in (self.verdict, finding.verdict)
+        return same and (not self.rules or set(self.rules) == set(finding.broken))
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +85,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     def stale(self, findings: Iterable[Finding]) -> list[str]:
         """Listed checks that pass now, that say something else, or that the suite does not have.
 
-        What came to no verdict this time is not stale: nobody knows.
+        What came to no verdict this time is not stale, nor is what comes and goes: nobody knows.
         """
         settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
         return sorted(
@@ -90,14 +97,25 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     def updated(self, findings: Sequence[Finding]) -> Baseline:
         """The list with what was seen now: reasons are kept, and so is what was not looked at."""
         settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
-        kept = {k: v for k, v in self.expected.items() if k in CHECKS and k not in settled}
+        known = {name: entry for name, entry in self.expected.items() if name in CHECKS}
+        # One run in which a flaky violation does not show itself does not show that it is gone.
+        kept = {
+            name: entry
+            for name, entry in known.items()
+            if name not in settled or (settled[name].verdict == "pass" and entry.is_true(settled[name]))
+        }
         seen = {
             name: Entry(
-                verdict=finding.verdict,
-                why=self.expected[name].why if name in self.expected else _UNEXPLAINED,
+                verdict="flaky" if _was_flaky(known.get(name), finding) else finding.verdict,
+                why=known[name].why if name in known else _UNEXPLAINED,
                 rules=finding.broken,
             )
             for name, finding in settled.items()
             if finding.verdict in VIOLATIONS
         }
         return Baseline(expected=kept | seen)
+
+
+def _was_flaky(entry: Entry | None, finding: Finding) -> bool:
+    """Whether a violation was seen to come and go before: once in every attempt does not unsay it."""
+    return entry is not None and entry.verdict == "flaky" and entry.is_true(finding)

@@ -18,6 +18,7 @@ __all__ = [
     "CAPABILITIES",
     "CHECKS",
     "FAILED",
+    "GONE",
     "SAMPLED",
     "SCENARIOS",
     "UNKNOWN",
@@ -59,6 +60,8 @@ SAMPLED = frozenset(f"{family}-{number:02}" for family, numbers in _SAMPLED.item
 attempts; framing, shapes, sums of one answer and refusals are the same however often one asks."""
 
 
+GONE = -1
+"""The place of an exchange that was seen and not kept: no other one is evidence in its stead."""
 WRONG_KEY = "Bearer wrong-key-0f3a"
 """The authorization of scenarios that send a wrong key on purpose. It opens nothing, so that it may be shown."""
 
@@ -104,7 +107,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     pointer: str = ""
     """Where: `event 7, choices[0].delta.role`."""
     exchange: int | None = None
-    """Which exchange of the scenario, where it has several and the pointer does not say."""
+    """Which exchange of the scenario, where it has several and the pointer does not say; `GONE` if it was not kept."""
     rule: str = ""
     """The rule that was broken: one of the check's, or `FAILED`. A check of one rule does not have to say it."""
 

@@ -23,6 +23,7 @@ from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.inputs import UnusableInput, capabilities_of, target_of
 from plumbline_conformance.manifest import revisions
 from plumbline_conformance.outcome import Outputs
+from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.side_by_side import run_matrix
@@ -40,9 +41,13 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_selection(checker)
     _add_target(checker)
     checker.add_argument("--concurrency", type=_positive(int), default=4)
-    checker.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    checker.add_argument("--timeout", type=_positive(float), default=TIMEOUT, metavar="SECONDS")
     checker.add_argument(
-        "--trials", type=int, default=3, metavar="N", help="further attempts at a broken MUST; default: 3"
+        "--trials",
+        type=int,
+        default=TRIALS,
+        metavar="N",
+        help=f"further attempts at a broken MUST; default: {TRIALS}",
     )
     for name, said in (("total", "the run"), ("each", "one scenario")):
         checker.add_argument(
@@ -159,7 +164,12 @@ def _run(arguments: argparse.Namespace) -> int:
                 budget=_budget(arguments),
                 capabilities=capabilities_of(arguments.capabilities),
             )
+        case "list" if arguments.markdown and not arguments.rules:
+            raise UnusableInput("--markdown writes the rules as a page: say `list --rules --markdown`.")
         case "list" if arguments.rules:
+            everything = Selection(ids=[], surfaces=[])
+            if _selection(arguments) != everything or arguments.requirements is not None:
+                raise UnusableInput("--rules lists every rule; leave out what chooses checks.")
             return commands.run_rules(markdown=arguments.markdown)
         case "list":
             return commands.run_list(_selection(arguments), arguments.requirements)

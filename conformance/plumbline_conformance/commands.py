@@ -24,7 +24,7 @@ from plumbline_conformance.explain import explain
 from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import judge, record
 from plumbline_conformance.manifest import as_markdown, manifest, published
-from plumbline_conformance.outcome import STYLES, UNASKED, Outputs, conclude
+from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import (
     Header,
     Options,
@@ -34,8 +34,9 @@ from plumbline_conformance.recording import (
     read_recording,
 )
 from plumbline_conformance.reports.har import har
+from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.reports.text import printable
-from plumbline_conformance.selection import Selection, UnknownChoice, scenarios_of
+from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.terminal import INTERRUPTED, console, put
 from plumbline_conformance.transcript import Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
@@ -115,6 +116,7 @@ def run_check(
             max_tokens_each=limits.tokens_each,
             max_seconds=limits.seconds,
             capabilities=[name if there else f"-{name}" for name, there in (capabilities or {}).items()],
+            profile=selection.profile,
             limit=target.limit,
         )
         header = Header.of(
@@ -170,7 +172,15 @@ def run_check(
     ]
     seconds = time.monotonic() - began
     status = conclude(
-        out, outputs, header, transcripts, findings, seconds=seconds, secrets=secrets, baseline=baseline
+        out,
+        outputs,
+        header,
+        transcripts,
+        findings,
+        seconds=seconds,
+        secrets=secrets,
+        baseline=baseline,
+        profile=selection.profile,
     )
     if not interrupted:
         return status
@@ -205,7 +215,10 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
     findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
     if not findings:
         return _cannot(out, "Nothing in the recording is what these checks look at.")
-    return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline)
+    # Of a recording that was made for a profile, nothing else is asked unless somebody says so.
+    said = found.header.options.profile if found.header.options is not None else "full"
+    profile = said if selection.profile == "full" and said in PROFILES else selection.profile
+    return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline, profile=profile)
 
 
 def run_export(path: Path, har_file: Path | None) -> int:

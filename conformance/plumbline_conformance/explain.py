@@ -54,7 +54,7 @@ def _check(found: Check) -> Iterator[str]:
     if rules()[found.rules[0]]["level"].removesuffix(" NOT") != found.level:
         yield "The check asks for less than its rule, because servers of good repute disagree on it."
     if found.sampled:
-        yield "Another draw of the model may keep the rule: where it is broken, the scenario is asked again."
+        yield "It is about behaviour: another draw of the model may keep the rule, and the scenario is asked again."
     said = inspect.getdoc(found.law or found.judge)
     # The name of a rule alone says nothing that does not stand above.
     if said and not _IDS.fullmatch(said):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 import msgspec
 
 from plumbline_conformance.budget import Budget, Purse, TooDear
-from plumbline_conformance.case import CAPABILITIES, Request, Scenario, Target
+from plumbline_conformance.case import CAPABILITIES, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.wire import Conversation, conversations, exchange_of, sender
@@ -52,10 +52,14 @@ async def record(
         found = dict(zip(names, probed, strict=True))
 
         async def one(scenario: Scenario) -> Transcript:
-            lacking = [found[name] for name in scenario.needs if found[name][1] is not None]
+            lacking = [name for name in scenario.needs if found[name][1] is not None]
             if lacking:
-                shown, lack = lacking[0]
-                seen = Transcript(scenario=scenario.id, exchanges=shown, skipped=lack)
+                shown, lack = found[lacking[0]]
+                # What a budget or a busy server kept from being found out is not known to be lacking.
+                known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
+                seen = Transcript(
+                    scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacking[0] if known else ""
+                )
             else:
                 seen = await run.scenario(scenario)
                 seen = await again(scenario, seen)
@@ -87,6 +91,8 @@ class _Run:
         self._gate = gate
         self._begin = begin
         self._purse = purse
+        self.stopped: set[str] = set()
+        """The capabilities that the budget did not allow to look for."""
 
     async def about(self, name: str, said: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
         """What is known of a capability: what is said of it, else what a probe shows."""
@@ -101,6 +107,7 @@ class _Run:
             async with self._gate:
                 return await self._converse(CAPABILITIES[name].probe(self._target))
         except _Stopped as stopped:
+            self.stopped.add(name)
             return stopped.exchanges, f"{stopped}, to find out about: {CAPABILITIES[name].title}"
 
     async def scenario(self, wanted: Scenario) -> Transcript:

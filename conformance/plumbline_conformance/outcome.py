@@ -20,13 +20,12 @@ from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
-from plumbline_conformance.reports.text import failure_lines, printable
+from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
+from plumbline_conformance.reports.text import failure_lines, numbers, printable
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["STYLES", "UNASKED", "Outputs", "conclude", "show", "status_of", "unjudged"]
+__all__ = ["STYLES", "Outputs", "conclude", "show"]
 
-UNASKED = "the run was interrupted before the scenario had ended"
-"""Why a scenario was skipped of which an interruption left nothing or a part."""
 STYLES = {
     "pass": "green",
     "fail": "bold red",
@@ -93,7 +92,8 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
         if self.html is not None:
             yield self.html, html(report)
         if self.badge is not None:
-            yield self.badge, badge_svg(report) if self.badge.suffix == ".svg" else badge_json(report)
+            drawn = badge_svg if self.badge.suffix == ".svg" else badge_json
+            yield self.badge, drawn(report, strict=self.strict)
 
 
 def conclude(
@@ -106,12 +106,15 @@ def conclude(
     seconds: float | None = None,
     secrets: Sequence[str] = (),
     baseline: Baseline | None = None,
+    profile: str = "full",
 ) -> int:
     """Write the files, print what is not green, give the exit status."""
     known = baseline or Baseline()
     if outputs.update_baseline:
         known = known.updated(findings)
-    report = report_of(run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets)
+    report = report_of(
+        run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets, profile=profile
+    )
     # The files come first: whoever reads the lines may leave in the middle of them.
     unwritten: list[OSError] = []
     for path, text in outputs.texts(report):
@@ -128,9 +131,10 @@ def conclude(
         console.print(line, markup=False)
     show(console, report)
     for name in unjudged(report):
-        console.print(
-            f"No check of {name}, which every server has to serve, came to a verdict.", markup=False
-        )
+        who = "every server" if SCENARIOS[name].core else f"whoever keeps the profile {report.profile}"
+        console.print(f"No check of {name}, which {who} has to serve, came to a verdict.", markup=False)
+    for sentence in lacking(report):
+        console.print(printable(sentence), markup=False)
     if unknown := sum((result.reason or "").startswith(UNKNOWN) for result in report.results):
         said = "1 check was" if unknown == 1 else f"{unknown} checks were"
         console.print(
@@ -174,6 +178,7 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"[red]stale[/] {escape(printable(name))}  The baseline lists it, and it is no longer so."
         )
+    console.print(f"of the checks that came to a verdict pass: {numbers(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)
     of_these = f" ({accepted} in the baseline)" if accepted else ""
@@ -195,32 +200,3 @@ def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
 
 def _headline(result: Result) -> str:
     return f"{result.check}  {result.title}"
-
-
-def status_of(report: Report, *, strict: bool) -> int:
-    """0 conforming, 1 violations or a stale baseline, 2 no verdict on what is core, 3 the suite itself failed."""
-    verdicts = {result.verdict for result in report.results}
-    broken = {(result.verdict, result.level) for result in report.results if result.expected is None}
-    core = {result.verdict for result in report.results if SCENARIOS[result.scenario].core}
-    if "error" in verdicts:
-        return 3
-    if report.stale or "rejected" in core or ("fail", "MUST") in broken:
-        return 1
-    if any(level == "MUST" for verdict, level in broken if verdict in ("flaky", "untestable")):
-        return 1
-    if strict and any(verdict in ("fail", "warn", "flaky", "untestable") for verdict, _ in broken):
-        return 1
-    return 2 if verdicts <= _NONE or unjudged(report) else 0
-
-
-_NONE = {"inconclusive", "skipped"}
-
-
-def unjudged(report: Report) -> list[str]:
-    """The scenarios that every server has to serve, and of which no check came to a verdict."""
-    verdicts: dict[str, set[str]] = {}
-    # Live traffic was not asked for, and its worst moment says nothing of the rest.
-    for result in report.results if report.run.by == "check" else ():
-        if SCENARIOS[result.scenario].core:
-            verdicts.setdefault(result.scenario, set()).add(result.verdict)
-    return [name for name, found in verdicts.items() if found <= _NONE]

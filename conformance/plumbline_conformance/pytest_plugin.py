@@ -116,9 +116,10 @@ class _Suite(pytest.Collector):
             _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         secrets = [key] if key else []
         findings = [finding for transcript in seen for finding in judge_discreetly(transcript, secrets)]
-        options = Options(trials=trials, concurrency=4, timeout=patience, limit=target.limit)
+        profile = self._selection.profile
+        options = Options(trials=trials, concurrency=4, timeout=patience, profile=profile, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
-        report = report_of(header, seen, findings, secrets=secrets)
+        report = report_of(header, seen, findings, secrets=secrets, profile=profile)
         return {finding.check: (report, finding) for finding in findings}
 
 
@@ -137,8 +138,7 @@ class _Item(pytest.Item):
     def runtest(self) -> None:
         """Pass, fail, or skip where there was no verdict."""
         from plumbline_conformance.baseline import VIOLATIONS
-        from plumbline_conformance.case import CHECKS, SCENARIOS
-        from plumbline_conformance.outcome import unjudged
+        from plumbline_conformance.reports.standing import blamed
         from plumbline_conformance.reports.text import failure_lines
 
         assert isinstance(self.parent, _Suite)
@@ -150,13 +150,8 @@ class _Item(pytest.Item):
         strict = self.config.getoption("--plumbline-strict")
         if finding.verdict == "pass":
             return
-        refused = finding.verdict == "rejected" and SCENARIOS[result.scenario].core
-        if refused or result.scenario in unjudged(report):
+        if self.name in blamed(report, strict=strict):
             # What every server has to serve is neither skipped nor passed: `plumbline check` ends with 1 or 2.
-            raise _Broken(text)
-        if finding.verdict == "error" or (
-            finding.verdict in VIOLATIONS and (CHECKS[self.name].level == "MUST" or strict)
-        ):
             raise _Broken(text)
         if finding.verdict in VIOLATIONS:
             self.add_report_section("call", "plumbline", text)

@@ -25,8 +25,21 @@ from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript import Transcript
 
-__all__ = ["FORMAT", "Header", "Options", "Recorder", "Recording", "UnreadableRecording", "read_recording"]
+__all__ = [
+    "FORMAT",
+    "TIMEOUT",
+    "TRIALS",
+    "Header",
+    "Options",
+    "Recorder",
+    "Recording",
+    "UnreadableRecording",
+    "read_recording",
+]
 
+TRIALS = 3
+TIMEOUT = 60.0
+"""What `check` does where nobody says otherwise."""
 FORMAT = 1
 """Grows when an older reader would misunderstand a newer file. Fields may be added without that."""
 
@@ -49,6 +62,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float | None = None
     capabilities: list[str] = msgspec.field(default_factory=list)
     """What the target was said to have, or with a minus in front not to have, so that it was not looked for."""
+    profile: str = "full"
+    """What the server was to be fit for."""
     limit: str = "max_tokens"
     """The name under which chat completions were given the limit of their tokens."""
 

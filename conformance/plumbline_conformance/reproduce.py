@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from bisect import bisect_left
 
 from plumbline_conformance.case import WRONG_KEY
 from plumbline_conformance.credentials import fingerprint, redacted_url
@@ -12,6 +13,9 @@ __all__ = ["curl"]
 
 _LONGEST = 20_000
 """A longer body is said to be longer: no terminal takes a line of megabytes."""
+_LONGEST_PIECE = 256
+_ENOUGH = 1024
+"""Bytes of a piece and its repetitions that show that a body repeats it."""
 _LEFT_OUT = {
     "authorization",
     "content-length",
@@ -51,12 +55,48 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
     if not body:
         return " ".join(parts)
     if len(body) > _LONGEST:
+        if (made := _made(body)) is not None:
+            return f"{made} | " + " ".join([*parts, "--data-binary @-"])
         return " ".join([*parts, f"--data-binary @-  # and a body of {len(body)} bytes"])
     if all(0x20 <= byte < 0x7F for byte in body) and not body.startswith(b"@"):
         return " ".join([*parts, f"--data-binary {_quoted(body.decode('ascii'))}"])
     # What is no plain text travels as octal escapes, which every shell's printf knows. It may begin with a dash.
     escaped = "".join(_octal(byte) for byte in body)
     return f"printf -- '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
+
+
+def _made(body: bytes) -> str | None:
+    """A command that writes a long body which repeats a piece for most of it; None if it does not.
+
+    What repeats is looked for in the middle, where a body has it that is long on purpose.
+    """
+    middle = len(body) // 2
+    for size in range(1, _LONGEST_PIECE + 1):
+        piece = body[middle : middle + size]
+        # Enough of it to be no accident; comparing bytes at one blow is quick even of megabytes.
+        if not body.startswith(piece * -(-_ENOUGH // size), middle):
+            continue
+        start = middle - _alike(body[:middle][::-1], piece[::-1])
+        stop = middle + _alike(body[middle:], piece)
+        count = (stop - start) // size
+        rest = start + count * size
+        written = [f"{body[start : start + size]!r} * {count}"]
+        if start:
+            written.insert(0, repr(body[:start]))
+        if rest < len(body):
+            written.append(repr(body[rest:]))
+        program = f"import sys; sys.stdout.buffer.write({' + '.join(written)})"
+        command = f"python3 -c {shlex.quote(program)}"
+        return command if len(command) <= _LONGEST else None
+    return None
+
+
+def _alike(text: bytes, piece: bytes) -> int:
+    """How many of the first bytes of a text are the piece again and again."""
+    tiled = piece * (len(text) // len(piece) + 1)
+    if tiled.startswith(text):
+        return len(text)
+    return bisect_left(range(len(text)), True, key=lambda count: text[: count + 1] != tiled[: count + 1])
 
 
 def _websocat(exchange: Exchange, key: bool) -> str:

@@ -9,19 +9,36 @@ import msgspec
 
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario
 
-__all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of"]
+__all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
 
 _LEVELS = ("MUST", "SHOULD", "MAY")
 _OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket")
 
-PROFILES: dict[str, Callable[[Check], bool]] = {
-    "core": lambda found: SCENARIOS[_scenario(found)].core,
-    "chat": lambda found: _surface(found) not in _OTHER_THAN_CHAT,
-    "responses": lambda found: _surface(found) not in ("chat", "completions"),
-    "agent": lambda found: _surface(found) != "completions",
-    "full": lambda found: True,
+
+class Profile(msgspec.Struct, frozen=True):
+    """A use that a server can be fit for."""
+
+    has: Callable[[Check], bool]
+    requires: dict[str, tuple[str, ...]] = {}
+    """The capabilities without which nobody keeps the profile, each with the scenarios that show it. These are then as
+    core as what every server has to serve."""
+
+
+PROFILES: dict[str, Profile] = {
+    "core": Profile(lambda found: SCENARIOS[_scenario(found)].core),
+    "chat": Profile(lambda found: _surface(found) not in _OTHER_THAN_CHAT),
+    "responses": Profile(
+        lambda found: _surface(found) not in ("chat", "completions"),
+        {"responses": ("responses/stream-text",)},
+    ),
+    "agent": Profile(
+        lambda found: _surface(found) != "completions",
+        {"responses": ("responses/stream-text",), "tools": ("chat/tool", "responses/tool")},
+    ),
+    "full": Profile(lambda found: True),
 }
-"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both of them."""
+"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both of them, with
+tools. `full`: everything, of which a server may lack what is optional; chat is core, so that none requires it."""
 
 
 class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
@@ -59,7 +76,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     def _has(self, found: Check) -> bool:
         return (
             (not self.ids or any(_named(found, wanted) for wanted in self.ids))
-            and PROFILES[self.profile](found)
+            and PROFILES[self.profile].has(found)
             and _LEVELS.index(found.level) <= _LEVELS.index(self.level)
             and (not self.surfaces or _surface(found) in self.surfaces)
         )
@@ -68,6 +85,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 def named(wanted: str) -> list[Check]:
     """The checks that an id, a beginning, a pattern or a rule chooses, in the order of the suite."""
     return [found for found in CHECKS.values() if _named(found, wanted)]
+
+
+def scenarios_that_show(profile: str) -> frozenset[str]:
+    """The scenarios that show that a server has what a profile requires."""
+    return frozenset(name for shown in PROFILES[profile].requires.values() for name in shown)
 
 
 def scenarios_of(checks: Sequence[str]) -> list[Scenario]:

@@ -79,6 +79,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: list[Exchange]
     skipped: str | None = None
     """Why the scenario was not run; the exchanges are then those that showed the reason."""
+    lacks: str = ""
+    """The capability that the target has not got, where that is why."""
     again: list[list[Exchange]] = msgspec.field(default_factory=list)
     """Further attempts at the same scenario, each with all of its exchanges."""
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from good_server import KEY, MODEL, serving
+from hypothesis import given
+from hypothesis import strategies as st
 from odd_servers import answering
 from reference import application
 
-from plumbline_conformance.case import Request, Target
+from plumbline_conformance.case import CAPABILITIES, Request, Target
 from plumbline_conformance.cli import main
-from plumbline_conformance.inputs import UnusableInput, base_url_of, joined, key_of
+from plumbline_conformance.inputs import UnusableInput, base_url_of, capabilities_of, joined, key_of
 from plumbline_conformance.judge import sender
 from plumbline_conformance.recording import read_recording
 from plumbline_conformance.transcript import Exchange
@@ -162,3 +164,11 @@ def test_an_exchange_with_no_such_port_is_one_without_an_answer() -> None:
 
     assert found.status == 0
     assert found.error
+
+
+@given(st.text("abcdefghij-_", min_size=1).filter(lambda name: name.lstrip("-") not in CAPABILITIES))
+def test_a_capability_that_nobody_knows_is_told_which_there_are(name: str) -> None:
+    with pytest.raises(UnusableInput) as raised:
+        capabilities_of(f"tools,{name}")
+
+    assert all(known in str(raised.value) for known in CAPABILITIES)

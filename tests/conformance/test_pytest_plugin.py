@@ -11,6 +11,7 @@ import pytest
 from good_server import KEY, MODEL, serving
 from odd_servers import answering, error
 from reference import application
+from test_capabilities import ERROR, but
 from test_cli import fixed
 
 from plumbline_conformance.case import CHECKS
@@ -152,3 +153,21 @@ def test_no_key_that_a_server_repeats_is_told_by_an_item(tmp_path: Path) -> None
     assert status == 1
     assert "status 400: no sha256:" in out
     assert key not in out
+
+
+def test_what_a_profile_requires_fails_where_it_is_lacking(tmp_path: Path) -> None:
+    lacking = but(lambda path, _: (404, ERROR) if path.startswith("/v1/responses") else None)
+    with serving(lacking) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
+        chosen = [
+            "--plumbline-check",
+            "responses/stream-text/shape",
+            "--plumbline-check",
+            "models/list/shape",
+        ]
+        full = pytest_run(tmp_path, *target, *chosen)
+        profile = pytest_run(tmp_path, *target, *chosen, "--plumbline-profile", "responses")
+
+    assert (full[0], profile[0]) == (0, 1)
+    assert "FAILED plumbline::responses/stream-text/shape" in profile[1]
+    assert "1 failed, 1 passed" in profile[1]

@@ -6,20 +6,24 @@ import argparse
 import os
 import shlex
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plumbline_conformance.case import SCENARIOS, WRONG_KEY, Target
+from plumbline_conformance.case import CAPABILITIES, SCENARIOS, WRONG_KEY, Target
 from plumbline_conformance.cli import add_commands
 from plumbline_conformance.credentials import fingerprint, redacted_exchange
+from plumbline_conformance.inputs import capabilities_of
 from plumbline_conformance.judge import exchange_of
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording import Header, Options
 from plumbline_conformance.reports.model import Report, Result
 from plumbline_conformance.reports.text import command_of
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.selection import PROFILES
 from plumbline_conformance.transcript import Exchange
 
 CURL = "#!/bin/sh\nprintf '%s\\0' \"$@\"\nprintf '\\0'\nif [ -p /dev/stdin ]; then cat; fi\n"
@@ -73,7 +77,78 @@ def test_methods_that_a_body_does_not_imply_are_named() -> None:
     assert command("GET", b"") == "curl -sS -N -i http://h/"
     assert "-X DELETE" in command("DELETE", b"")
     assert "-X PUT" in command("PUT", b"{}")
-    assert "a body of 30000 bytes" in command("POST", b"x" * 30_000)
+    noise = Random(7).randbytes(30_000)
+    assert "a body of 30000 bytes" in command("POST", noise)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.binary(max_size=600),
+    st.binary(min_size=1, max_size=40),
+    st.integers(30_000, 200_000),
+    st.binary(max_size=600),
+)
+@example(b"", b'{"model":', 27_000, b"")
+@example(b'{"messages": [{"content": "', b"it's \\ $HOME", 60_000, b'"}]}')
+@example(b"", b"\x00", 20_001, b"")
+@example(b"ab", b"ab", 3_000_000, b"a")
+def test_a_long_body_that_repeats_a_piece_is_made_by_the_command(
+    folder: Path, head: bytes, piece: bytes, size: int, tail: bytes
+) -> None:
+    content = head + piece * (size // len(piece)) + tail
+    exchange = Exchange(method="POST", url="http://h/", request_headers={}, request_body=content)
+
+    command = curl(exchange)
+
+    assert "# and a body" not in command
+    assert len(command) < 20_000
+    assert sent(command, folder)[1] == content
+
+
+def test_every_body_of_the_suite_is_sent_by_its_command(folder: Path) -> None:
+    """As far as scenarios send when nobody answers."""
+    target, long = Target(base_url="http://h/v1", model="m"), 0
+    for scenario in SCENARIOS.values():
+        steps = scenario.steps(target)
+        asked: list[Exchange] = []
+        with suppress(StopIteration):
+            asked.append(exchange_of(target, next(steps)))
+            while True:
+                asked.append(exchange_of(target, steps.send(asked[-1])))
+        for exchange in asked:
+            assert "# and a body" not in curl(exchange), scenario.id
+            if len(exchange.request_body) > 20_000:
+                long += 1
+                assert sent(curl(exchange), folder)[1] == exchange.request_body
+    assert long
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 9),
+    st.floats(0.5, 600).map(lambda seconds: round(seconds, 1)),
+    st.dictionaries(st.sampled_from(list(CAPABILITIES)), st.booleans()),
+    st.sampled_from(list(PROFILES)),
+)
+def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
+    trials: int, timeout: float, said: dict[str, bool], profile: str
+) -> None:
+    names = [name if there else f"-{name}" for name, there in said.items()]
+    options = Options(trials=trials, concurrency=4, timeout=timeout, capabilities=names, profile=profile)
+    run = Header.of("http://h/v1", "m", options=options)
+    report = Report(run=run, results=[], rules={}, scenarios={}, evidence={}, profile=profile)
+    result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(dest="command"))
+
+    _, *words = shlex.split(command_of(report, result))
+
+    read = parser.parse_args(words)
+    assert (read.trials, read.timeout, read.profile) == (trials, timeout, profile)
+    assert capabilities_of(read.capabilities) == said
+    assert read.ids == ["chat/text/shape"]
+    # What was left as it is stands nowhere.
+    assert ("--trials" in " ".join(words)) == (trials != 3)
 
 
 def raw(folder: Path, command: str) -> list[str]:

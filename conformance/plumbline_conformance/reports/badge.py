@@ -1,27 +1,32 @@
-"""A badge: how many of the rules that could be judged are kept, by surface, in the colour of the worst MUST."""
+"""A badge: how many checks of the protocol pass of those that could be judged, by surface.
+
+Its colour is that of the worst MUST, be it of protocol or of behaviour, and green only where the exit status is 0.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from plumbline_conformance.reports.model import SCORED, Report
+from plumbline_conformance.reports.standing import blamed, core_of, status_of, unjudged, whole
 
 __all__ = ["badge_json", "badge_svg"]
 
 _COLOURS = {"brightgreen": "#4c1", "yellow": "#dfb317", "red": "#e05d44", "lightgrey": "#9f9f9f"}
 
 
-def badge_json(report: Report) -> str:
+def badge_json(report: Report, *, strict: bool = False) -> str:
     """The endpoint format of shields.io."""
-    message, colour = _said(report)
+    message, colour = _said(report, strict)
     value = {"schemaVersion": 1, "label": "plumbline", "message": message, "color": colour}
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
-def badge_svg(report: Report) -> str:
+def badge_svg(report: Report, *, strict: bool = False) -> str:
     """The same, drawn."""
-    message, colour = _said(report)
+    message, colour = _said(report, strict)
     label = "plumbline"
     left, right = _width(label), _width(message)
     title = escape(f"{label}: {message}")
@@ -37,18 +42,50 @@ def badge_svg(report: Report) -> str:
     )
 
 
-def _said(report: Report) -> tuple[str, str]:
+def _said(report: Report, strict: bool) -> tuple[str, str]:
     kept: dict[str, list[bool]] = {}
     broken: set[str] = set()
     for result in report.results:
         if result.verdict in SCORED:
-            kept.setdefault(result.surface, []).append(result.verdict == "pass")
+            if not result.sampled:
+                kept.setdefault(result.surface, []).append(result.verdict == "pass")
             if result.verdict != "pass":
                 broken.add(result.level)
     if not kept:
-        return "not judged", "lightgrey"
-    message = " · ".join(f"{surface} {sum(held)}/{len(held)}" for surface, held in kept.items())
-    return message, "red" if "MUST" in broken else "yellow" if broken else "brightgreen"
+        message = "not judged"
+    else:
+        message = " · ".join(f"{surface} {sum(held)}/{len(held)}" for surface, held in kept.items())
+    said = [message, *_beside(report, strict)]
+    status = status_of(report, strict=strict)
+    # What a baseline accepts is broken all the same; what nobody knows is no colour of anything.
+    if "MUST" in broken or status == 1:
+        return " · ".join(said), "red"
+    if status or not kept:
+        return " · ".join(said), "lightgrey"
+    return message, "yellow" if broken else "brightgreen"
+
+
+def _beside(report: Report, strict: bool) -> Iterator[str]:
+    """What the numbers do not say, and the exit status does."""
+    sampled = {result.check: result.sampled and result.verdict in SCORED for result in report.results}
+    core = core_of(report)
+    refused = dict.fromkeys(
+        result.scenario
+        for result in report.results
+        if result.verdict == "rejected" and result.scenario in core
+    )
+    yield from (f"{name} refused" for name in refused)
+    if report.counts["error"]:
+        yield "the suite failed"
+    if report.stale:
+        yield "stale baseline"
+    if any(by != 3 and sampled.get(check) for check, by in blamed(report, strict=strict).items()):
+        yield "behaviour broken"
+    yield from (f"no {name}" for name in report.lacking)
+    if any(result.verdict in SCORED for result in report.results):
+        yield from (f"{name} not judged" for name in unjudged(report))
+        if not whole(report):
+            yield "interrupted"
 
 
 def _width(text: str) -> int:

@@ -14,7 +14,8 @@ import msgspec
 
 from plumbline_conformance.recording import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
-from plumbline_conformance.reports.text import by_rule, command_of, place_of
+from plumbline_conformance.reports.standing import lacking
+from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.timeline import Moment
 
 __all__ = ["exchange_html", "html", "page", "safe"]
@@ -64,10 +65,12 @@ def html(report: Report) -> str:
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
         "</dl>",
         _counts(report),
+        f"<p>Of the checks that came to a verdict pass: {numbers(report)}.</p>",
         *(
             f'<p class="v fail">{safe(name)} is in the baseline and no longer broken.</p>'
             for name in report.stale
         ),
+        *(f'<p class="v fail">{safe(sentence)}</p>' for sentence in lacking(report)),
     ]
     for scenario, results in groupby(report.results, lambda result: result.scenario):
         parts += _scenario(report, scenario, list(results))
@@ -79,9 +82,10 @@ def _options(options: Options | None) -> str:
     if options is None:
         return ""
     said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
-    limit, capabilities = said.pop("limit"), said.pop("capabilities")
+    limit, capabilities, profile = said.pop("limit"), said.pop("capabilities"), said.pop("profile")
     numbers = [f"{name} {value:g}" for name, value in said.items() if value is not None]
     words = [f"said: {' '.join(capabilities)}"] if capabilities else []
+    words += [] if profile == "full" else [f"profile {profile}"]
     return ", ".join([*numbers, *words, *([] if limit == "max_tokens" else [limit])])
 
 

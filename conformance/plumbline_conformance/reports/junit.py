@@ -5,15 +5,19 @@ from __future__ import annotations
 from itertools import groupby
 from xml.etree import ElementTree
 
-from plumbline_conformance.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report, Result
+from plumbline_conformance.reports.standing import blamed, lacking, whole
 from plumbline_conformance.reports.text import failure_lines
 
 __all__ = ["junit"]
 
 
 def junit(report: Report, *, strict: bool = False) -> str:
-    """The document. Warnings are failures only where one is strict; what came to no verdict is skipped."""
+    """The document. Warnings are failures only where one is strict; what came to no verdict is skipped.
+
+    Whatever makes the exit status another one than 0 is a failure here, or an error where it is no fault of the server.
+    """
+    blame = blamed(report, strict=strict)
     root = ElementTree.Element("testsuites", name="plumbline")
     for scenario, results in groupby(report.results, lambda result: result.scenario):
         suite = ElementTree.SubElement(root, "testsuite", name=scenario)
@@ -22,7 +26,7 @@ def junit(report: Report, *, strict: bool = False) -> str:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=scenario.replace("/", "."), name=result.check.rsplit("/", 1)[1]
             )
-            kind = _kind(result, strict)
+            kind = _kind(result, blame.get(result.check))
             tally["tests"] += 1
             if kind is None:
                 continue
@@ -35,20 +39,32 @@ def junit(report: Report, *, strict: bool = False) -> str:
         for name, count in tally.items():
             suite.set(name, str(count))
     for name in report.stale:
-        suite = ElementTree.SubElement(root, "testsuite", name="baseline", tests="1", failures="1")
-        case = ElementTree.SubElement(suite, "testcase", classname="baseline", name=name)
-        node = ElementTree.SubElement(case, "failure", type="stale", message=f"{name} is no longer broken")
-        node.text = "Remove the entry from the baseline."
+        said = f"{name} is no longer as it says"
+        _alone(root, "baseline", name, "failure", "stale", said, "Remove or correct the entry.")
+    for name, sentence in zip(report.lacking, lacking(report), strict=True):
+        _alone(root, "profile", name, "failure", "lacking", sentence)
+    if not whole(report):
+        said = "nothing came to a verdict, or the run was interrupted"
+        _alone(root, "run", "whole", "error", "inconclusive", said)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _kind(result: Result, strict: bool) -> str | None:
-    if result.verdict == "error":
-        return "error"
-    if result.verdict in VIOLATIONS and result.expected is None and (result.level == "MUST" or strict):
-        return "failure"
+def _kind(result: Result, blame: int | None) -> str | None:
+    if blame is not None:
+        return "failure" if blame == 1 else "error"
     return None if result.verdict == "pass" else "skipped"
+
+
+def _alone(
+    root: ElementTree.Element, suite: str, name: str, kind: str, kept: str, message: str, text: str = ""
+) -> None:
+    """A suite of one case that is no check."""
+    counts = {"tests": "1", "failures": "0", "errors": "0", f"{kind}s": "1"}
+    parent = ElementTree.SubElement(root, "testsuite", counts, name=suite)
+    case = ElementTree.SubElement(parent, "testcase", classname=suite, name=_legal(name))
+    node = ElementTree.SubElement(case, kind, type=kept, message=_legal(message))
+    node.text = text
 
 
 def _legal(text: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
-from plumbline_conformance.reports.text import by_rule, command_of, place_of, printable, requests_of
+from plumbline_conformance.reports.model import VERDICTS, Report, Result
+from plumbline_conformance.reports.standing import lacking
+from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of, printable, requests_of
 
 __all__ = ["MARKS", "cell", "code", "markdown"]
 
@@ -39,9 +40,9 @@ def markdown(report: Report) -> str:
     for surface in surfaces:
         verdicts = [result.verdict for result in report.results if result.surface == surface]
         lines.append(f"| {surface} | " + " | ".join(str(verdicts.count(v) or "") for v in VERDICTS) + " |")
-    scored = sum(result.verdict in SCORED for result in report.results)
-    lines += ["", f"{report.counts['pass']} of {scored} checks that came to a verdict pass.", ""]
+    lines += ["", f"Of the checks that came to a verdict pass: {numbers(report)}.", ""]
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
+    lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
     for result in report.results:
         if result.verdict != "pass":
             lines += _failure(report, result)

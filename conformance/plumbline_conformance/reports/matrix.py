@@ -10,7 +10,7 @@ import msgspec
 from plumbline_conformance.case import FAILED, broken_rules
 from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
-from plumbline_conformance.reports.model import SCORED, VERDICTS, Report, Result
+from plumbline_conformance.reports.model import SCORED, VERDICTS, WORST_FIRST, Report, Result
 from plumbline_conformance.reports.text import by_rule
 
 __all__ = [
@@ -26,8 +26,6 @@ __all__ = [
     "why_of",
 ]
 
-_WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejected", "inconclusive", "skipped")
-"""Of several checks of a rule, the verdict that is shown. A rule that was kept wherever it could be seen is kept."""
 EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
 """What has a place of its own below the tables; what came to no verdict gives its reason in a line."""
 
@@ -115,7 +113,7 @@ def _of(rule: str, result: Result) -> Result:
 def worst(results: Sequence[Result]) -> str | None:
     """The verdict of a rule."""
     verdicts = {result.verdict for result in results}
-    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
+    return next((verdict for verdict in WORST_FIRST if verdict in verdicts), None)
 
 
 def anchor(column: Column, check: str) -> str:

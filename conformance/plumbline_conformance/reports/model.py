@@ -14,17 +14,19 @@ import msgspec
 from plumbline_conformance.baseline import VIOLATIONS, Baseline
 from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, broken_rules
 from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import redacted
+from plumbline_conformance.credentials import concealed, redacted
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.selection import PROFILES
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = [
     "FORMAT",
     "SCORED",
     "VERDICTS",
+    "WORST_FIRST",
     "Evidence",
     "Report",
     "Result",
@@ -39,6 +41,8 @@ FORMAT = 1
 """Grows when an older reader would misunderstand a newer report. Fields may be added without that."""
 VERDICTS = ("pass", "fail", "warn", "flaky", "untestable", "rejected", "inconclusive", "skipped", "error")
 """All of them, in the order in which people want to read their counts."""
+WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejected", "inconclusive", "skipped")
+"""Of several verdicts on the same, the one that is told. What was kept wherever it could be seen is kept."""
 SCORED = frozenset({"pass", *VIOLATIONS})
 """The verdicts that say something about the rule."""
 _EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")
@@ -70,6 +74,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     expected: str | None = None
     """Why this violation is accepted, if a baseline lists it."""
+    sampled: bool = False
+    """Whether it is about behaviour: what a model wrote, which another draw may change. All else is protocol."""
 
     @property
     def told(self) -> list[str]:
@@ -114,6 +120,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """By scenario, for what is not green, or for all of them."""
     stale: list[str] = msgspec.field(default_factory=list)
     """Checks that a baseline lists and that no longer do what it says."""
+    profile: str = "full"
+    """What the server was to be fit for."""
+    lacking: dict[str, str] = msgspec.field(default_factory=dict)
+    """The capabilities that the profile requires and the server has not got, and why that is known."""
     seconds: float | None = None
     format: int = FORMAT
 
@@ -121,6 +131,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def counts(self) -> Counter[str]:
         """How many checks came to each verdict."""
         return Counter(result.verdict for result in self.results)
+
+    def kept(self, *, sampled: bool) -> tuple[int, int]:
+        """How many checks of behaviour, or of protocol, pass, and how many of them came to a verdict."""
+        scored = [r.verdict for r in self.results if r.verdict in SCORED and r.sampled == sampled]
+        return scored.count("pass"), len(scored)
 
     def to_json(self) -> str:
         """The report as it is written."""
@@ -136,11 +151,13 @@ def report_of(
     seconds: float | None = None,
     secrets: Sequence[str] = (),
     everything: bool = False,
+    profile: str = "full",
 ) -> Report:
     """Make the report of a run. Credentials are covered here, whatever the caller did.
 
     With `everything` it has the exchanges of scenarios that are green as well.
     """
+    required, chosen = PROFILES[profile].requires, {found.check.rsplit("/", 1)[0] for found in findings}
     known = baseline or Baseline()
     results = [_result(finding, known) for finding in findings]
     shown = {result.scenario for result in results if everything or result.verdict != "pass"}
@@ -166,6 +183,12 @@ def report_of(
         scenarios={name: SCENARIOS[name].title for name in dict.fromkeys(r.scenario for r in results)},
         evidence=evidence,
         stale=known.stale(findings),
+        profile=profile,
+        lacking={
+            seen.lacks: concealed(seen.skipped or "", secrets)
+            for seen in transcripts
+            if seen.lacks in required and seen.scenario in chosen
+        },
         seconds=None if seconds is None else round(seconds, 2),
     )
     return _without_halves(report)
@@ -200,6 +223,7 @@ def _result(finding: Finding, known: Baseline) -> Result:
     return Result(
         check=finding.check,
         title=found.title,
+        sampled=found.sampled,
         level=found.level,
         rules=list(found.rules),
         verdict=finding.verdict,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
-from plumbline_conformance.case import Problem, broken_rules
+from plumbline_conformance.case import GONE, Problem, broken_rules
+from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
-__all__ = ["by_rule", "command_of", "failure_lines", "place_of", "printable", "requests_of"]
+__all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
 
 _MOST = 3
 
@@ -46,7 +48,7 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
 
 def place_of(problem: Problem) -> str:
     """Where a problem is: in which request of its scenario, counted from 0, and where in its answer."""
-    request = "" if problem.exchange is None else f"request {problem.exchange}"
+    request = "" if problem.exchange in (None, GONE) else f"request {problem.exchange}"
     return ", ".join(part for part in (request, problem.pointer) if part)
 
 
@@ -55,11 +57,17 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
     seen = report.evidence.get(result.scenario, [])
     named = {p.exchange for p in result.problems if p.exchange is not None and p.exchange < len(seen)}
     if named:
-        return [seen[place] for place in sorted(named)]
+        return [seen[place] for place in sorted(named - {GONE})]
     if any(event_of(problem) is not None for problem in result.problems):
         streams = [evidence for evidence in seen if any(m.kind == "event" for m in evidence.moments)]
         return streams[-1:] or seen[-1:]
     return seen[:6]
+
+
+def numbers(report: Report) -> str:
+    """The two numbers of a run: what engineers can mend, and what depends on what a model wrote as well."""
+    kinds = {"protocol": report.kept(sampled=False), "behaviour": report.kept(sampled=True)}
+    return ", ".join(f"{kind} {passed}/{scored}" for kind, (passed, scored) in kinds.items())
 
 
 def command_of(report: Report, result: Result) -> str:
@@ -68,7 +76,22 @@ def command_of(report: Report, result: Result) -> str:
     # A name that begins with a dash would be an option of its own.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return f"plumbline check {address} {result.check}"
+    return " ".join(["plumbline check", address, *_given(report), result.check])
+
+
+def _given(report: Report) -> Iterator[str]:
+    """The options on which a verdict depends, where they were not left as they are."""
+    if report.profile != "full":
+        yield f"--profile {report.profile}"
+    if (options := report.run.options) is None:
+        return
+    if options.capabilities:
+        # The first name may have a minus.
+        yield f"--capabilities={shlex.quote(','.join(options.capabilities))}"
+    if options.trials != TRIALS:
+        yield f"--trials {options.trials}"
+    if options.timeout != TIMEOUT:
+        yield f"--timeout {options.timeout:g}"
 
 
 def printable(text: str) -> str:

@@ -13,7 +13,8 @@ from plumbline_conformance.transcript import Exchange
 
 __all__ = ["Moment", "moments"]
 
-_END = re.compile(rb"(?:\r\n|\r|\n)(?:\r\n|\r|\n)+")
+# A line's end is never given back in part: the two bytes of one CRLF are no blank line.
+_END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)+")
 _LONGEST = 1200
 _HEAD = 40
 _TAIL = 8
@@ -63,8 +64,8 @@ def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Mo
     while start < len(body):
         end = _END.search(body, start)
         stop = end.end() if end else len(body)
-        # A block of comments alone is no event and has no number.
-        if parse_events(body[start:stop]):
+        # A block of comments alone is no event and has no number. Behind the first bytes a byte order mark is none.
+        if parse_events(body[start:stop] if start == 0 else b"\n" + body[start:stop]):
             found.append(moment("event", start, stop, number))
             number += 1
         elif body[start:stop].strip():

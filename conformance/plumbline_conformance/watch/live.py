@@ -6,27 +6,37 @@ Live traffic was not asked by us, so a law reads off the request what it has to 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS
-from plumbline_conformance.case import CHECKS
+from plumbline_conformance.case import CHECKS, GONE
 from plumbline_conformance.checks.asked import OPERATIONS
 from plumbline_conformance.credentials import redacted_exchange, secrets_of
 from plumbline_conformance.discretion import shows, told
-from plumbline_conformance.reports.model import VERDICTS
+from plumbline_conformance.reports.model import VERDICTS, WORST_FIRST
 from plumbline_conformance.transcript import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, judge_law
 from plumbline_conformance.watch.laws import features_of, laws_of
 
 __all__ = ["Tally", "judge_live", "kind_of"]
 
-_SAMPLES = 5
-_RANK = {
-    name: place
-    for place, name in enumerate(("pass", "skipped", "rejected", "inconclusive", "warn", "fail", "error"))
-}
+_SAMPLES = 8
+"""Exchanges that are kept of a scenario, as evidence."""
+_BADNESS = {verdict: -place for place, verdict in enumerate(WORST_FIRST)}
+
+
+class _Worst(msgspec.Struct):
+    """The worst that a check said."""
+
+    finding: Finding
+    exchange: Exchange | None = None
+    """What it was said of, if that is kept."""
+
+    @property
+    def badness(self) -> int:
+        return _BADNESS[self.finding.verdict]
 
 
 def kind_of(exchange: Exchange) -> str:
@@ -65,8 +75,8 @@ class Tally:
         self.unjudged = 0
         self.counts: dict[str, Counter[str]] = {}
         self.recent: deque[tuple[Exchange, list[Finding]]] = deque(maxlen=8)
-        self._worst: dict[str, Finding] = {}
-        self._samples: dict[str, list[Exchange]] = {}
+        self._worst: dict[str, dict[str, _Worst]] = {}
+        """By scenario and check."""
 
     def add(self, transcript: Transcript, findings: Iterable[Finding]) -> list[Finding]:
         """Count an exchange; gives the findings that are violations."""
@@ -78,37 +88,75 @@ class Tally:
         self.recent.append((bare, wrong))
         for finding in found:
             self.counts.setdefault(finding.check, Counter())[finding.verdict] += 1
-            worst = self._worst.get(finding.check)
-            if worst is None or _RANK.get(finding.verdict, 0) > _RANK.get(worst.verdict, 0):
-                self._worst[finding.check] = self._sampled(finding, exchange)
+            self._keep(finding, exchange)
         return wrong
 
-    def _sampled(self, finding: Finding, exchange: Exchange) -> Finding:
-        """The finding, pointing at its exchange among the samples of its scenario."""
-        if finding.verdict == "pass":
-            return finding
-        samples = self._samples.setdefault(finding.check.rsplit("/", 1)[0], [])
-        if not any(kept is exchange for kept in samples):
-            if len(samples) >= _SAMPLES:
-                return finding
-            samples.append(exchange)
-        place = next(number for number, kept in enumerate(samples) if kept is exchange)
-        problems = [msgspec.structs.replace(problem, exchange=place) for problem in finding.problems]
-        return msgspec.structs.replace(finding, problems=problems)
+    def _keep(self, finding: Finding, exchange: Exchange) -> None:
+        """Remember the finding if it is the worst of its check, and its exchange if it is worth a place."""
+        found = _Worst(finding)
+        checks = self._worst.setdefault(_scenario(finding.check), {})
+        known = checks.get(finding.check)
+        is_evidence = finding.verdict in VIOLATIONS
+        if known is not None:
+            # Of what is as bad, one that can be shown is better than one that cannot.
+            unseen = is_evidence and known.exchange is None
+            if found.badness < known.badness or (found.badness == known.badness and not unseen):
+                return
+        # What this check said before needs its evidence no longer, which may be the place that is wanted.
+        checks.pop(finding.check, None)
+        if is_evidence and _makes_place(checks, exchange, found.badness):
+            found.exchange = exchange
+        checks[finding.check] = found
 
     def findings(self) -> list[Finding]:
         """The worst that each check said, with how often it said what."""
         found = []
         for name in CHECKS:
-            if name in self._worst:
-                worst, counts = self._worst[name], self.counts[name]
-                said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-                reason = f"{worst.reason}; {said}" if worst.reason else said
-                found.append(
-                    worst if worst.verdict == "pass" else msgspec.structs.replace(worst, reason=reason)
-                )
+            if name not in self.counts:
+                continue
+            checks, counts = self._worst[_scenario(name)], self.counts[name]
+            worst = checks[name].finding
+            if worst.verdict == "pass":
+                found.append(worst)
+                continue
+            samples = _samples(checks)
+            at = next((at for at, kept in enumerate(samples) if kept is checks[name].exchange), GONE)
+            said = [", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])]
+            if worst.problems and at == GONE:
+                said.append(f"its exchange was not kept: there is room for {_SAMPLES} of {_scenario(name)}")
+            reason = "; ".join([*([worst.reason] if worst.reason else []), *said])
+            problems = [msgspec.structs.replace(problem, exchange=at) for problem in worst.problems]
+            found.append(msgspec.structs.replace(worst, reason=reason, problems=problems))
         return found
 
     def transcripts(self) -> Sequence[Transcript]:
         """The samples, under the scenarios whose checks they broke."""
-        return [Transcript(scenario=name, exchanges=found) for name, found in self._samples.items()]
+        found = {name: _samples(checks) for name, checks in self._worst.items()}
+        return [Transcript(scenario=name, exchanges=kept) for name, kept in found.items() if kept]
+
+
+def _scenario(check: str) -> str:
+    return check.rsplit("/", 1)[0]
+
+
+def _samples(checks: Mapping[str, _Worst]) -> list[Exchange]:
+    """What is kept of a scenario, each once: what its checks say the worst of, and nothing else."""
+    return list({id(worst.exchange): worst.exchange for worst in checks.values() if worst.exchange}.values())
+
+
+def _makes_place(checks: Mapping[str, _Worst], exchange: Exchange, badness: int) -> bool:
+    """Whether there is a place for the exchange among the samples; if need be, a milder one gives way."""
+    samples = _samples(checks)
+    if len(samples) < _SAMPLES or any(kept is exchange for kept in samples):
+        return True
+
+    def worth(kept: Exchange) -> int:
+        return max(worst.badness for worst in checks.values() if worst.exchange is kept)
+
+    mildest = min(samples, key=worth)
+    if worth(mildest) >= badness:
+        return False
+    for worst in checks.values():
+        if worst.exchange is mildest:
+            worst.exchange = None
+    return True

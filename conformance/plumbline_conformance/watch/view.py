@@ -17,7 +17,8 @@ from plumbline_conformance.watch.live import Tally
 
 __all__ = ["picture", "say"]
 
-_SHOWN = ("pass", "fail", "warn", "rejected", "inconclusive")
+_SHOWN = ("pass", "fail", "warn", "untestable", "rejected", "inconclusive")
+"""What can be said of live traffic: nobody asks it again, and nothing of it is skipped."""
 
 
 def picture(tally: Tally, under_way: int) -> RenderableType:
