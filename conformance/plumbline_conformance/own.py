@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from pathlib import Path
 from plumbline_conformance.case import Target
 from plumbline_conformance.cli import check, main
 
-__all__ = ["MODEL", "DidNotStart", "our_server", "run"]
+__all__ = ["KEY", "MODEL", "DidNotStart", "our_server", "run"]
 
 MODEL = "plumbline-pocket"
+KEY = "sk-of-nobody-but-this-run"
 
 
 class DidNotStart(Exception):  # noqa: N818 - it says what happened
@@ -25,8 +27,11 @@ class DidNotStart(Exception):  # noqa: N818 - it says what happened
 
 
 @contextmanager
-def our_server() -> Iterator[str]:
+def our_server(key: str | None = None) -> Iterator[str]:
     """Our server with the pocket model on a free port, as a process of its own; gives the base URL.
+
+    Args:
+        key: the API key that it wants; None if it wants none.
 
     Raises:
         DidNotStart: it did not come up.
@@ -35,7 +40,7 @@ def our_server() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env={**os.environ, "PLUMBLINE_API_KEY": key or ""})
     try:
         deadline = time.monotonic() + 60
         while not _healthy(port):
@@ -53,8 +58,9 @@ def run() -> int:
     if len(sys.argv) > 1:
         return main(["check", *sys.argv[1:]])
     try:
-        with our_server() as base_url:
-            return check(Target(base_url=base_url, model=MODEL), trials=3)
+        # With a key, so that what servers do with wrong ones is judged as well (HTTP-06).
+        with our_server(KEY) as base_url:
+            return check(Target(base_url=base_url, model=MODEL, api_key=KEY), trials=3)
     except DidNotStart:
         print("the server did not come up", file=sys.stderr)
         return 2

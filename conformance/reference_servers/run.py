@@ -27,6 +27,8 @@ from pages import pages  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
 
 from plumbline.pocket.corpus import MODEL_DIR  # noqa: E402
+from plumbline_conformance.own import KEY  # noqa: E402
+from plumbline_conformance.side_by_side import columns_from  # noqa: E402
 
 HOME = ROOT / ".nox"
 RECORDINGS = ROOT / "conformance" / "recordings"
@@ -59,6 +61,8 @@ class Site:
         port = free_port()
         program, *rest = (part.format(port=port, model=MODEL) for part in (*self.peer.command, *more))
         variables = {**THREADS, **self.peer.variables}
+        if self.peer.key is not None:
+            variables[self.peer.key] = KEY
         if self._environment is not None:
             variables["PYTHONPATH"] = ""
         if self.peer.hub:
@@ -99,14 +103,18 @@ def _judge(name: str, *, diff: bool) -> str:
     """The last line of the judge about one server."""
     site = Site(name, PEERS[name])
     # A run that breaks off leaves the recording of the last one.
-    fresh = HOME / f"{name}.jsonl.gz"
-    fresh.unlink(missing_ok=True)
+    fresh, live = HOME / f"{name}.jsonl.gz", HOME / f"{name}.live.json"
+    for path in (fresh, live):
+        path.unlink(missing_ok=True)
     with site.running() as url:
-        judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120")
+        judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120", *_key("--api-key", site))
         # Servers that show their source in an error would show where it lies on this machine.
-        status, last = _run(*judged, "--record", str(fresh), "--server", site.title, "--conceal", str(ROOT))
+        written = ("--record", str(fresh), "--json", str(live))
+        status, last = _run(*judged, *written, "--server", site.title, "--conceal", str(ROOT))
         if status not in (0, 1) or not fresh.is_file():
             raise RuntimeError(f"it could not be judged, status {status}: {last}")
+        if other := _otherwise(live, fresh):
+            raise RuntimeError(f"judged from its recording, these say something else: {', '.join(other)}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
         if diff and not site.peer.ours:
             # The GGUF file has every weight in 32 bits, and is reckoned with so.
@@ -116,12 +124,24 @@ def _judge(name: str, *, diff: bool) -> str:
             with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
                 _run(
                     *("diff", ours, url, "--model-a", MODEL, "--examples", "100", "--timeout", "120"),
-                    *("--json", str(compared)),
+                    *("--json", str(compared), *_key("--api-key-b", site), "--api-key-a", KEY),
                 )
             run = read_run(compared)
             path = RECORDINGS / f"{name}.differences.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
     return last
+
+
+def _key(option: str, site: Site) -> tuple[str, ...]:
+    return () if site.peer.key is None else (option, KEY)
+
+
+def _otherwise(report: Path, recording: Path) -> list[str]:
+    """The checks that say something else of a recording than they said while it was made."""
+    live, replayed = columns_from([str(report), str(recording)])
+    said = {result.check: result.verdict for result in live.report.results}
+    again = {result.check: result.verdict for result in replayed.report.results}
+    return sorted(name for name in said.keys() | again.keys() if said.get(name) != again.get(name))
 
 
 def _run(*arguments: str) -> tuple[int, str]:

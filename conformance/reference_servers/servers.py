@@ -31,6 +31,8 @@ class Peer:
     """What its process needs in the environment."""
     build: Mapping[str, str] = field(default_factory=dict)
     """What its installation needs in the environment."""
+    key: str | None = None
+    """The API key that it wants, in the environment of its process under this name: HTTP-06 is about wrong ones."""
     alias: str | None = None
     """A second name under which the server looks for its own distribution."""
     gguf: bool = False
@@ -54,6 +56,7 @@ PEERS = {
             "{port}",
         ),
         ours=True,
+        key="PLUMBLINE_API_KEY",
     ),
     "plumbline-transformers": Peer(
         title="Plumbline {version}, engine transformers",
@@ -72,6 +75,7 @@ PEERS = {
             *("--engine", "transformers"),
         ),
         ours=True,
+        key="PLUMBLINE_API_KEY",
     ),
     "transformers": Peer(
         title="transformers serve {version}",
@@ -110,6 +114,7 @@ PEERS = {
             "VLLM_ENABLE_RESPONSES_API_STORE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         },
+        key="VLLM_API_KEY",
         alias="vllm",
     ),
 }
