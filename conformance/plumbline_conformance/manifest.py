@@ -40,7 +40,7 @@ UNCHECKED: Mapping[str, str] = {
     "HTTP-11": "it takes times, which a busy machine makes up",
     "HTTP-13": "it is what the checks of each refusal say",
     "HTTP-17": "every check that needs an answer tells of it, instead of the rules that it could not look at",
-    "HTTP-14": "all scenarios run side by side: cross-talk breaks the checks of identity and of sameness",
+    "HTTP-14": "all scenarios run side by side: cross-talk breaks the checks of ids, of sameness and of what is forced",
     "MOD-04": "aliases are allowed, so that nothing is forbidden",
     "R-04": _FAULT,
     "R-06": _FREE,

@@ -12,6 +12,7 @@ from plumbline_conformance.checks.common import accepted, at, counted, done_last
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
 from plumbline_conformance.checks.completions import CHUNKS
 from plumbline_conformance.checks.forms import stream, whole
+from plumbline_conformance.checks.identity import own_ids
 from plumbline_conformance.checks.stopped import same_answer, texts_of
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -192,6 +193,7 @@ def _stop_of(exchange: Exchange) -> str:
 
 
 shapes_of("completions/stop", "CreateCompletionResponse", 0, rules=("CMP-01",))
+check("completions/stop/ids", "Give each answer an id of its own", "CMP-01")(own_ids)
 
 
 def _said(seen: Transcript) -> tuple[str, str, str]:
