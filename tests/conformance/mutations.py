@@ -23,6 +23,7 @@ __all__ = [
     "events",
     "header",
     "raw",
+    "renamed",
     "status",
     "with_body",
     "without",
@@ -127,13 +128,14 @@ def again(mutation: Mutation) -> Mutation:
     def mutate(seen: Transcript) -> Transcript:
         found = mutation(seen)
         return Transcript(
-            scenario=found.scenario, exchanges=[*found.exchanges, *map(_renamed, found.exchanges)]
+            scenario=found.scenario, exchanges=[*found.exchanges, *map(renamed, found.exchanges)]
         )
 
     return mutate
 
 
-def _renamed(exchange: Exchange) -> Exchange:
+def renamed(exchange: Exchange) -> Exchange:
+    """The same answer, as one of its own."""
     other = re.sub(rb"(chatcmpl-|cmpl-|resp_)([0-9]+)", rb"\g<1>9\2", exchange.body)
     headers = [(key, f"{old}-2" if key == "x-request-id" else old) for key, old in exchange.headers]
     return changed(exchange, frames=[(0.0, other)], headers=headers)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 
 from plumbline_conformance.case import Inconclusive, Problem
-from plumbline_conformance.checks.common import accepted, answered
+from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.transcript import Exchange, Transcript
 
 __all__ = ["made_now", "own_ids", "own_request_ids"]
@@ -32,7 +32,7 @@ def own_ids(seen: Transcript) -> Iterator[Problem]:
 
 def own_request_ids(seen: Transcript) -> Iterator[Problem]:
     """HTTP-03. A server that sends none is told so elsewhere; the judge sends none that could be sent back."""
-    found = [answered(exchange).header("x-request-id") for exchange in seen.exchanges]
+    found = [accepted(exchange).header("x-request-id") for exchange in seen.exchanges]
     yield from _apart(found, "headers.x-request-id")
 
 

@@ -58,7 +58,13 @@ def _said(body: Json) -> Said:
 
 
 def _prompt(body: Json) -> int:
-    return sum(len(str(message.get("content") or "x")) for message in body["messages"])
+    return sum(len(_text(message.get("content")) or "x") for message in body["messages"])
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return "".join(str(part.get("text", part.get("refusal", ""))) for part in content)
 
 
 def _usage(prompt: int, completion: int, thought: int = 0) -> Json:
