@@ -27,7 +27,6 @@ UNCHECKED: Mapping[str, str] = {
     "CHAT-16": "stored chat completions are no part of the contract here",
     "CHAT-17": "anything but a crash is allowed, and `chat/unknown-field` looks for crashes",
     "CHAT-18": "it takes a model that sees, and nothing says which one does",
-    "CMP-03": "what the default is shows only in answers that a model ends for itself",
     "CMP-07": "support and refusal are both right",
     "CMP-10": _INSIDE,
     "CS-16": _FREE,
