@@ -114,6 +114,7 @@ def answer(body: Json) -> Json:
         )
     return {
         **_head("chatcmpl", body),
+        **({"service_tier": "default"} if body.get("service_tier") else {}),
         "object": "chat.completion",
         "choices": choices,
         "usage": _total(body, found),

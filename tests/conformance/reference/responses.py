@@ -134,6 +134,9 @@ class Kept:
         if body.get("background") and body.get("store") is False:
             raise Refused("What runs in the background is kept.", "store")
         context = [*(known[previous][2] if previous else []), *own]
+        made = {item.get("id") for _, _, items in known.values() for item in items}
+        if any(item.get("type") == "item_reference" and item["id"] not in made for item in own):
+            raise Refused("There is no such item.", "input", "item_not_found", status=404)
         check_calls(context)
         found = _said(body, context)
         self._made += 1
