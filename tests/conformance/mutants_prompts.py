@@ -15,6 +15,10 @@ def phaseless(page: Any) -> None:
         item.pop("phase", None)
 
 
+def early(answer: Any) -> None:
+    answer["completed_at"] = answer["created_at"] - 60
+
+
 SAID = b'{"choices": [{"message": {"role": "assistant", "content": "Hi"}}]}'
 AS_TEXT = each(-1, lambda exchange: changed(exchange, status=200, frames=[(0.0, SAID)]))
 ROWS: list[tuple[str, str, Mutation, str]] = [
@@ -25,6 +29,13 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("errors/unknown-include", "anything is included", status(200), "refused"),
     ("errors/unknown-item", "forgotten", status(200), "refused"),
     ("responses/instructions", "forgotten", body(put("usage", "input_tokens", 2), 1), "longer"),
+    (
+        "responses/instructions-once",
+        "inherited instructions",
+        body(put("usage", "input_tokens", 1200), 1),
+        "not-inherited",
+    ),
+    ("responses/tool", "an end before its beginning", body(early, 0), "ended"),
     ("responses/two-parents", "one of them forgotten", status(200, 1), "refused"),
     ("responses/phase", "no phases", body(phaseless, 1), "kept"),
     ("chat/roles", "no system messages", status(400, 1), "system"),

@@ -17,7 +17,7 @@ __all__ = ["made_now", "own_ids", "own_request_ids"]
 
 HOUR = 3600
 """A queue, or a model that has to be loaded first, may lie between the head of an answer and its creation."""
-EPOCH = range(10**9, 10**11)
+EARLIEST, LATEST = 10**9, 10**11
 """Times in seconds from 2001 on. Zero is none, and milliseconds lie beyond it."""
 
 
@@ -67,9 +67,9 @@ def made_now(key: str) -> Callable[[Exchange], Iterator[Problem]]:
         if not isinstance(made, int | float) or isinstance(made, bool):
             raise Inconclusive("there is no such time; another check says so")
         now = _clock(exchange)
-        if now is None and int(made) not in EPOCH:
+        if now is None and not EARLIEST <= made < LATEST:
             yield Problem(expected="seconds since 1970", actual=repr(made), pointer=key)
-        if now is not None and abs(made - now) > HOUR:
+        if now is not None and not abs(made - now) <= HOUR:
             wanted = f"about {now}, as the header date says"
             yield Problem(expected=wanted, actual=repr(made), pointer=key)
 
@@ -80,5 +80,5 @@ def made_now(key: str) -> Callable[[Exchange], Iterator[Problem]]:
 def _clock(exchange: Exchange) -> int | None:
     try:
         return int(parsedate_to_datetime(exchange.header("date") or "").timestamp())
-    except (ValueError, OverflowError):
+    except (ValueError, TypeError, LookupError, OverflowError):
         return None

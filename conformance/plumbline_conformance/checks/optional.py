@@ -118,6 +118,27 @@ def instructions_longer(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
 
 
+@scenario(
+    "responses/instructions-once",
+    "A response with long instructions, and one after it",
+    needs=("responses", "stored"),
+)
+def instructions_once(target: Target) -> Steps:
+    said = " ".join(["Be kind."] * 120)
+    made = yield Request(path="/responses", json=asking(target, "Hi", instructions=said, store=True, **BRIEF))
+    if name := named(made):
+        after = asking(target, "And you?", previous_response_id=name, **BRIEF)
+        yield Request(path="/responses", json=after)
+
+
+@check("responses/instructions-once/not-inherited", "Leave out the instructions of what came before", "R-14")
+def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
+    """The instructions are longer than all that is added: a short answer, a short question, a template's words."""
+    counts = [counted(at(seen, place), "input_tokens") for place in (0, 1)]
+    if counts[1] >= counts[0]:
+        yield Problem(expected=f"less than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
+
+
 @scenario("responses/two-parents", "A response that is to continue two things", needs=("responses", "stored"))
 def two_parents(target: Target) -> Steps:
     made = yield Request(path="/responses", json=asking(target, "Hi", store=True, **BRIEF))
