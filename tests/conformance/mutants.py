@@ -5,8 +5,10 @@ from __future__ import annotations
 from mutants_basic import BASICS
 from mutants_chat import CHAT
 from mutants_completions import COMPLETIONS
+from mutants_identity import IDENTITY
 from mutants_laws import LAWS
 from mutants_members import MEMBERS
+from mutants_prompts import PROMPTS
 from mutants_responses import RESPONSES
 from mutants_state import STATE
 from mutations import Mutant
@@ -15,4 +17,14 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: list[Mutant] = [*BASICS, *LAWS, *CHAT, *RESPONSES, *COMPLETIONS, *STATE, *MEMBERS]
+MUTANTS: list[Mutant] = [
+    *BASICS,
+    *LAWS,
+    *CHAT,
+    *RESPONSES,
+    *COMPLETIONS,
+    *STATE,
+    *MEMBERS,
+    *IDENTITY,
+    *PROMPTS,
+]

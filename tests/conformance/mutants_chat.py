@@ -279,6 +279,22 @@ def late_thought(found: list[Any]) -> None:
     found[-1]["choices"][0]["delta"] = {"reasoning_content": "Hm."}
 
 
+def all_thought(found: list[Any]) -> None:
+    """What should be content is called reasoning."""
+    for data in found:
+        delta = data["choices"][0]["delta"]
+        if delta.get("content"):
+            delta["reasoning_content"] = delta.pop("content")
+
+
+def at_the_end(found: list[Event]) -> list[Event]:
+    """The text comes in one event: the server looked for calls first."""
+    deltas = [event for _, event in found if event != "[DONE]"]
+    said = "".join(event["choices"][0]["delta"].get("content") or "" for event in deltas)
+    deltas[1]["choices"][0]["delta"]["content"] = said
+    return [*found[:2], *found[-2:]]
+
+
 def uncounted(answer: Any) -> None:
     answer["usage"]["completion_tokens_details"]["reasoning_tokens"] = 0
 
@@ -287,6 +303,19 @@ REASONING: list[tuple[str, str, Mutation, str]] = [
     ("reasoning", "markers in the content", text("</think>Hi"), "not-in-content"),
     ("reasoning", "streamed markers in the content", text("</think>Hi", STREAM), "stream-not-in-content"),
     ("reasoning", "a thought after the answer", chunks(late_thought, STREAM), "stream-first"),
+    (
+        "reasoning-off",
+        "an answer that is called a thought",
+        message(lambda m: m.update(content=None, reasoning_content=m["content"])),
+        "content",
+    ),
+    (
+        "reasoning-off",
+        "a streamed answer that is called a thought",
+        chunks(all_thought, STREAM),
+        "stream-content",
+    ),
+    ("tools-stream-long", "tools turn streaming off", events(at_the_end), "pieces"),
     ("reasoning", "thoughts that cost nothing", body(uncounted, 0), "counted"),
     ("reasoning-tool", "markers in the content", text("<think>"), "apart"),
     ("reasoning-tool", "`stop` after a thought", reason("stop"), "finish"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mutants_basic import no_done, put
-from mutations import Mutant, Mutation, body, chunk, chunks, events, without
+from mutations import Mutant, Mutation, body, chunk, chunks, events, status, without
 
 __all__ = ["COMPLETIONS"]
 
@@ -28,6 +28,10 @@ def restarted(found: list[Any]) -> None:
 
 def early_usage(found: list[Any]) -> None:
     found[0]["usage"] = dict(found[-1]["usage"])
+
+
+def one_for_all(answer: Any) -> None:
+    del answer["choices"][1:]
 
 
 ROWS: list[tuple[str, str, Mutation, str]] = [
@@ -54,6 +58,13 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ),
     ("logprobs", "offsets from 0 in every chunk", chunks(restarted, 1), "stream-offsets"),
     ("logprobs", "token ids as text", body(put("usage", "prompt_tokens", 9), 2), "token-ids"),
+    ("limits", "0 read as no limit", body(put("choices", 0, "text", "One two three four"), 0), "none"),
+    ("limits", "no echo of a prompt alone", body(put("choices", 0, "text", ""), 0), "none"),
+    ("limits", "a hundred tokens", body(put("usage", "completion_tokens", 100), 1), "default"),
+    ("limits", "`length` before the limit", body(put("usage", "completion_tokens", 12), 1), "default"),
+    ("id-lists", "one list alone", status(400, 1), "taken"),
+    ("id-lists", "lists taken for one prompt", body(one_for_all, 1), "indexes"),
+    ("id-lists", "ids counted as text", body(put("usage", "prompt_tokens", 17), 1), "counted"),
     ("stop", "no object", body(without("object"), 0), "shape"),
     ("stop", "the stop string", body(put("choices", 0, "text", "Grüße"), 1), "prefix"),
     (

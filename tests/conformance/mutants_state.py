@@ -223,6 +223,7 @@ def held_back(seconds: float, times: int) -> Mutation:
 
 TIMING: list[Mutant] = [
     ("chat/stream-long", "holds a stream back", held_back(2.0, 64), ("incremental",)),
+    ("chat/tools-stream-long", "holds a stream back", held_back(2.0, 64), ("incremental",)),
     ("responses/stream-long", "holds a stream back", held_back(9.0, 64), ("incremental",)),
 ]
 STATE: list[Mutant] = [*SOCKETS, *BACKGROUND, *COMPACTION, *TIMING]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = [
     "events",
     "header",
     "raw",
+    "renamed",
     "status",
     "with_body",
     "without",
@@ -121,13 +123,22 @@ def chunk(number: int, change: Callable[[Any], object], index: int | None = -1) 
 
 
 def again(mutation: Mutation) -> Mutation:
-    """Change both exchanges' likes as well: the server was asked twice and said the same twice."""
+    """Change both exchanges' likes as well: the server was asked twice and said the same twice, under other ids."""
 
     def mutate(seen: Transcript) -> Transcript:
         found = mutation(seen)
-        return Transcript(scenario=found.scenario, exchanges=[*found.exchanges, *found.exchanges])
+        return Transcript(
+            scenario=found.scenario, exchanges=[*found.exchanges, *map(renamed, found.exchanges)]
+        )
 
     return mutate
+
+
+def renamed(exchange: Exchange) -> Exchange:
+    """The same answer, as one of its own."""
+    other = re.sub(rb"(chatcmpl-|cmpl-|resp_)([0-9]+)", rb"\g<1>9\2", exchange.body)
+    headers = [(key, f"{old}-2" if key == "x-request-id" else old) for key, old in exchange.headers]
+    return changed(exchange, frames=[(0.0, other)], headers=headers)
 
 
 def without(*path: str | int) -> Callable[[Any], object]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from good_server import transcripts
-from mutations import Event, Mutation, body, chunk, chunks, error, events, header, raw, status
+from mutations import Event, Mutation, body, chunk, chunks, error, events, header, raw, renamed, status
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
@@ -189,13 +189,15 @@ def test_a_server_that_repeats_nothing_is_not_accused_of_another_stream(scenario
     exchanges = transcripts()[scenario].exchanges
     other = body(lambda answer: _replace(answer, "other"), 0)(transcripts()[scenario]).exchanges
     third = body(lambda answer: _replace(answer, "third"), 0)(transcripts()[scenario]).exchanges
-    seen = type(transcripts()[scenario])(scenario=scenario, exchanges=[*other, third[0], exchanges[1]])
+    seen = type(transcripts()[scenario])(
+        scenario=scenario, exchanges=[*other, renamed(third[0]), renamed(exchanges[1])]
+    )
 
     found = {finding.check: finding for finding in judge(seen)}
 
     assert accused(list(found.values())) == []
     assert found[f"{scenario}/same-as-whole"].verdict == "inconclusive"
-    repeated = judge(type(seen)(scenario=scenario, exchanges=[*other, *other]))
+    repeated = judge(type(seen)(scenario=scenario, exchanges=[*other, *map(renamed, other)]))
     assert [finding.check for finding in accused(repeated)] == [f"{scenario}/same-as-whole"]
 
 

@@ -44,6 +44,7 @@ def test_a_broken_server_trips_the_checks_of_the_rule(
 
 COMPARING = {
     "models/list/retrievable",
+    "models/list/every",
     "responses/inputs/text",
     "responses/inputs/chat",
     "completions/logprobs/stream-tokens",

@@ -101,7 +101,7 @@ def test_a_model_that_is_not_known_ends_the_run(tmp_path: Path) -> None:
         status, out = pytest_run(tmp_path, *options)
 
     assert status == 2
-    assert f"does not know the model 'wrong'; it lists: {MODEL}." in out
+    assert f"does not know the model 'wrong'; it lists: {MODEL}, other/one." in out
     assert " failed" not in out
 
 
@@ -127,7 +127,7 @@ def test_what_is_core_and_came_to_no_verdict_fails(tmp_path: Path) -> None:
 
     assert status == 1
     assert "inconclusive chat/text" in out
-    assert "3 passed" in out
+    assert "4 passed" in out
 
 
 def test_an_address_and_a_key_that_cannot_be_used_are_said_before_a_request(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from plumbline_conformance.checks.chat_laws import SHAPE, shape
 from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
+from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange
@@ -28,6 +29,7 @@ def chat_text(target: Target) -> Generator[Request, Exchange, None]:
 whole("chat/text/shape", "Answer as the contract says", *SHAPE)(shape)
 whole("chat/text/content-type", "Send application/json", "HTTP-01")(plain)
 whole("chat/text/request-id", "Carry an x-request-id", "HTTP-03")(request_id)
+whole("chat/text/created", "Say when the answer was made", "CHAT-01")(made_now("created"))
 
 
 @whole("chat/text/one", "Give one choice, with index 0, where n is not said", "CHAT-02")

@@ -64,6 +64,35 @@ def _counted(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="at least 1", actual=repr(count), pointer=where)
 
 
+def _thinks_not(target: Target) -> dict[str, object]:
+    return {**_thinks(target), "reasoning_effort": "none"}
+
+
+pair(
+    "chat/reasoning-off", "An answer without reasoning, of a model that can reason", _thinks_not, needs=NEEDS
+)
+
+
+@both(
+    "chat/reasoning-off/content",
+    ("Put the answer into the content where reasoning is off", "CS-17"),
+    ("Stream the answer as content where reasoning is off", "CS-17"),
+)
+def _answered(exchange: Exchange) -> Iterator[Problem]:
+    """A parser that takes the beginning for a thought calls the whole answer one, and the client gets none.
+
+    The rule keeps the two apart, and this is its other half. A model that thinks all the same is not accused.
+    """
+    if asked(exchange).get("reasoning_effort") != "none":
+        raise NotAsked("reasoning is not off")
+    found = finished(choice(exchange))
+    if found.reasoning and not found.content and not found.calls:
+        if found.reason == "length":
+            raise Inconclusive("the limit may have cut the answer of a model that thinks all the same")
+        shown = f"none, and reasoning {found.reasoning[:150]!r}"
+        yield Problem(expected="content", actual=shown, pointer="choices[0]")
+
+
 def _thinks_and_calls(target: Target) -> dict[str, object]:
     question = "Use get_weather with city Paris."
     return asking(target, question, tools.weather, reasoning_effort="low", max_tokens=256)

@@ -20,6 +20,7 @@ from plumbline_conformance.checks.chat_laws import CHUNKS, UNNAMED
 from plumbline_conformance.checks.common import accepted, done_last, streaming, tidy, unnamed, usage_adds_up
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
+from plumbline_conformance.checks.identity import own_ids, own_request_ids
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -61,6 +62,8 @@ stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(str
 stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(unnamed)
 stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(tidy)
 stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
+check("chat/stream-text/ids", "Give each answer an id of its own", "CHAT-01")(own_ids)
+check("chat/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(own_request_ids)
 
 
 @stream("chat/stream-text/shape", "Send chunks as the contract says", *CHUNKS)

@@ -10,6 +10,7 @@ from plumbline_conformance.checks.asked import asked, count_asked
 from plumbline_conformance.checks.chat_laws import UNNAMED
 from plumbline_conformance.checks.common import done_last, unnamed, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import stream, whole
+from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange
@@ -32,6 +33,9 @@ def completions_text(target: Target) -> Steps:
 def shape(exchange: Exchange) -> Iterator[Problem]:
     """CMP-01."""
     yield from valid_body(exchange, "CreateCompletionResponse")
+
+
+whole("completions/text/created", "Say when the answer was made", "CMP-01")(made_now("created"))
 
 
 @whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")

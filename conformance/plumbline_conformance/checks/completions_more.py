@@ -12,9 +12,12 @@ from plumbline_conformance.checks.common import accepted, at, counted, done_last
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
 from plumbline_conformance.checks.completions import CHUNKS
 from plumbline_conformance.checks.forms import stream, whole
+from plumbline_conformance.checks.identity import own_ids
 from plumbline_conformance.checks.stopped import same_answer, texts_of
 from plumbline_conformance.schema import violations
 from plumbline_conformance.transcript import Exchange, Transcript
+
+__all__ = ["first"]
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("completions",)
@@ -27,7 +30,8 @@ def _body(target: Target, **fields: object) -> dict[str, object]:
     return {"model": target.model, **given}
 
 
-def _first(exchange: Exchange) -> dict[str, Any]:
+def first(exchange: Exchange) -> dict[str, Any]:
+    """The first choice."""
     body = accepted(exchange).json
     found = body.get("choices") if isinstance(body, dict) else None
     if not isinstance(found, list) or not found or not isinstance(found[0], dict):
@@ -58,7 +62,7 @@ def _lists(choice: dict[str, Any]) -> dict[str, list[Any]]:
 
 @whole("completions/logprobs/given", "Give four lists of one length", "CMP-05")
 def _given(exchange: Exchange) -> Iterator[Problem]:
-    held = _first(exchange).get("logprobs")
+    held = first(exchange).get("logprobs")
     lengths = (
         [len(held[name]) if isinstance(held.get(name), list) else None for name in LISTS]
         if isinstance(held, dict)
@@ -72,7 +76,7 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("completions/logprobs/offsets", "Give offsets at which the tokens stand in the text", "CMP-05")
 def _offsets(exchange: Exchange) -> Iterator[Problem]:
-    choice = _first(exchange)
+    choice = first(exchange)
     lists = _lists(choice)
     offsets = lists["text_offset"]
     if not all(isinstance(offset, int) for offset in offsets) or offsets != sorted(offsets):
@@ -83,7 +87,7 @@ def _offsets(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05")
 def _sampled(exchange: Exchange) -> Iterator[Problem]:
-    lists = _lists(_first(exchange))
+    lists = _lists(first(exchange))
     rows = zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=False)
     for number, (token, value, top) in enumerate(rows):
         if not isinstance(top, dict) or not isinstance(token, str) or not isinstance(value, int | float):
@@ -99,7 +103,7 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("completions/logprobs/join", "Give tokens that join to the text", "CMP-05")
 def _join(exchange: Exchange) -> Iterator[Problem]:
-    choice = _first(exchange)
+    choice = first(exchange)
     joined = "".join(map(str, _lists(choice)["tokens"]))
     if "\ufffd" in joined or "bytes:" in joined:
         raise Inconclusive("tokens that are parts of characters have no text of their own")
@@ -142,7 +146,7 @@ def _stream_shape(exchange: Exchange) -> Iterator[Problem]:
 
 @check("completions/logprobs/stream-tokens", "Stream the tokens that the whole answer has", "CMP-05")
 def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
-    whole = _first(at(seen, 0))
+    whole = first(at(seen, 0))
     chunks = _streamed(at(seen, 1))
     if _text(chunks) != whole.get("text"):
         raise Inconclusive("the same request was answered differently each time")
@@ -192,11 +196,12 @@ def _stop_of(exchange: Exchange) -> str:
 
 
 shapes_of("completions/stop", "CreateCompletionResponse", 0, rules=("CMP-01",))
+check("completions/stop/ids", "Give each answer an id of its own", "CMP-01")(own_ids)
 
 
 def _said(seen: Transcript) -> tuple[str, str, str]:
     """The stop string, the text that is to be left, and the whole text."""
-    plain = str(_first(at(seen, 0)).get("text"))
+    plain = str(first(at(seen, 0)).get("text"))
     word = _stop_of(at(seen, 0))
     if not word:
         raise Inconclusive("the answer is too short to be stopped within")
@@ -208,7 +213,7 @@ def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
     if not isinstance(found, str) or found == wanted:
         return
     other = (
-        (lambda: _text(_streamed(at(seen, 2)))) if place == 1 else (lambda: _first(at(seen, 1)).get("text"))
+        (lambda: _text(_streamed(at(seen, 2)))) if place == 1 else (lambda: first(at(seen, 1)).get("text"))
     )
     if not same_answer(plain, word, found, texts_of([other])):
         raise Inconclusive("the same request was answered differently each time")
@@ -218,7 +223,7 @@ def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
 @check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
     _said(seen)
-    yield from _cut(_first(at(seen, 1)).get("text"), seen, 1)
+    yield from _cut(first(at(seen, 1)).get("text"), seen, 1)
 
 
 @check("completions/stop/stream-prefix", "Stream exactly what stood before the stop string", "CHAT-20")

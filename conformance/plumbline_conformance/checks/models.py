@@ -19,7 +19,25 @@ def models_list(target: Target) -> Generator[Request, Exchange, None]:
     # Requests may use an alias, which does not have to be listed (MOD-04).
     name = target.model if target.model in names or not names else str(names[0])
     yield Request(path="/models/no-such-model-0f3a", method="GET")
-    yield Request(path=f"/models/{quote(name, safe='', errors='replace')}", method="GET")
+    yield Request(path=_encoded(name), method="GET")
+    for path in _others(listed, name):
+        yield Request(path=path, method="GET")
+
+
+MOST = 4
+"""Gateways list hundreds of models: so many others are looked at."""
+
+
+def _encoded(name: str) -> str:
+    return f"/models/{quote(name, safe='', errors='replace')}"
+
+
+def _others(listed: Exchange, first: str) -> list[str]:
+    """The paths of further models, and of all of these as they are where an id has a slash."""
+    names = dict.fromkeys(model["id"] for model in _listed(listed) if isinstance(model.get("id"), str))
+    others = [name for name in names if name != first][:MOST]
+    raw = [f"/models/{quote(name, errors='replace')}" for name in (first, *others) if "/" in name]
+    return [*map(_encoded, others), *raw]
 
 
 def _listed(exchange: Exchange) -> list[dict[str, Any]]:
@@ -38,11 +56,38 @@ def models_list_retrievable(seen: Transcript) -> Iterator[Problem]:
     listed = [_identity(model) for model in _listed(accepted(at(seen, 0)))]
     if not listed:
         raise Inconclusive("no model is listed")
-    found = answered(at(seen, 2))
-    if found.status != 200:
-        yield Problem(expected="a listed model", actual=f"status {found.status}", pointer="GET /models/{id}")
-    elif not isinstance(found.json, dict) or _identity(found.json) not in listed:
-        yield Problem(expected=repr(listed)[:200], actual=repr(found.json)[:200], pointer="GET /models/{id}")
+    yield from _found(answered(at(seen, 2)), listed)
+
+
+def _found(exchange: Exchange, listed: list[tuple[Any, ...]]) -> Iterator[Problem]:
+    if exchange.status != 200:
+        yield Problem(
+            expected="a listed model", actual=f"status {exchange.status}", pointer="GET /models/{id}"
+        )
+    elif not isinstance(exchange.json, dict) or _identity(exchange.json) not in listed:
+        yield Problem(
+            expected=repr(listed)[:200], actual=repr(exchange.json)[:200], pointer="GET /models/{id}"
+        )
+
+
+@check(
+    "models/list/every", "Give every listed model, by an id with a slash in both ways to write it", "MOD-02"
+)
+def models_list_every(seen: Transcript) -> Iterator[Problem]:
+    """Of a list of one model without a slash, `retrievable` has seen all that there is."""
+    listed = {quote(str(model.get("id")), errors="replace"): _identity(model) for model in _models(seen)}
+    if not listed:
+        raise Inconclusive("no model is listed")
+    if answered(at(seen, 2)).status != 200:
+        raise Inconclusive("not even the first one is given; another check says so")
+    for place in range(3, len(seen.exchanges)):
+        exchange = answered(at(seen, place))
+        name = exchange.url.partition("?")[0].partition("/models/")[2].replace("%2F", "/")
+        yield from _found(exchange, [listed[name]] if name in listed else [])
+
+
+def _models(seen: Transcript) -> list[dict[str, Any]]:
+    return _listed(accepted(at(seen, 0)))
 
 
 def _bare(exchange: Exchange) -> bool:

@@ -133,6 +133,17 @@ def _completed(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="completed", actual=repr(states), pointer="status", rule=rule)
 
 
+@whole("responses/tool/ended", "End a response no earlier than it began", "R-03")
+def _ended(exchange: Exchange) -> Iterator[Problem]:
+    """Whether there is a time at all is a question of its own; within a second the two may be rounded apart."""
+    found = response(exchange)
+    begun, ended = found.get("created_at"), found.get("completed_at")
+    if not isinstance(begun, int | float) or not isinstance(ended, int | float):
+        raise Inconclusive("there are no two times to compare")
+    if ended < begun - 1:
+        yield Problem(expected=f"{begun} or later", actual=repr(ended), pointer="completed_at")
+
+
 def _two(target: Target) -> dict[str, object]:
     return asking(target, tools.PLACES, tools=[WEATHER, TIME])
 

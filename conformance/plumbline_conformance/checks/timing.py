@@ -6,10 +6,12 @@ import time
 from collections.abc import Generator, Iterator
 from itertools import accumulate
 
-from plumbline_conformance.case import NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.asked import tools_asked
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
-from plumbline_conformance.checks.reading import chunks
+from plumbline_conformance.checks.reading import chunks, deltas
 from plumbline_conformance.checks.responses_laws import asking
 from plumbline_conformance.transcript import Exchange
 
@@ -19,8 +21,10 @@ EVENTS = 48
 SECONDS = 1.0
 SHARE = 0.01
 AT_ONCE = 0.02
+LONG = 80
 """So many events in so small a share of so long a time, and in so few seconds, were not written one after the other:
-the share alone would accuse a quick server whose first answer waits for the model to be loaded."""
+the share alone would accuse a quick server whose first answer waits for the model to be loaded. A text of so many
+characters is more than any server gathers before it sends them."""
 
 
 @scenario("chat/stream-long", "A stream of many events")
@@ -54,6 +58,45 @@ def incremental(exchange: Exchange) -> Iterator[Problem]:
     if len(exchange.events) >= EVENTS and total >= SECONDS and total - began <= min(AT_ONCE, SHARE * total):
         shown = f"{len(exchange.events)} events between {began:.2f} s and {total:.2f} s"
         yield Problem(expected="events over time", actual=shown, pointer="event 0")
+
+
+@scenario(
+    "chat/tools-stream-long", "A stream of many events, with a tool that nobody needs", needs=("tools",)
+)
+def chat_tools_long(target: Target) -> Steps:
+    messages = [{"role": "user", "content": QUESTION}]
+    fields = {"messages": messages, "tools": [tools.weather], "max_tokens": 96, "stream": True}
+    yield Request(path="/chat/completions", json=chat(target, **fields))
+
+
+stream(
+    "chat/tools-stream-long/incremental",
+    "Send events as they come, not all at the end",
+    "HTTP-15",
+    place=0,
+)(incremental)
+
+
+@stream(
+    "chat/tools-stream-long/pieces",
+    "Stream text in several events where tools are offered",
+    "HTTP-15",
+    place=0,
+)
+def pieces(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-15: a server that waits for the end to look for calls sends a long text as one event."""
+    if not tools_asked(exchange):
+        raise NotAsked("no tools were offered")
+    found = [delta for _, _, delta in deltas(exchange)]
+    if any(delta.get("tool_calls") for delta in found):
+        raise Inconclusive("the model called a tool")
+    texts = [text for delta in found if isinstance(text := delta.get("content"), str) and text]
+    length = sum(map(len, texts))
+    if length < LONG:
+        raise Inconclusive("the text is too short to tell")
+    if len(texts) == 1:
+        shown = f"{length} characters in one"
+        yield Problem(expected="text in several events", actual=shown, pointer="choices[0].delta.content")
 
 
 @scenario("chat/stream-clock", "A stream twice, the second time while a second turns")

@@ -111,7 +111,10 @@ class TextTokenizer:
         return ids + self._later_text(text[position:])
 
     def encode_rendered(self, rendered: str, guard: Guard | None = None) -> list[int]:
-        """Encode a rendered prompt: added tokens become their ids, unless `guard` says that a user wrote them."""
+        """Encode a rendered prompt: added tokens become their ids, unless `guard` says that a user wrote them.
+
+        CHAT-22.
+        """
         ids: list[int] = []
         position = 0
         matches = self._splitter.finditer(rendered) if self._splitter is not None else iter(())

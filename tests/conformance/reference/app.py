@@ -17,6 +17,7 @@ from reference.sockets import converse
 __all__ = ["KEY", "MODEL", "application"]
 
 THE_MODEL = {"id": MODEL, "object": "model", "created": 1_764_000_000, "owned_by": "org"}
+OTHER = {**THE_MODEL, "id": "other/one"}
 PATHS = {
     "/v1/chat/completions": "POST",
     "/v1/completions": "POST",
@@ -95,7 +96,7 @@ def _route(kept: Kept, scope: Any, content: bytes) -> Any:
     if method != PATHS[path]:
         raise Refused("Method not allowed.", None, "method_not_allowed", status=405)
     if path == "/v1/models":
-        return {"object": "list", "data": [THE_MODEL]}
+        return {"object": "list", "data": [THE_MODEL, OTHER]}
     return _answer(kept, path, _decoded(content))
 
 
@@ -127,6 +128,7 @@ def _answer(kept: Kept, path: str, body: Json) -> Any:
 
 
 def _model(name: str) -> Json:
-    if name != MODEL:
-        raise Refused("The model does not exist.", "model", "model_not_found", status=404)
-    return THE_MODEL
+    for model in (THE_MODEL, OTHER):
+        if model["id"] == name:
+            return model
+    raise Refused("The model does not exist.", "model", "model_not_found", status=404)

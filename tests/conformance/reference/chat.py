@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from reference.refuse import names_of
@@ -10,8 +12,14 @@ from reference.say import Said, entry, pieces, said
 
 __all__ = ["answer", "chunks", "complete", "completion_chunks"]
 
-NAMES = {"id": "chatcmpl-1", "created": 1_764_000_000, "system_fingerprint": "fp_1"}
 Json = dict[str, Any]
+_MADE = count(1)
+
+
+def _head(prefix: str, body: Json) -> Json:
+    """CHAT-01: an id and a time of its own."""
+    named = {"id": f"{prefix}-{next(_MADE)}", "created": int(time.time()), "system_fingerprint": "fp_1"}
+    return {**named, "model": body["model"]}
 
 
 def _tools(body: Json) -> list[Json]:
@@ -50,7 +58,13 @@ def _said(body: Json) -> Said:
 
 
 def _prompt(body: Json) -> int:
-    return sum(len(str(message.get("content") or "x")) for message in body["messages"])
+    return sum(len(_text(message.get("content")) or "x") for message in body["messages"])
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return "".join(str(part.get("text", part.get("refusal", ""))) for part in content)
 
 
 def _usage(prompt: int, completion: int, thought: int = 0) -> Json:
@@ -64,8 +78,8 @@ def _usage(prompt: int, completion: int, thought: int = 0) -> Json:
 
 
 def _total(body: Json, found: Said) -> Json:
-    count = body.get("n") or 1
-    return _usage(_prompt(body), found.tokens * count, len(found.reasoning) * count)
+    number = body.get("n") or 1
+    return _usage(_prompt(body), found.tokens * number, len(found.reasoning) * number)
 
 
 def _logprobs(body: Json, text: str) -> Json | None:
@@ -99,9 +113,9 @@ def answer(body: Json) -> Json:
             {"index": index, "message": message, "logprobs": logprobs, "finish_reason": found.finish}
         )
     return {
-        **NAMES,
+        **_head("chatcmpl", body),
+        **({"service_tier": "default"} if body.get("service_tier") else {}),
         "object": "chat.completion",
-        "model": body["model"],
         "choices": choices,
         "usage": _total(body, found),
     }
@@ -110,7 +124,7 @@ def answer(body: Json) -> Json:
 def chunks(body: Json) -> Iterator[Json]:
     """The same, streamed: roles, then the choices side by side, then their ends."""
     found = _said(body)
-    head = {**NAMES, "object": "chat.completion.chunk", "model": body["model"]}
+    head = {**_head("chatcmpl", body), "object": "chat.completion.chunk"}
     asked = (body.get("stream_options") or {}).get("include_usage")
     more = {"usage": None} if asked else {}
 
@@ -188,7 +202,7 @@ def complete(body: Json) -> Json:
             choices.append(one)
     tokens = found.tokens * len(prompts) * max(body.get("n") or 1, body.get("best_of") or 1)
     usage = _usage(sum(map(len, prompts)), tokens)
-    head = {**NAMES, "id": "cmpl-1", "object": "text_completion", "model": body["model"]}
+    head = {**_head("cmpl", body), "object": "text_completion"}
     return {**head, "choices": choices, "usage": usage}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -88,7 +89,7 @@ class Kept:
         prompt = _count(_items(body), body)
         held = {"type": "compaction", "id": f"cmp_{self._made}", "encrypted_content": "b3BhcXVl"}
         usage = _usage(prompt, 4, 0)
-        made = {"id": f"resp_{self._made}", "created_at": 1_764_000_000, "object": "response.compaction"}
+        made = {"id": f"resp_{self._made}", "created_at": int(time.time()), "object": "response.compaction"}
         return {**made, "output": [held], "usage": usage}
 
     def items(self, name: str, query: dict[str, str]) -> Json:
@@ -133,6 +134,9 @@ class Kept:
         if body.get("background") and body.get("store") is False:
             raise Refused("What runs in the background is kept.", "store")
         context = [*(known[previous][2] if previous else []), *own]
+        made = {item.get("id") for _, _, items in known.values() for item in items}
+        if any(item.get("type") == "item_reference" and item["id"] not in made for item in own):
+            raise Refused("There is no such item.", "input", "item_not_found", status=404)
         check_calls(context)
         found = _said(body, context)
         self._made += 1
@@ -213,7 +217,12 @@ def _frame(body: Json, number: int) -> Json:
         echoed["reasoning"] = {**echoed["reasoning"], "summary": None}
     echoed["tools"] = [{"description": None, **tool} for tool in echoed["tools"]]
     echoed["text"] = {"format": {"type": "text"}, **echoed["text"]}
-    made = {"id": f"resp_{number}", "object": "response", "created_at": 1_764_000_000, "completed_at": None}
+    made = {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+    }
     state = {"status": "in_progress", "incomplete_details": None, "model": body["model"], "output": []}
     return {**made, **state, "error": None, **echoed, "usage": None}
 
@@ -245,7 +254,7 @@ def _events(frame: Json, found: Said, body: Json, prompt: int) -> Iterator[Json]
         yield event("output_item.done", output_index=place, item=output[-1])
     if not complete and output:
         output[-1]["status"] = "incomplete"
-    ended = {"completed_at": 1_764_000_001, "status": "completed"}
+    ended = {"completed_at": frame["created_at"] + 1, "status": "completed"}
     cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     usage = _usage(prompt, found.tokens, len(found.reasoning))
     state = ended if complete else cut

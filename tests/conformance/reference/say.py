@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["WORDS", "Call", "Said", "entry", "said", "sample"]
 
 WORDS = "Grüße! 🌊 It is 21 °C."
+COUNTED = ", ".join(map(str, range(1, 101)))
 THOUGHT = "Hm 🌊."
 
 
@@ -70,7 +71,8 @@ def said(
     if wanted:
         calls = tuple(_call(tool) for tool in (wanted if parallel else wanted[:1]))
         return _cut(Said(reasoning=thought, calls=calls, finish="tool_calls"), limit)
-    text = WORDS if form is None else _formed(form)
+    words = COUNTED if "one to a hundred" in question else WORDS
+    text = words if form is None else _formed(form)
     places = [place for word in stop or [] if (place := text.find(word)) >= 0]
     return _cut(Said(reasoning=thought, text=text[: min(places)] if places else text), limit)
 
