@@ -12,7 +12,9 @@ from good_server import MODEL, app, serving
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from plumbline_conformance.cli import main
+from plumbline_conformance.fuzz.claims import claims
 from plumbline_conformance.fuzz.strategies import operations, requests
+from plumbline_conformance.transcript import Exchange
 
 DRAWN = 300
 CHAT, COMPLETION, RESPONSE = "createChatCompletion", "createCompletion", "createResponse"
@@ -149,3 +151,37 @@ def test_a_broken_stream_is_found_in_a_short_run(
     out = capsys.readouterr().out
     assert status == 1, out
     assert '"stream": true' in out or '"stream":true' in out
+
+
+def streamed(*chunks: dict[str, Any]) -> Exchange:
+    """A legacy completion's stream of these choices."""
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
+    events = [b"data: " + json.dumps({**head, "choices": [one]}).encode() + b"\n\n" for one in chunks]
+    return Exchange(
+        method="POST",
+        url="http://h/v1/completions",
+        request_headers={},
+        request_body=b'{"model": "m", "prompt": ["a", "b"], "logprobs": 1, "stream": true}',
+        status=200,
+        headers=[("content-type", "text/event-stream"), ("x-request-id", "1")],
+        frames=[(0.0, b"".join(events) + b"data: [DONE]\n\n")],
+    )
+
+
+def chunk(index: int, offset: int) -> dict[str, Any]:
+    lists = {
+        "tokens": ["a"],
+        "token_logprobs": [-1.0],
+        "top_logprobs": [{"a": -1.0}],
+        "text_offset": [offset],
+    }
+    return {"index": index, "text": "a", "logprobs": lists, "finish_reason": None}
+
+
+def test_offsets_count_for_each_choice() -> None:
+    name = "completions/logprobs/stream-offsets"
+    beside = claims(operations()[COMPLETION], streamed(chunk(0, 0), chunk(0, 1), chunk(1, 0), chunk(1, 1)))
+    back = claims(operations()[COMPLETION], streamed(chunk(0, 1), chunk(1, 1), chunk(0, 0)))
+
+    assert name not in [claim.name for claim in beside]
+    assert name in [claim.name for claim in back]
