@@ -185,3 +185,28 @@ def test_offsets_count_for_each_choice() -> None:
 
     assert name not in [claim.name for claim in beside]
     assert name in [claim.name for claim in back]
+
+
+def limited(kind: str) -> Exchange:
+    """A response that a limit ended, whose only item is whole."""
+    said = {
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "output": [{"type": kind, "status": "completed", "name": "f", "arguments": "{}"}],
+    }
+    return Exchange(
+        method="POST",
+        url="http://h/v1/responses",
+        request_headers={},
+        request_body=b'{"model": "m", "input": "Hi", "max_output_tokens": 16}',
+        status=200,
+        headers=[("content-type", "application/json"), ("x-request-id", "1")],
+        frames=[(0.0, json.dumps(said).encode())],
+    )
+
+
+def test_a_limit_behind_a_whole_call_cuts_no_item() -> None:
+    name = "responses/limits/last-item"
+
+    assert name not in [claim.name for claim in claims(operations()[RESPONSE], limited("function_call"))]
+    assert name in [claim.name for claim in claims(operations()[RESPONSE], limited("message"))]
