@@ -126,6 +126,15 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     fuzzer.add_argument("--seed", type=int, default=0)
     fuzzer.add_argument("--timeout", type=_positive(float), default=30.0, metavar="SECONDS")
     fuzzer.add_argument("--json", type=Path, metavar="FILE", help="write the counterexamples")
+    fuzzer.add_argument(
+        "--schemathesis", action="store_true", help="afterwards run schemathesis, with as many examples"
+    )
+    fuzzer.add_argument(
+        "--phases",
+        default="examples,coverage,fuzzing,stateful",
+        metavar="NAMES",
+        help="of schemathesis; default: all, of which coverage alone sends thousands of requests",
+    )
     watcher = parsers.add_parser("watch", help="judge live traffic, as a proxy that changes nothing")
     watcher.add_argument("--upstream", required=True, metavar="URL", help="such as http://127.0.0.1:8000")
     watcher.add_argument(
@@ -202,6 +211,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 seed=arguments.seed,
                 patience=arguments.timeout,
                 json_file=arguments.json,
+                phases=arguments.phases if arguments.schemathesis else None,
             )
         case "watch":
             return run_watch(

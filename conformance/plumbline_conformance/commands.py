@@ -294,19 +294,32 @@ def run_fuzz(
     seed: int,
     patience: float,
     json_file: Path | None,
+    phases: str | None = None,
 ) -> int:
-    """Fuzz a server. Hypothesis is no dependency of the judge, so it is looked for when it is needed."""
+    """Fuzz a server, with these phases of schemathesis as well if there are any; the worse status of the two.
+
+    Hypothesis and schemathesis are no dependencies of the judge, so they are looked for when they are needed.
+    """
     out = console()
     try:
         from plumbline_conformance.fuzz.run import search
+        from plumbline_conformance.fuzz.schemathesis_run import run_schemathesis, why_not
     except ModuleNotFoundError as error:
         return _cannot(
             out,
             f"plumbline fuzz needs the package {error.name}. Install it with: pip install 'plumbline[fuzz]'",
         )
-    return search(
+    if phases is not None and (why := why_not(target)) is not None:
+        return _cannot(out, why)
+    status = search(
         target, examples=examples, seed=seed, out=out, only=operations, patience=patience, json_file=json_file
     )
+    if phases is None or status not in (0, 1):
+        return status
+    found = run_schemathesis(
+        target, examples=examples, seed=seed, phases=phases, operations=operations, patience=patience
+    )
+    return max(status, found)
 
 
 def _cannot(out: Console, why: str) -> int:

@@ -1,7 +1,9 @@
 """The suite inside a server author's own tests: `pytest --plumbline-url URL --plumbline-model NAME`.
 
-Every check becomes one test item. The requests are sent once, when the first of them
-runs. Without the option nothing is collected and nothing of the suite is imported.
+Every check becomes one test item, which pytest chooses, orders and reports like any other. The requests are sent once,
+when the first of them runs, and only those that the chosen items look at. Under pytest-xdist the workers run what else
+there is, and the process that leads them judges afterwards: a server that every worker asked would be asked several
+times at once. Without the option nothing is collected and nothing of the suite is imported.
 """
 
 from __future__ import annotations
@@ -17,9 +19,19 @@ if TYPE_CHECKING:
     from plumbline_conformance.case import Target
     from plumbline_conformance.judge import Finding
     from plumbline_conformance.reports.model import Report
-    from plumbline_conformance.selection import Selection
 
-__all__ = ["pytest_addoption", "pytest_collection"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_runtestloop",
+]
+
+_NAME = "plumbline"
+_PREFIX = f"{_NAME}::"
+"""How the node id of an item begins; behind it is the id of its check."""
+_CHOICE: pytest.StashKey[tuple[Target, list[str]]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,15 +55,100 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--plumbline-timeout", type=float, default=60.0, metavar="SECONDS")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, before anything is collected or a worker is started."""
+    config.addinivalue_line("markers", f"{_NAME}: a check of the server at --plumbline-url")
+    if config.getoption("--plumbline-url"):
+        # They are no paths, and pytest would look for files of these names.
+        asked = [found for found in config.args if found.startswith(_PREFIX)]
+        config.args = [found for found in config.args if found not in asked]
+        config.stash[_CHOICE] = _choice(config, [found.removeprefix(_PREFIX) for found in asked])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Add the checks to whatever else is collected."""
+    """Collect the checks where nothing else is: in the process that leads the workers of pytest-xdist."""
     result = yield
-    url = session.config.getoption("--plumbline-url")
-    if url:
-        session.items += _Suite.from_parent(session, name="plumbline", nodeid="plumbline").items()
-        session.testscollected = len(session.items)
+    if _leads(session.config):
+        # The hook by which items are chosen, so that -k, -m, --deselect and --lf mean the same as without workers.
+        session.items = []
+        session.config.hook.pytest_collection_modifyitems(
+            session=session, config=session.config, items=session.items
+        )
+        if _all_failed_elsewhere(session.config, here=True):
+            session.items = []
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the checks to whatever else is collected, before anything is chosen from it."""
+    if _CHOICE not in config.stash:
+        return
+    if not hasattr(config, "workerinput"):
+        items += session.genitems(_Suite.from_parent(session, name=_NAME, nodeid=_NAME))
+    elif _all_failed_elsewhere(config, here=False):
+        items.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Judge here what the workers have not been given."""
+    result = yield
+    if _leads(session.config):
+        # What is counted so far is what a worker collected; with nothing at all, pytest says that nothing was.
+        session.testscollected += len(session.items)
+        followers: list[pytest.Item | None] = [*session.items[1:], None]
+        for item, following in zip(session.items, followers, strict=False):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+    return result
+
+
+def _leads(config: pytest.Config) -> bool:
+    """Whether this process hands out what is collected to workers, and the suite was asked for."""
+    return _CHOICE in config.stash and config.pluginmanager.hasplugin("dsession")
+
+
+def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
+    """Whether --lf wants only what the other processes run: the workers (`here`), or the one that leads them.
+
+    pytest runs everything where nothing of what failed is among what it collected, and each of them sees its part.
+    """
+    if not config.getoption("lf", False):
+        return False
+    failed = config.cache.get("cache/lastfailed", {})
+    return bool(failed) and not any(name.startswith(_PREFIX) == here for name in failed)
+
+
+def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
+    """Who is judged, and by which checks: those of the options, and of them those that node ids ask for."""
+    import plumbline_conformance.checks  # noqa: F401 - registers the suite
+    from plumbline_conformance.inputs import UnusableInput, target_of
+    from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, named
+
+    option = config.getoption
+    if not option("--plumbline-model"):
+        raise pytest.UsageError("--plumbline-url needs --plumbline-model")
+    if option("--plumbline-profile") not in PROFILES:
+        raise pytest.UsageError(f"--plumbline-profile is one of {', '.join(PROFILES)}")
+    key = option("--plumbline-api-key") or os.environ.get("OPENAI_API_KEY")
+    url, model = option("--plumbline-url"), option("--plumbline-model")
+    try:
+        names = Selection(ids=option("--plumbline-check"), profile=option("--plumbline-profile")).checks()
+        target: Target = target_of(url, model, key, "--plumbline-api-key")
+    except (UnknownChoice, UnusableInput) as error:
+        raise pytest.UsageError(str(error)) from None
+    wanted = {one: {found.id for found in named(one)} & set(names) for one in asked}
+    for one, found in wanted.items():
+        if not found:
+            raise pytest.UsageError(f"not found: {_PREFIX}{one} (`plumbline list` shows all checks)")
+    return target, [name for name in names if not asked or any(name in found for found in wanted.values())]
 
 
 class _Suite(pytest.Collector):
@@ -59,32 +156,10 @@ class _Suite(pytest.Collector):
 
     _reports: dict[str, tuple[Report, Finding]] | None = None
 
-    def items(self) -> list[pytest.Item]:
-        """One for each chosen check."""
-        import plumbline_conformance.checks  # noqa: F401 - registers the suite
-        from plumbline_conformance.inputs import UnusableInput, target_of
-        from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice
-
-        option = self.config.getoption
-        if not option("--plumbline-model"):
-            raise pytest.UsageError("--plumbline-url needs --plumbline-model")
-        if option("--plumbline-profile") not in PROFILES:
-            raise pytest.UsageError(f"--plumbline-profile is one of {', '.join(PROFILES)}")
-        self._selection: Selection = Selection(
-            ids=option("--plumbline-check"), profile=option("--plumbline-profile")
-        )
-        key = option("--plumbline-api-key") or os.environ.get("OPENAI_API_KEY")
-        url, model = option("--plumbline-url"), option("--plumbline-model")
-        try:
-            names = self._selection.checks()
-            self._target: Target = target_of(url, model, key, "--plumbline-api-key")
-        except (UnknownChoice, UnusableInput) as error:
-            raise pytest.UsageError(str(error)) from None
-        return [_Item.from_parent(self, name=name, nodeid=f"plumbline::{name}") for name in names]
-
     def collect(self) -> list[pytest.Item]:
-        """Nothing beyond `items`, which are collected beside the files."""
-        return []
+        """One for each chosen check."""
+        _, names = self.config.stash[_CHOICE]
+        return [_Item.from_parent(self, name=name, nodeid=f"{_PREFIX}{name}") for name in names]
 
     def result(self, name: str) -> tuple[Report, Finding]:
         """What a check found."""
@@ -102,8 +177,10 @@ class _Suite(pytest.Collector):
         from plumbline_conformance.selection import scenarios_of
 
         option = self.config.getoption
-        target, key = self._target, self._target.api_key
-        wanted = scenarios_of(self._selection.checks())
+        target, _ = self.config.stash[_CHOICE]
+        key = target.api_key
+        # What -k and its like left out is not asked for.
+        wanted = scenarios_of([item.name for item in self.session.items if item.parent is self])
         patience, trials = option("--plumbline-timeout"), max(0, option("--plumbline-trials"))
         known = asyncio.run(discovered(target, apis_of(wanted), patience=patience))
         if known.why is not None:
@@ -116,7 +193,7 @@ class _Suite(pytest.Collector):
             _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         secrets = [key] if key else []
         findings = [finding for transcript in seen for finding in judge_discreetly(transcript, secrets)]
-        profile = self._selection.profile
+        profile = option("--plumbline-profile")
         options = Options(trials=trials, concurrency=4, timeout=patience, profile=profile, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
         report = report_of(header, seen, findings, secrets=secrets, profile=profile)
@@ -134,6 +211,10 @@ class _Broken(Exception):  # noqa: N818 - a rule is
 
 class _Item(pytest.Item):
     """One check."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.add_marker(_NAME)
 
     def runtest(self) -> None:
         """Pass, fail, or skip where there was no verdict."""

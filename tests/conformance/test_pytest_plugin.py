@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def pytest_run(folder: Path, *options: str) -> tuple[int, str]:
     """Run pytest in an empty folder, with the plugin as its entry point would load it."""
     command = [sys.executable, "-m", "pytest", "-p", "plumbline_conformance.pytest_plugin", "-rA", *options]
     found = subprocess.run(
-        [*command, "-p", "no:cacheprovider"],
+        command,
         cwd=folder,
         env={
             **os.environ,
@@ -171,3 +172,178 @@ def test_what_a_profile_requires_fails_where_it_is_lacking(tmp_path: Path) -> No
     assert (full[0], profile[0]) == (0, 1)
     assert "FAILED plumbline::responses/stream-text/shape" in profile[1]
     assert "1 failed, 1 passed" in profile[1]
+
+
+OWN = """
+def test_own():
+    pass
+
+
+def test_other():
+    pass
+"""
+MODELS = ("list/every", "list/retrievable", "list/shape", "list/unknown")
+WORKERS = ("-p", "xdist", "-n", "2")
+
+
+class Counted:
+    """The reference, which notes the paths that it was asked for; its list of models is wrong where that is wanted."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.asked: list[str] = []
+        self._broken = broken
+        self.application = answering(self._answer)
+
+    def _answer(self, path: str, _: object) -> tuple[int, dict[str, str], object] | None:
+        self.asked.append(path)
+        wrong = self._broken and path == "/models"
+        return (200, {}, {"object": "list", "data": [{"id": MODEL}]}) if wrong else None
+
+
+def judged(folder: Path, server: Counted, *options: str) -> tuple[int, str]:
+    """A run beside two tests of the author's own."""
+    (folder / "test_own.py").write_text(OWN, "utf-8")
+    with serving(server.application) as base_url:
+        target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
+        return pytest_run(folder, *target, *options)
+
+
+def ids(out: str) -> list[str]:
+    """The node ids of our items that a run lists or reports, in their order."""
+    return re.findall(r"^(?:[A-Z]+ )?plumbline::(\S+)", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS])
+def test_items_are_chosen_as_any_are(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    options = ["--plumbline-check", "models", *workers]
+    chosen = {
+        ("-k", "nomatch"): (5, [], []),
+        ("-k", "shape"): (0, ["models/list/shape"], []),
+        ("-k", "not models"): (0, [], ["test_own", "test_other"]),
+        ("-m", "plumbline"): (0, [f"models/{name}" for name in MODELS], []),
+        ("-m", "not plumbline"): (0, [], ["test_own", "test_other"]),
+        ("--deselect", "plumbline::models/list/shape"): (
+            0,
+            [f"models/{name}" for name in MODELS if name != "list/shape"],
+            ["test_own", "test_other"],
+        ),
+    }
+    for choice, (expected, ours, others) in chosen.items():
+        server = Counted()
+        status, out = judged(tmp_path, server, *options, *choice)
+
+        assert status == expected, (choice, out)
+        assert sorted(ids(out)) == ours, choice
+        assert [name for name in ("test_own", "test_other") if f"PASSED test_own.py::{name}" in out] == others
+        assert bool(server.asked) is bool(ours), choice
+
+
+def test_only_what_is_left_is_asked_for(tmp_path: Path) -> None:
+    server = Counted()
+    judged(tmp_path, server, "-k", "models/list/shape")
+
+    assert "/models" in server.asked
+    assert "/responses" not in server.asked
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS])
+def test_what_would_run_is_listed_without_a_request(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    server = Counted()
+    options = ["--plumbline-check", "models", *workers]
+    status, out = judged(tmp_path, server, *options, "--collect-only", "-q")
+
+    assert status == 0
+    assert sorted(ids(out)) == [f"models/{name}" for name in MODELS]
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS])
+def test_a_printed_node_id_runs_that_item_alone(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    server = Counted()
+    [first, *_] = ids(judged(tmp_path, server, "--collect-only", "-q")[1])
+    alone = judged(tmp_path, server, *workers, f"plumbline::{first}")
+    beside = judged(tmp_path, server, *workers, f"plumbline::{first}", "test_own.py::test_other")
+
+    assert (alone[0], ids(alone[1])) == (0, [first])
+    assert "1 passed in" in alone[1]
+    assert (beside[0], ids(beside[1])) == (0, [first])
+    assert "2 passed in" in beside[1]
+
+
+def test_a_node_id_that_is_not_chosen_is_said(tmp_path: Path) -> None:
+    for wrong in ("plumbline::nope", "plumbline::chat/text/shape"):
+        status, out = judged(tmp_path, Counted(), "--plumbline-check", "models", wrong)
+
+        assert status == 4
+        assert f"not found: {wrong}" in out
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS])
+def test_a_run_ends_at_the_first_failure_where_that_is_wanted(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    options = ["--plumbline-check", "models", *workers]
+    everything = judged(tmp_path, Counted(broken=True), *options)
+    first = judged(tmp_path, Counted(broken=True), *options, "-x")
+
+    assert (everything[0], len(ids(everything[1]))) == (1, len(MODELS))
+    assert first[0] in (1, 2)
+    assert re.findall("^FAILED plumbline::(.*?) -", first[1], re.MULTILINE) == ids(first[1])
+    assert len(ids(first[1])) == 1
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS])
+def test_what_failed_runs_again_alone(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    options = ["--plumbline-check", "models", *workers]
+    failed = re.findall(
+        "^FAILED plumbline::(.*?) -", judged(tmp_path, Counted(broken=True), *options)[1], re.M
+    )
+    status, out = judged(tmp_path, Counted(), *options, "--lf")
+
+    assert failed
+    assert status == 0
+    assert sorted(ids(out)) == sorted(failed)
+    assert "PASSED test_own.py" not in out
+
+
+def test_under_workers_what_failed_elsewhere_runs_again_alone(tmp_path: Path) -> None:
+    options = ["--plumbline-check", "models", *WORKERS]
+    server = Counted()
+    judged(tmp_path, server, *options)
+    (tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed").write_text(
+        '{"test_own.py::test_own": true}', "utf-8"
+    )
+    server.asked.clear()
+    status, out = judged(tmp_path, server, *options, "--lf")
+
+    assert status == 0
+    assert "1 passed in" in out
+    assert server.asked == []
+
+
+def test_under_workers_the_server_is_asked_once_and_every_verdict_told_once(tmp_path: Path) -> None:
+    alone, spread = Counted(), Counted()
+    one = judged(tmp_path, alone, "--plumbline-check", "models")
+    two = judged(tmp_path, spread, "--plumbline-check", "models", *WORKERS)
+
+    assert one[0] == two[0] == 0
+    assert f"{len(MODELS) + 2} passed in" in one[1]
+    assert f"{len(MODELS) + 2} passed in" in two[1]
+    assert ids(two[1]) == ids(one[1])
+    assert sorted(spread.asked) == sorted(alone.asked)
+
+
+def test_under_workers_an_unreachable_server_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(OWN, "utf-8")
+    target = ["--plumbline-url", "http://127.0.0.1:1/v1", "--plumbline-model", "m"]
+    status, out = pytest_run(tmp_path, *target, *WORKERS)
+
+    assert status == 2
+    assert "cannot be reached" in out
+
+
+def test_under_workers_wrong_options_are_said(tmp_path: Path) -> None:
+    status, out = pytest_run(tmp_path, "--plumbline-url", "http://h", *WORKERS)
+
+    assert status == 4
+    assert "needs --plumbline-model" in out

@@ -161,11 +161,18 @@ def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
 
 @stream("completions/logprobs/stream-offsets", "Stream offsets that go on from chunk to chunk", "CMP-05")
 def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
-    held = [one["logprobs"] for one in _choices(_streamed(exchange)) if isinstance(one.get("logprobs"), dict)]
-    found = [o for lists in held if isinstance(lists.get("text_offset"), list) for o in lists["text_offset"]]
-    numbers = [offset for offset in found if isinstance(offset, int)]
-    if numbers != sorted(numbers):
-        yield Problem(expected="offsets that never go back", actual=repr(found)[:200], pointer="text_offset")
+    held: dict[str, list[object]] = {}
+    for one in _choices(_streamed(exchange)):
+        lists = one.get("logprobs")
+        if isinstance(lists, dict) and isinstance(lists.get("text_offset"), list):
+            # The chunks of several choices come in any order; each choice counts from its own beginning.
+            held.setdefault(repr(one.get("index")), []).extend(lists["text_offset"])
+    for found in held.values():
+        numbers = [offset for offset in found if isinstance(offset, int)]
+        if numbers != sorted(numbers):
+            yield Problem(
+                expected="offsets that never go back", actual=repr(found)[:200], pointer="text_offset"
+            )
 
 
 @check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09")

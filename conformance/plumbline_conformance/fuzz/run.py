@@ -35,6 +35,8 @@ __all__ = ["Counterexample", "search"]
 
 _KINDS = 5
 """After so many kinds of fault in one mode of one operation, the search goes on to the next."""
+_DRAWN = 3
+"""So many times as many requests are drawn as are sent: what was sent before and broke nothing is not sent again."""
 
 
 class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,14 @@ class _Prober:
         self.known: set[str] = set()
         self.sent = 0
         self.answers: dict[int, int] = {}
+        self._harmless: set[tuple[bytes, ...]] = set()
+
+    def fresh(self, request: Request) -> bool:
+        """Whether nobody knows yet that this request breaks nothing.
+
+        Hypothesis varies what it has tried, and half of what comes of that was there before.
+        """
+        return _bytes_of(request) not in self._harmless
 
     def new(self, request: Request) -> list[Claim]:
         """The claims that this request makes false and that have not been reported yet."""
@@ -69,7 +79,10 @@ class _Prober:
             found = [
                 Claim(name="alive", expected="a server that is alive afterwards", actual="it answers nothing")
             ]
-        return [claim for claim in found if claim.name not in self.known]
+        new = [claim for claim in found if claim.name not in self.known]
+        if not new:
+            self._harmless.add(_bytes_of(request))
+        return new
 
     def _told(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
         """The same claims, without the credentials that the answer repeats."""
@@ -83,6 +96,10 @@ class _Prober:
 
     def _alive(self) -> bool:
         return self._send(Request(path="/models", method="GET")).status != 0
+
+
+def _bytes_of(request: Request) -> tuple[bytes, ...]:
+    return (request.content or b"", *(f"{name}:{value}".encode() for name, value in request.headers.items()))
 
 
 def _concealed(claim: Claim, secrets: Sequence[str]) -> Claim:
@@ -129,11 +146,13 @@ def search(
             if known.why is not None:
                 out.print(escape(printable(known.why)))
                 return 2
-            each = max(1, examples // (len(wanted) * len(MODES)))
+            each = examples / len(wanted) / sum(MODES.values())
             for operation in wanted:
-                for mode in MODES:
+                for mode, weight in MODES.items():
                     prober = _Prober(send, operation, secrets)
-                    for counterexample in _search(prober, operation, mode, target, each, seed):
+                    for counterexample in _search(
+                        prober, operation, mode, target, max(1, int(each * weight)), seed
+                    ):
                         _show(out, counterexample)
                         found.append(counterexample)
                     sent += prober.sent
@@ -177,7 +196,7 @@ def _search(
 ) -> Iterator[Counterexample]:
     kinds = 0
     how = settings(
-        max_examples=examples,
+        max_examples=_DRAWN * examples,
         database=None,
         deadline=None,
         derandomize=False,
@@ -186,8 +205,11 @@ def _search(
     )
     while kinds < _KINDS:
         kind: set[str] = set()
+        enough = prober.sent + examples
 
-        def breaks(request: Request, kind: set[str] = kind) -> bool:
+        def breaks(request: Request, kind: set[str] = kind, enough: int = enough) -> bool:
+            if not prober.fresh(request) or (not kind and prober.sent >= enough):
+                return False
             names = {claim.name for claim in prober.new(request)}
             if not kind and names:
                 kind.add(sorted(names)[0])  # Shrinking keeps to the fault that was met first.

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from plumbline_conformance.case import Request
 from plumbline_conformance.contract import document
+from plumbline_conformance.fuzz.features import featured, limits
 from plumbline_conformance.fuzz.schema_strategies import SPECIAL, anything, of_schema, texts
 
 __all__ = ["MODES", "Operation", "operations", "requests"]
 
 Strategy = st.SearchStrategy[Any]
-MODES = ("valid", "nearly", "hostile")
+MODES = {"valid": 2, "nearly": 1, "hostile": 1}
+"""The kinds of request and their weights: only what is valid gets as far as a stream."""
 _JSON = {"content-type": "application/json"}
-_CHEAP = {"max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"}
+_LIMITS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+_CHEAP = {"n", "best_of"}
 """Fields that multiply what a valid request costs: they are kept small, or nothing would ever be answered."""
 _HUGE: tuple[Any, ...] = (
     -1,
@@ -102,25 +105,32 @@ def _sent(operation: Operation, bodies: Strategy) -> Strategy:
 
 @st.composite
 def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
-    """The required members and a few others; all of them at once would be refused for one or the other."""
+    """The required members, features, and a few others; all of them at once would be refused for one or the other."""
     schema = document()["components"]["schemas"][operation.schema]
     members: dict[str, Any] = schema["properties"]
     required = set(schema.get("required", ())) | ({"input"} & set(members))
-    names = draw(st.lists(st.sampled_from(sorted(set(members) - required)), max_size=4, unique=True))
+    others = sorted(set(members) - required - {"stream_options"})
+    names = draw(st.lists(st.sampled_from(others), max_size=draw(st.sampled_from([0, 1, 4])), unique=True))
     body = {name: draw(of_schema(members[name])) for name in [*sorted(required), *names]}
     if "model" in members:
         body["model"] = model
-    for name in _CHEAP & set(members):
-        if name in body or name.startswith("max_"):
-            low, high = (16, 24) if name == "max_output_tokens" else (1, 3)
-            body[name] = draw(st.integers(low, high))
-    if "messages" in body and draw(st.booleans()):
+    for name in _CHEAP & set(body):
+        body[name] = draw(st.integers(1, 3))
+    if not draw(st.booleans()):
         # Most conversations that the schema allows are refused for their order; half of them should be answered.
-        body["messages"] = [{"role": "user", "content": draw(texts(1))}]
-    # One limit is enough, and two of them are a question of their own.
-    if "max_completion_tokens" in body:
-        body.pop("max_tokens", None)
-    return body
+        body |= draw(_simple(members))
+    body |= draw(featured(members))
+    return {name: body[name] for name in body if name not in _LIMITS} | draw(limits(members))
+
+
+def _simple(members: dict[str, Any]) -> Strategy:
+    """A prompt that every server answers."""
+    said = texts(1)
+    if "messages" in members:
+        said = said.map(lambda text: [{"role": "user", "content": text}])
+    # `prompt` beside `input` is another thing: a template that is kept.
+    where = next(name for name in ("messages", "input", "prompt") if name in members)
+    return said.map(lambda prompt: {where: prompt})
 
 
 @st.composite
@@ -195,7 +205,22 @@ def _hostile(operation: Operation, model: str) -> Strategy:
         st.integers(10, 3000).map(lambda depth: b"[" * depth + b"]" * depth),
         st.integers(10, 3000).map(lambda depth: b'{"input":' * depth + b"1" + b"}" * depth),
         st.sampled_from(
-            ["messages", "input", "prompt", "stop", "tools", "metadata", "temperature", "n"]
+            [
+                "messages",
+                "input",
+                "prompt",
+                "stream",
+                "stream_options",
+                "stop",
+                "tools",
+                "tool_choice",
+                "response_format",
+                "text",
+                "logprobs",
+                "metadata",
+                "temperature",
+                "n",
+            ]
         ).flatmap(
             lambda name: st.sampled_from(_HUGE).map(lambda v: json.dumps({**head, name: v}).encode("ascii"))
         ),
