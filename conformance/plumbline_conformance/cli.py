@@ -83,9 +83,6 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
     _add_selection(lister)
     lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
-    lister.add_argument(
-        "--requirements", choices=revisions(), help="only the checks of this published revision"
-    )
     lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
     explainer = parsers.add_parser("explain", help="say what a check, a scenario or a rule is about")
     explainer.add_argument("names", nargs="+", metavar="CHECK_OR_RULE")
@@ -177,11 +174,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UnusableInput("--markdown writes the rules as a page: say `list --rules --markdown`.")
         case "list" if arguments.rules:
             everything = Selection(ids=[], surfaces=[])
-            if _selection(arguments) != everything or arguments.requirements is not None:
+            if _selection(arguments) != everything:
                 raise UnusableInput("--rules lists every rule; leave out what chooses checks.")
             return commands.run_rules(markdown=arguments.markdown)
         case "list":
-            return commands.run_list(_selection(arguments), arguments.requirements)
+            return commands.run_list(_selection(arguments))
         case "explain":
             return commands.run_explain(arguments.names)
         case "judge":
@@ -272,6 +269,9 @@ def _add_selection(parser: Parser) -> None:
     parser.add_argument(
         "--surface", action="append", default=[], metavar="NAME", help="such as chat; repeatable"
     )
+    parser.add_argument(
+        "--requirements", choices=revisions(), help="only the checks of this published revision"
+    )
 
 
 def _selection(arguments: argparse.Namespace) -> Selection:
@@ -280,6 +280,7 @@ def _selection(arguments: argparse.Namespace) -> Selection:
         profile=arguments.profile,
         level=arguments.level.upper(),
         surfaces=arguments.surface,
+        requirements=arguments.requirements,
     )
 
 

@@ -23,7 +23,7 @@ from plumbline_conformance.discretion import judge_discreetly
 from plumbline_conformance.explain import explain
 from plumbline_conformance.files import why_unwritable
 from plumbline_conformance.judge import judge, record
-from plumbline_conformance.manifest import as_markdown, manifest, published
+from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import (
     Header,
@@ -258,11 +258,10 @@ def run_rules(*, markdown: bool) -> int:
     return 0
 
 
-def run_list(selection: Selection, revision: str | None = None) -> int:
-    """List the checks, or those of them that a published revision has."""
+def run_list(selection: Selection) -> int:
+    """List the chosen checks."""
     try:
-        known = CHECKS if revision is None else set(published(revision))
-        for name in (name for name in selection.checks() if name in known):
+        for name in selection.checks():
             found = CHECKS[name]
             put(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
     except UnknownChoice as error:

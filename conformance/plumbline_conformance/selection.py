@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario
+from plumbline_conformance.manifest import published
 
 __all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
 
@@ -55,6 +56,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The mildest level that is wanted."""
     surfaces: Sequence[str] = ()
     """First segments of ids, such as `chat`."""
+    requirements: str | None = None
+    """A published revision: checks that are newer than it are left out, so that a suite that grows turns nobody red."""
 
     def checks(self) -> list[str]:
         """The ids of the wanted checks, in the order of the suite.
@@ -71,7 +74,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
                 raise UnknownChoice(
                     f"No surface is called {wanted}. There are {', '.join(sorted(surfaces))}."
                 )
-        return [name for name, found in CHECKS.items() if self._has(found)]
+        known = CHECKS.keys() if self.requirements is None else set(published(self.requirements))
+        return [name for name, found in CHECKS.items() if name in known and self._has(found)]
 
     def _has(self, found: Check) -> bool:
         return (

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
+from plumbline_conformance import selection
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.cli import main
 from plumbline_conformance.contract import rules
-from plumbline_conformance.manifest import UNCHECKED, as_markdown, manifest, published
+from plumbline_conformance.manifest import UNCHECKED, as_markdown, manifest, published, revisions
+from plumbline_conformance.selection import Selection
 
+CLOSED = {
+    "2026-11": "7a9438cc3b0e4b408409fef63c8477f7f56f13e099194faf620bc7b8177c8bd6",
+}
+"""The digests of the sets that nothing is added to any more."""
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 
 
@@ -37,7 +44,26 @@ def test_what_was_published_is_still_there() -> None:
 
 
 def test_new_checks_are_published() -> None:
-    assert set(CHECKS) <= set(published())
+    """In a set of their own, if the last one is closed: a new file with the date of its month."""
+    assert set(CHECKS) <= set(published(revisions()[-1]))
+
+
+def test_a_published_set_never_changes() -> None:
+    """Whoever is held against it is held against the same checks for ever."""
+    found = {
+        name: hashlib.sha256("\n".join(sorted(published(name))).encode()).hexdigest() for name in revisions()
+    }
+    assert CLOSED.items() <= found.items()
+
+
+def test_a_run_can_be_held_to_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is newer is neither asked for nor scored."""
+    older = [name for name in CHECKS if not name.startswith("models/")]
+    monkeypatch.setattr(selection, "published", lambda revision: older if revision == "2026-10" else [])
+
+    assert Selection(requirements="2026-10").checks() == older
+    assert Selection(requirements="2026-10", surfaces=["models"]).checks() == []
+    assert set(Selection().checks()) == set(CHECKS)
 
 
 def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
