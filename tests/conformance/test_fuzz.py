@@ -13,6 +13,7 @@ from good_server import MODEL, app, serving, transcripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import plumbline_conformance.fuzz
 from plumbline_conformance.cli import main
 from plumbline_conformance.fuzz import own
 from plumbline_conformance.fuzz.claims import claims
@@ -138,6 +139,8 @@ def test_a_server_that_is_not_there_cannot_be_fuzzed(capsys: pytest.CaptureFixtu
 def test_without_hypothesis_it_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # The package is imported anew below, and what holds it has to be as it was afterwards.
+    monkeypatch.setattr(plumbline_conformance, "fuzz", plumbline_conformance.fuzz)
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     for name in [name for name in sys.modules if name.startswith("plumbline_conformance.fuzz")]:
         monkeypatch.delitem(sys.modules, name)
