@@ -16,13 +16,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests/differential")]
 
-from peers import Message, Peer, Stream, cut, message, peers, thought  # noqa: E402
+from ours import said, thinks  # noqa: E402
+from peers import Peer, Stream, cut, peers  # noqa: E402
 
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls  # noqa: E402
 from plumbline.dialects.api import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
@@ -30,7 +32,7 @@ from plumbline.dialects.markup import Markup  # noqa: E402
 from plumbline.dialects.parser import DialectParser  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
 from plumbline.dialects.write import write_utterance  # noqa: E402
-from plumbline.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
+from plumbline.events import TextDelta  # noqa: E402
 
 SIZE = 4
 """Characters of a token."""
@@ -64,29 +66,12 @@ def ours(markup: Markup, pieces: list[str], tools: dict[str, Any], *, inside: bo
 
     def read() -> list[Any]:
         push = parser.push
-        said = [push(token) for token in tokens]
-        said.append(parser.finish("stop"))
-        return said
+        told = [push(token) for token in tokens]
+        told.append(parser.finish("stop"))
+        return told
 
-    return Stream(len(tokens), read, _said if tools else _thought)
-
-
-def _said(deltas: list[Any]) -> Message:
-    events = [event for said in deltas for event in said]
-    calls: list[list[str]] = []
-    for event in events:
-        if isinstance(event, ToolCallStart):
-            calls.append([event.name, ""])
-        elif isinstance(event, ToolCallDelta):
-            calls[-1][1] += event.arguments
-    content = "".join(event.text for event in events if isinstance(event, TextDelta))
-    return message(content, [(name, arguments) for name, arguments in calls])
-
-
-def _thought(deltas: list[Any]) -> Message:
-    events = [event for said in deltas for event in said]
-    kinds = (ReasoningDelta, TextDelta)
-    return thought(*("".join(event.text for event in events if isinstance(event, kind)) for kind in kinds))
+    fold = said if tools else thinks
+    return Stream(len(tokens), read, lambda told: fold(list(chain.from_iterable(told))))
 
 
 def readings(found: list[Peer]) -> Iterator[Reading]:
@@ -143,9 +128,9 @@ def measure(reading: Reading, row: dict[str, Any]) -> None:
             try:
                 stream = made()
                 began = time.process_time()
-                said = stream.read()
+                told = stream.read()
                 took = time.process_time() - began
-                read = stream.message(said)
+                read = stream.message(told)
             except Exception as error:  # It does not read this family here, or stumbles.
                 row.setdefault("failed", {})[name] = f"{type(error).__name__}: {str(error)[:80]}"
                 break

@@ -20,14 +20,15 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
-from peers import Message, Peer, message, peers, thought  # noqa: E402
+from ours import said, thinks  # noqa: E402
+from peers import Message, Peer, peers  # noqa: E402
 
 from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
 from plumbline.dialects.markup import Markup  # noqa: E402
 from plumbline.dialects.parser import DialectParser  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
 from plumbline.dialects.write import write_utterance  # noqa: E402
-from plumbline.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart  # noqa: E402
+from plumbline.events import TextDelta  # noqa: E402
 
 GENERATED = 6
 MODES = ("whole", "streamed")
@@ -95,14 +96,7 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
         *parser.push(TextDelta(output.text)),
         *parser.finish("length" if output.reason == "length" else "stop"),
     ]
-    content = "".join(event.text for event in events if isinstance(event, TextDelta))
-    calls: list[list[str]] = []
-    for event in events:
-        if isinstance(event, ToolCallStart):
-            calls.append([event.name, ""])
-        elif isinstance(event, ToolCallDelta):
-            calls[-1][1] += event.arguments
-    return message(content, [(name, arguments) for name, arguments in calls])
+    return said(events)
 
 
 def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
@@ -114,8 +108,7 @@ def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> M
         *parser.push(TextDelta(output.text)),
         *parser.finish("length" if output.reason == "length" else "stop"),
     ]
-    kinds = (ReasoningDelta, TextDelta)
-    return thought(*("".join(event.text for event in events if isinstance(event, kind)) for kind in kinds))
+    return thinks(events)
 
 
 def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:

@@ -23,7 +23,7 @@ class StringWriter:
         self._put = put
         self._types = types
         self._wrapped = wrapped
-        self._begun = False
+        self._begun = self._first = False
         self._held: list[str] = []
         self._late = False
         """Only the end will show what it is."""
