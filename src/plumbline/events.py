@@ -89,7 +89,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ToolCallEnd(msgspec.Struct, frozen=True):
-    """The call is complete; `complete` is False if the token limit cut it."""
+    """The call has ended; `complete` is False if the token limit cut it, or its markup broke off."""
 
     complete: bool = True
 

@@ -160,7 +160,10 @@ class ResponsesWriter:
                 )
                 return [self._number(arguments)]
             case ToolCallEnd():
-                return self._close("completed" if event.complete else "incomplete")
+                # an incomplete item is the last one, of an incomplete response. What comes next tells whether the
+                # token limit cut this call, or the model broke it off and went on: such a call is as complete as it
+                # will be, with arguments that are no JSON, and the client hears so at once when it reads them.
+                return self._close("completed") if event.complete else []
             case Finish():
                 return self._finish(event)
 
