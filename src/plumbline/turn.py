@@ -111,6 +111,8 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Only these tools may be called (a named tool or `allowed_tools`); None means all."""
     parallel: bool = True
     """False: at most one call in an answer."""
+    forbidden: bool = False
+    """With `none`: the client has tools and wants no calls, so that the markup of calls is kept out of the text."""
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -206,16 +206,36 @@ def test_a_prompt_that_has_ended_the_thinking_leaves_no_more_of_it() -> None:
         assert accepts(grammar, "<think>\nHm.\n</think>\n\n{}") != thought
 
 
+@pytest.mark.parametrize("name", TOOL_NAMES)
+def test_what_must_not_be_called_is_not_begun(name: str) -> None:
+    """TOOL-03: with `none` the markup of calls does not get into text either, but for calls that stand bare."""
+    dialect = TOOL_DIALECTS[name]
+    harmony = dialect.reader == "harmony"
+    chosen = speech(dialect).chosen
+    forbidden = ToolChoice(mode="none", forbidden=True)
+    grammar = compose(builder(), choice=forbidden, dialects=chosen)
+    assert (grammar is not None) == (harmony or all(section.open for section in dialect.sections))
+    if grammar is None:
+        return
+    before = "<|channel|>final<|message|>" if harmony else ""
+    text = "It is < 5 [degrees] {now}."
+    assert accepts(grammar, before + text)
+    begun = ["<|channel|>commentary to=functions.get_weather"] if harmony else []
+    for marker in [*begun, *(marker for section in dialect.sections for marker in section.open)]:
+        assert not accepts(grammar, before + text + marker)
+        assert not accepts(grammar, marker)
+
+
 TEXT = ToolChoice(mode="auto")
 
 
 def test_nothing_is_held_that_is_not_promised() -> None:
-    """Free text, tools that are not strict and `none` cost nothing."""
+    """Free text and tools that are not strict cost nothing, nor does an answer without tools."""
     free = (Tool(name="f", parameters={"type": "object"}),)
     chosen = speech(TOOL_DIALECTS["hermes"]).chosen
     assert compose(builder(), dialects=chosen) is None
     assert compose(builder(), tools=free, choice=TEXT, dialects=chosen) is None
-    assert compose(builder(), tools=TOOLS, choice=ToolChoice(mode="none"), dialects=chosen) is None
+    assert compose(builder(), choice=ToolChoice(mode="none"), dialects=chosen) is None
     # A tool that is shown and may not be called has to be kept out of free text as well.
     allowed = ToolChoice(mode="auto", names=("f",))
     grammar = compose(builder(), tools=(*free, Tool(name="g")), choice=allowed, dialects=chosen)

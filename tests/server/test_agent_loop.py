@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 from support.live import live
 
@@ -98,6 +99,85 @@ def test_responses(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
     items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
     told = ask()
     assert "clear" in told.output_text
+
+
+class GetWeather(pydantic.BaseModel):
+    """Get the weather in a city."""
+
+    city: str
+
+
+class Said(pydantic.BaseModel):
+    word: Literal["hello", "goodbye"]
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_parses_calls_and_forms_into_the_types_of_the_client(
+    client: openai.OpenAI, stream: bool, thinks: bool
+) -> None:
+    """TOOL-01, SO-01: `.parse()` and `.stream()` with strict tools, with a form, and with both."""
+    tool = openai.pydantic_function_tool(GetWeather, name="get_weather")
+
+    def ask(content: str, **form: Any) -> Any:
+        body: Any = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": content}],
+            "reasoning_effort": "low" if thinks else "none",
+            "max_tokens": 300,
+            **form,
+        }
+        if not stream:
+            return client.chat.completions.parse(**body).choices[0].message
+        with client.chat.completions.stream(**body) as events:
+            for _ in events:
+                pass
+            return events.get_final_completion().choices[0].message
+
+    for form in ({}, {"response_format": Said}):
+        called = ask(ASKED, tools=[tool], tool_choice="required", **form)
+        (call,) = called.tool_calls
+        assert call.function.parsed_arguments == GetWeather(city="Paris")
+        assert bool(getattr(called, "reasoning_content", None)) == thinks
+        assert called.parsed is None
+    said = ask("Say hello.", response_format=Said)
+    assert isinstance(said.parsed, Said)
+    assert bool(getattr(said, "reasoning_content", None)) == thinks
+    assert not said.tool_calls
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_parse_calls_and_forms_into_the_types_of_the_client(
+    client: openai.OpenAI, stream: bool, thinks: bool
+) -> None:
+    """TOOL-01, SO-01."""
+    chat_tool: Any = openai.pydantic_function_tool(GetWeather, name="get_weather")
+    tool = {"type": "function", **chat_tool["function"]}
+
+    def ask(content: str, **form: Any) -> Any:
+        body: Any = {
+            "model": MODEL,
+            "input": content,
+            "reasoning": {"effort": "low" if thinks else "none"},
+            "max_output_tokens": 300,
+            **form,
+        }
+        if not stream:
+            return client.responses.parse(**body)
+        with client.responses.stream(**body) as events:
+            for _ in events:
+                pass
+            return events.get_final_response()
+
+    for form in ({}, {"text_format": Said}):
+        called = ask(ASKED, tools=[tool], tool_choice="required", **form)
+        assert [item.type for item in called.output] == ["reasoning"] * thinks + ["function_call"]
+        assert json.loads(called.output[-1].arguments) == {"city": "Paris"}
+        assert called.output_parsed is None
+    said = ask("Say hello.", text_format=Said)
+    assert isinstance(said.output_parsed, Said)
+    assert [item.type for item in said.output] == ["reasoning"] * thinks + ["message"]
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3])

@@ -69,7 +69,8 @@ def fold_chunks(chunks: list[Json], *, n: int = 1, usage: bool = False, logprobs
         if choice["finish_reason"] == "tool_calls":
             assert calls, "CS-13"
             for call in calls:
-                json.loads(call["function"]["arguments"])  # CS-12
+                if call["type"] == "function":
+                    json.loads(call["function"]["arguments"])  # CS-12
     return {"choices": list(folded.values()), "usage": counted}
 
 
@@ -100,18 +101,24 @@ def _add_delta(folded: Json, delta: Json, choice: Json, logprobs: bool) -> None:
             message[key] += value
 
 
+_ARGUMENTS = {"function": "arguments", "custom": "input"}
+
+
 def _add_call(calls: list[Json], deltas: list[Json]) -> None:
     (delta,) = deltas
     if delta["index"] == len(calls):  # CS-10, CS-11: a new call, all calls before it being complete
-        assert delta["type"] == "function"
+        kind = delta["type"]
+        assert kind in _ARGUMENTS
         assert delta["id"]
-        assert delta["function"]["name"]
-        calls.append({"id": delta["id"], "type": "function", "function": {**delta["function"]}})
+        assert delta[kind]["name"]
+        calls.append({"id": delta["id"], "type": kind, kind: {**delta[kind]}})
         return
     assert delta["index"] == len(calls) - 1, "CS-11: indexes start at 0 and calls do not interleave"
-    assert set(delta) == {"index", "function"}, "CS-10: only arguments follow"
-    assert set(delta["function"]) == {"arguments"}
-    calls[-1]["function"]["arguments"] += delta["function"]["arguments"]
+    kind = calls[-1]["type"]
+    assert set(delta) == {"index", kind}, "CS-10: only arguments follow"
+    (key,) = delta[kind]
+    assert key == _ARGUMENTS[kind]
+    calls[-1][kind][key] += delta[kind][key]
 
 
 def as_folded(choice: Json) -> Json:
@@ -195,6 +202,7 @@ _PART_EVENTS = {
     "reasoning_text": ("response.reasoning_text.delta", "response.reasoning_text.done", "text"),
 }
 _CALL_DELTA, _CALL_DONE = "response.function_call_arguments.delta", "response.function_call_arguments.done"
+_INPUT_DELTA, _INPUT_DONE = "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"
 _TERMINAL = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
@@ -277,6 +285,18 @@ def _item(stream: _Events, index: int) -> Json:
         event = stream.take(_CALL_DONE)
         assert where.items() <= event.items()
         assert (event["arguments"], event["name"]) == (arguments, item["name"]), "RS-10"
+    elif item["type"] == "custom_tool_call":
+        assert item["input"] == ""
+        assert item["name"]
+        assert item["call_id"] not in ("", item["id"]), "TOOL-09"
+        while stream.peek() == _INPUT_DELTA:
+            event = stream.take(_INPUT_DELTA)
+            assert where.items() <= event.items(), "RS-07"
+            assert event["delta"], "RS-18"
+            arguments += event["delta"]
+        event = stream.take(_INPUT_DONE)
+        assert where.items() <= event.items()
+        assert event["input"] == arguments, "RS-10"
     else:
         assert item["content"] == [], "RS-05"
         while stream.peek() == "response.content_part.added":
@@ -287,7 +307,8 @@ def _item(stream: _Events, index: int) -> Json:
     done: Json = finished["item"]
     assert done["status"] in ("completed", "incomplete")
     changed = {"status": done["status"]}
-    changed |= {"arguments": arguments} if item["type"] == "function_call" else {"content": parts}
+    told = {"function_call": {"arguments": arguments}, "custom_tool_call": {"input": arguments}}
+    changed |= told.get(item["type"], {"content": parts})
     assert done == {**item, **changed}, "RS-05, RS-09"
     return done
 

@@ -15,7 +15,7 @@ from plumbline.forms.schema import check_shape
 from plumbline.forms.spelled import check_listed_texts, spelled
 from plumbline.turn import Tool
 
-__all__ = ["calls", "markers", "text_with_calls"]
+__all__ = ["calls", "markers", "text_with_calls", "text_without_calls"]
 
 
 def calls(
@@ -75,8 +75,7 @@ def text_with_calls(
     """
     section = dialect.sections[0]
     if dialect.reader == "harmony":
-        text = builder.text(without=HEADERS)
-        final = builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
+        final = text_without_calls(builder, dialect)
         return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
     if not section.open:
         return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
@@ -90,7 +89,15 @@ def text_with_calls(
     begun = builder.until(section.open[0], without=[text for text in every if text != section.open[0]])
     chunk = builder.sequence([begun, _rest(builder, section, call, parallel)])
     several = builder.repeat(chunk) if parallel else builder.optional(chunk)
-    return builder.sequence([several, builder.text(without=every)])
+    return builder.sequence([several, text_without_calls(builder, dialect)])
+
+
+def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect) -> str:
+    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text."""
+    if dialect.reader == "harmony":
+        header = builder.literal("<|channel|>final<|message|>")
+        return builder.sequence([header, builder.text(without=HEADERS)])
+    return builder.text(without=markers(dialect))
 
 
 def markers(dialect: ToolDialect) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -11,7 +11,7 @@ from plumbline.dialects.api import ReasoningDialect, ToolDialect, Unread
 from plumbline.dialects.harmony import HEADERS
 from plumbline.dialects.registry import Chosen
 from plumbline.dialects.write import openings
-from plumbline.forms.calls import calls, markers, text_with_calls
+from plumbline.forms.calls import calls, markers, text_with_calls, text_without_calls
 from plumbline.forms.errors import FormError
 from plumbline.forms.grammar import GrammarBuilder
 from plumbline.forms.schema import MAX_TEXT
@@ -60,7 +60,12 @@ def compose(
     callable_ = callable_tools(tools, choice)
     lazy = _must_be_held(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
-        return None
+        if not choice.forbidden or dialects is None or not _marked(dialects.tool):
+            return None
+        # TOOL-03: a model that may not call does not begin to, and so no markup of calls gets into its text.
+        body = text_without_calls(builder, dialects.tool)
+        thinks = _still_thinking(dialects, None, inside=inside, thought=thought)
+        return builder.build(_after_thinking(builder, thinks, body, inside=inside))
     dialects = _framed(dialects or _NOTHING)
     if dialects.template is not None:
         raise FormError(
@@ -169,6 +174,13 @@ def _may_begin_with_space(output_format: OutputFormat) -> bool:
             return any(choice[:1].isspace() for choice in choices)
         case _:
             return True
+
+
+def _marked(dialect: ToolDialect | None) -> TypeGuard[ToolDialect]:
+    """Whether calls can be kept out of text: they all begin with markers."""
+    if dialect is None:
+        return False
+    return dialect.reader == "harmony" or all(section.open for section in dialect.sections)
 
 
 def _must_be_held(tools: Sequence[Tool], callable_: Sequence[Tool], choice: ToolChoice) -> bool:

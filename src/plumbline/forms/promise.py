@@ -133,9 +133,11 @@ class Promises:
         if grammar is None:
             return None
         info = self._engine.info
-        if "grammar" not in info.features:
-            raise FormError(f"The engine of this server ({info.name}) cannot hold an answer to a form.")
-        reason = await self._refusal(grammar)
+        reason: str | None = f"The engine of this server ({info.name}) cannot hold an answer to a form."
+        if "grammar" in info.features:
+            reason = await self._refusal(grammar)
+        if reason is not None and turn.output_format is None and turn.tool_choice.mode == "none":
+            return None  # Calls that nobody asked for are kept out where that can be; elsewhere they are text.
         if reason is not None:
             raise FormError(reason)
         if chats:

@@ -98,7 +98,7 @@ def plain_choice(word: str, tools: Sequence[Tool], *, parallel: bool) -> ToolCho
             raise invalid_request("'tool_choice' is 'required' but there are no 'tools'.", "tool_choice")
         return ToolChoice(mode="required", parallel=parallel)
     if word == "none" or not tools:
-        return ToolChoice(mode="none")
+        return ToolChoice(mode="none", forbidden=bool(tools))
     return ToolChoice(mode="auto", parallel=parallel)
 
 
