@@ -29,7 +29,8 @@ TOKENIZER = byte_level()
 FORMS = {
     **dict.fromkeys(SOURCES, "string"),
     **dict.fromkeys(
-        ("gemma3", "glm45", "kimi_k2", "llama4", "minimax_m2", "mistral_v7", "qwen2_vl"),
+        ("gemma3", "gemma4", "glm45", "glm47", "granite4", "kimi_k2", "llama4", "minimax_m2", "minimax_m3", "mistral_v7",
+         "qwen2_vl", "step3"),
         "either",
     ),
     "smolvlm_parts": "parts",
@@ -133,6 +134,7 @@ variables = st.fixed_dictionaries(
         "reasoning_effort": st.sampled_from(["low", "high"]),
         "tools_in_user_message": st.booleans(),
         "add_vision_id": st.booleans(),
+        "thinking_mode": st.sampled_from(["enabled", "disabled", "adaptive"]),
         "controls": st.just({"length": "long", "citations": True}),
     },
 )

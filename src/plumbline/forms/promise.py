@@ -137,7 +137,9 @@ class Promises:
         if "grammar" in info.features:
             reason = await self._refusal(grammar)
         if reason is not None and turn.output_format is None and turn.tool_choice.mode == "none":
-            return None  # Calls that nobody asked for are kept out where that can be; elsewhere they are text.
+            return (
+                None  # Calls that nobody asked for are kept out where that can be; elsewhere they are text.
+            )
         if reason is not None:
             raise FormError(reason)
         if chats:

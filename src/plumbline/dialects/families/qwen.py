@@ -91,6 +91,7 @@ TOOLS = (
         silent=("<response>", "</response>"),
         content_gap="\n",
         detect=(r"<tool_call>", r"<response>"),
+        unlike=r"\]minimax\[",
     ),
 )
 
@@ -150,7 +151,7 @@ REASONING = (
         close=("</think>",),
         silent=("<response>", "</response>"),
         detect=(r"</think>", r"<response>"),
-        unlike=r"<minimax:",
+        unlike=r"<minimax:|\]minimax\[",
         switch=ENABLE_THINKING,
     ),
 )
