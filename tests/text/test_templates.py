@@ -29,8 +29,10 @@ TOKENIZER = byte_level()
 FORMS = {
     **dict.fromkeys(SOURCES, "string"),
     **dict.fromkeys(
-        ("gemma3", "gemma4", "glm45", "glm47", "granite4", "kimi_k2", "llama4", "minimax_m2", "minimax_m3", "mistral_v7",
-         "qwen2_vl", "step3"),
+        (
+            *("gemma3", "gemma4", "glm45", "glm47", "granite4", "kimi_k2", "llama4", "minimax_m2", "minimax_m3"),
+            *("mistral_v7", "qwen2_vl", "step3"),
+        ),
         "either",
     ),
     "smolvlm_parts": "parts",
