@@ -30,7 +30,17 @@ FORMS = {
     **dict.fromkeys(SOURCES, "string"),
     **dict.fromkeys(
         (
-            *("gemma3", "gemma4", "glm45", "glm47", "granite4", "kimi_k2", "llama4", "minimax_m2", "minimax_m3"),
+            *(
+                "gemma3",
+                "gemma4",
+                "glm45",
+                "glm47",
+                "granite4",
+                "kimi_k2",
+                "llama4",
+                "minimax_m2",
+                "minimax_m3",
+            ),
             *("mistral_v7", "qwen2_vl", "step3"),
         ),
         "either",
