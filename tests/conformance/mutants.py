@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants_basic import BASICS
 from mutants_chat import CHAT
+from mutants_clauses import CLAUSES
 from mutants_completions import COMPLETIONS
 from mutants_identity import IDENTITY
 from mutants_laws import LAWS
@@ -27,4 +28,5 @@ MUTANTS: list[Mutant] = [
     *MEMBERS,
     *IDENTITY,
     *PROMPTS,
+    *CLAUSES,
 ]

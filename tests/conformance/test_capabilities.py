@@ -64,6 +64,21 @@ LACKS = [
     ("reasoning", "chat/reasoning", lambda _, body: (400, ERROR) if body.get("reasoning_effort") else None),
     ("stored", "responses/stored", lambda _, body: (400, ERROR) if body.get("store") else None),
     ("count", "responses/count", lambda path, _: (501, ERROR) if path.endswith("input_tokens") else None),
+    (
+        "stored-chat",
+        "chat/stored",
+        lambda path, body: (405, ERROR) if path.endswith("/chat/completions") and not body else None,
+    ),
+    (
+        "conversations",
+        "responses/conversation",
+        lambda path, _: (404, ERROR) if path.endswith("/conversations") else None,
+    ),
+    (
+        "continuation",
+        "chat/prefill",
+        lambda _, body: (200, {"choices": []}) if body.get("continue_final_message") else None,
+    ),
 ]
 
 

@@ -176,3 +176,37 @@ def structured(target: Target) -> Probing:
         right = yield Request(path="/chat/completions", json={**body, "structured_outputs": {"regex": "a"}})
         return None if right.status == 200 else _not_found_out(found)
     return None if found.status in (400, 422) else _not_found_out(found)
+
+
+@capability("continuation", "The extension `continue_final_message`")
+def continuation(target: Target) -> Probing:
+    """A server that knows the field refuses to go on with a message and to begin a new one at the same time."""
+    said = [*user("Hi"), {"role": "assistant", "content": "Well"}]
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    body = {"model": target.model, "messages": said, "max_tokens": 1, **both}
+    found = yield Request(path="/chat/completions", json=body)
+    if found.status == 200:
+        return "the server ignores `continue_final_message`"
+    return None if found.status in (400, 422) else _not_found_out(found)
+
+
+@capability("stored-chat", "Chat completions that are kept")
+def stored_chat(target: Target) -> Probing:
+    found = yield Request(path="/chat/completions?limit=1", method="GET")
+    if (lack := _absence(found, "GET /chat/completions") or _lacking(found)) is not None:
+        return lack
+    return None if found.status == 200 else _not_found_out(found)
+
+
+@capability("conversations", "Conversations that responses are part of")
+def conversations(target: Target) -> Probing:
+    """The conversation is deleted, so that a probe leaves nothing behind."""
+    found = yield Request(path="/conversations", json={})
+    if (lack := _absence(found, "POST /conversations") or _lacking(found)) is not None:
+        return lack
+    name = found.json.get("id") if isinstance(found.json, dict) else None
+    if found.status != 200 or not isinstance(name, str):
+        return _not_found_out(found)
+    if name.isascii() and name.replace("_", "").isalnum():
+        yield Request(path=f"/conversations/{name}", method="DELETE")
+    return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.capabilities import user
-from plumbline_conformance.checks.common import at, counted, taken
+from plumbline_conformance.checks.common import accepted, at, counted, required, taken
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -58,6 +59,32 @@ def roles_same_text(seen: Transcript) -> Iterator[Problem]:
     if abs(found - wanted) > DRESS:
         shown = f"about {wanted}, as for the text alone"
         yield Problem(expected=shown, actual=str(found), pointer="usage.prompt_tokens", exchange=place)
+
+
+@scenario("chat/function-role", "What a function of the old kind said, in few words and in many")
+def function_role(target: Target) -> Steps:
+    for count in (1, 20):
+        called = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
+        said = {"role": "function", "name": "look", "content": " ".join(["It is warm."] * count)}
+        messages = [*user(QUESTION), called, said]
+        yield Request(path="/chat/completions", json=chat(target, messages=messages))
+
+
+@check("chat/function-role/taken", "Take the message of a function, or refuse it", "CHAT-13")
+def function_role_taken(seen: Transcript) -> Iterator[Problem]:
+    """Functions of the old kind may be lacking, and then their messages as well (TOOL-16)."""
+    for place in (0, 1):
+        required(partial(accepted, at(seen, place)))
+    yield from ()
+
+
+@check("chat/function-role/read", "Show the model what a function said", "CHAT-13", milder=True)
+def function_role_read(seen: Transcript) -> Iterator[Problem]:
+    """A template that does not know the role may leave the message out; whoever asks is not told so."""
+    counts = [counted(at(seen, place), "prompt_tokens") for place in (0, 1)]
+    if counts[1] <= counts[0]:
+        shown = f"more than {counts[0]}"
+        yield Problem(expected=shown, actual=str(counts[1]), pointer="usage.prompt_tokens", exchange=1)
 
 
 COPIES = 8

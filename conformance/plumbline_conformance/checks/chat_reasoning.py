@@ -165,3 +165,31 @@ def round_prompt(seen: Transcript) -> Iterator[Problem]:
     counts = [counted(at(seen, place), "prompt_tokens") for place in (0, 1)]
     if counts[1] <= counts[0]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.prompt_tokens")
+
+
+@scenario(
+    "chat/prefill",
+    "An answer that goes on with an open message, of a model that can reason",
+    needs=("reasoning", "continuation"),
+)
+def prefill(target: Target) -> Generator[Request, Exchange, None]:
+    said = [*user("What is 2 + 2?"), {"role": "assistant", "content": "The answer is"}]
+    fields = {"messages": said, "continue_final_message": True, "add_generation_prompt": False}
+    body = {**_thinks(target), **fields, "max_tokens": 24}
+    yield Request(path="/chat/completions", json=body)
+    yield Request(path="/chat/completions", json={**body, "stream": True})
+
+
+@both(
+    "chat/prefill/content",
+    ("Put what goes on with an answer into the content", "CS-17"),
+    ("Stream what goes on with an answer as content", "CS-17"),
+)
+def _goes_on(exchange: Exchange) -> Iterator[Problem]:
+    """The open message is the answer. A parser or a template that begins inside of a thought calls its rest one."""
+    if asked(exchange).get("continue_final_message") is not True:
+        raise NotAsked("no message was left open")
+    found = choice(exchange)
+    if found.reasoning and not found.content and not found.calls:
+        shown = f"none, and reasoning {found.reasoning[:150]!r}"
+        yield Problem(expected="content", actual=shown, pointer="choices[0]")

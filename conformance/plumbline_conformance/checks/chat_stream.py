@@ -17,7 +17,15 @@ from plumbline_conformance.case import (
 )
 from plumbline_conformance.checks.asked import asked, count_asked
 from plumbline_conformance.checks.chat_laws import CHUNKS, UNNAMED
-from plumbline_conformance.checks.common import accepted, done_last, streaming, tidy, unnamed, usage_adds_up
+from plumbline_conformance.checks.common import (
+    accepted,
+    at,
+    done_last,
+    streaming,
+    tidy,
+    unnamed,
+    usage_adds_up,
+)
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.identity import own_ids, own_request_ids
@@ -129,6 +137,39 @@ def _unlike(whole: Said, streamed: Said) -> str:
 )
 def stream_text_same(seen: Transcript) -> Iterator[Problem]:
     yield from same(seen, _whole, _streamed, _unlike)
+
+
+def _fingerprints(exchange: Exchange) -> set[str]:
+    held = _chunks(exchange) or [exchange.json]
+    named = [one.get("system_fingerprint") for one in held if isinstance(one, dict)]
+    return {name for name in named if isinstance(name, str)}
+
+
+@stream("chat/stream-text/one-fingerprint", "Name one fingerprint in a stream", "CS-01", milder=True)
+def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
+    found = _fingerprints(exchange)
+    if not found:
+        raise Inconclusive("the stream names no fingerprint")
+    if len(found) > 1:
+        yield Problem(
+            expected="one fingerprint", actual=repr(sorted(found))[:200], pointer="system_fingerprint"
+        )
+
+
+@check(
+    "chat/stream-text/fingerprint", "Name a fingerprint in both forms of an answer, or in neither", "CHAT-15"
+)
+def stream_text_fingerprint(seen: Transcript) -> Iterator[Problem]:
+    """Two answers may come from two machines, so that which one is named is not compared."""
+    found = [_fingerprints(accepted(at(seen, place))) for place in (0, 1)]
+    if not _chunks(at(seen, 1)):
+        raise Inconclusive("no chunks")
+    if not any(found):
+        raise Inconclusive("the server names no fingerprint")
+    for place, names in enumerate(found):
+        if not names:
+            wanted = "a fingerprint, as the other form has one"
+            yield Problem(expected=wanted, actual="none", pointer="system_fingerprint", exchange=place)
 
 
 @scenario("chat/stream-choices", "Two choices, streamed")

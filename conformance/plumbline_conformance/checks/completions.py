@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from itertools import accumulate
 from typing import Any
 
 from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
@@ -134,3 +135,30 @@ def _lists(exchange: Exchange) -> Iterator[Problem]:
             # The tokens of the answer alone, or not even these.
             rule = "CMP-04" if joined and choice["text"].endswith(joined) else "CMP-05"
             yield Problem(expected=repr(choice["text"]), actual=repr(joined), pointer=where, rule=rule)
+
+
+AROUND = 2
+"""Tokens that a tokenizer may put before a prompt, or that may end an answer; a template has more."""
+
+
+@whole("completions/echo/bare", "Put no chat template around a prompt", "CMP-10")
+def _bare(exchange: Exchange) -> Iterator[Problem]:
+    """What is repeated is what was read: a template stands before the prompt, or is counted and not listed."""
+    said, prompts = asked(exchange), _prompts(exchange)
+    if said.get("logprobs") is None or count_asked(exchange) != 1 or said.get("best_of") not in (None, 0, 1):
+        raise NotAsked("the lists are not those of one choice for each prompt")
+    listed = 0
+    for choice in exchange.json["choices"]:
+        prompt, tokens = prompts[choice["index"]], (choice["logprobs"] or {}).get("tokens") or []
+        joined = "".join(tokens)
+        if choice["text"] not in joined or not isinstance(prompt, str) or prompt not in choice["text"]:
+            raise Inconclusive("the prompt is not repeated with its tokens; other checks say so")
+        listed += len(tokens)
+        before = joined.index(prompt)
+        if sum(end <= before for end in accumulate(map(len, tokens))) > AROUND:
+            where = f"choice {choice['index']}, text"
+            yield Problem(expected="the prompt first", actual=repr(joined)[:200], pointer=where)
+    total = exchange.json["usage"]["total_tokens"]
+    if total - listed > AROUND * len(prompts):
+        wanted = f"the {listed} tokens that are listed"
+        yield Problem(expected=wanted, actual=f"{total} tokens", pointer="usage.total_tokens")

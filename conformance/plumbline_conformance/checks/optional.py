@@ -9,7 +9,7 @@ from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request,
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import asked
 from plumbline_conformance.checks.capabilities import user
-from plumbline_conformance.checks.common import accepted, answered, at, counted, last, refused
+from plumbline_conformance.checks.common import accepted, answered, at, counted, last, refused, taken
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.checks.responses_laws import asking
@@ -90,6 +90,28 @@ def unknown_include(target: Target) -> Steps:
 @check("errors/unknown-include/refused", "Refuse to include what is unknown", "ST-18")
 def unknown_include_refused(seen: Transcript) -> Iterator[Problem]:
     yield from refused(last(seen), 400, 422)
+
+
+IRRELEVANT = [
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+"""Of tools and of images, neither of which the request has."""
+
+
+@scenario("responses/known-include", "Things to include of which the answer has none", needs=("responses",))
+def known_include(target: Target) -> Steps:
+    yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
+    yield Request(path="/responses", json=asking(target, "Hi", include=IRRELEVANT, **BRIEF))
+
+
+@check("responses/known-include/taken", "Take what is known to include and of which there is none", "ST-18")
+def known_include_taken(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, 1)
 
 
 @scenario("errors/unknown-item", "A reference to an item that is nowhere", needs=("responses",))

@@ -66,6 +66,66 @@ def inputs_chat(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=str(counts[1]), actual=str(counts[0]), pointer="usage.input_tokens")
 
 
+QUESTION = "Which of the four seasons do you like best, and why is it that one? Say it in a single word."
+SPOKEN = (("user", QUESTION), ("assistant", "Spring, for its light."), ("user", QUESTION))
+DRESS = 4 * len(SPOKEN)
+"""What templates may put around parts: less than a message has, and than its id would cost."""
+FORMS = ("bare", "with-ids", "with-phase", "custom-call")
+BARE, IDS, PHASE, CUSTOM = range(len(FORMS))
+
+
+def _spoken(form: int) -> list[dict[str, object]]:
+    """One conversation: as a client writes it, as a server stores it, and with what few clients send."""
+    items: list[dict[str, object]] = []
+    for place, (role, text) in enumerate(SPOKEN):
+        item: dict[str, object] = {"type": "message", "role": role, "content": text}
+        if form == IDS:
+            said: dict[str, object] = {"type": "input_text", "text": text}
+            if role == "assistant":
+                said = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            kept = {"id": f"msg_0f3a0f3a0f3a0f3a{place}", "status": "completed", "content": [said]}
+            item |= kept
+        if form == PHASE and role == "assistant":
+            item["phase"] = "final_answer"
+        items.append(item)
+    if form == CUSTOM:
+        call = {"call_id": "call_1", "name": "write", "input": "2024"}
+        items.append({"type": "custom_tool_call", **call})
+        items.append({"type": "custom_tool_call_output", "call_id": "call_1", "output": "written"})
+    return items
+
+
+@scenario("responses/item-forms", "A conversation as it is said, as it is stored, and with more", needs=NEEDS)
+def item_forms(target: Target) -> Steps:
+    for form in range(len(FORMS)):
+        yield Request(path="/responses", json=asking(target, _spoken(form), max_output_tokens=16))
+
+
+@check("responses/item-forms/with-ids", "Take messages that have ids and states", "R-13")
+def item_forms_ids(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, IDS)
+
+
+@check("responses/item-forms/same-text", "Read a message with an id and a state as the same message", "R-13")
+def item_forms_same(seen: Transcript) -> Iterator[Problem]:
+    """A message that is dropped costs nothing, and one whose id is shown to the model costs much more."""
+    wanted, found = _count(seen, BARE), _count(seen, IDS)
+    if abs(found - wanted) > DRESS:
+        shown = f"about {wanted}, as without ids"
+        yield Problem(expected=shown, actual=str(found), pointer="usage.input_tokens", exchange=IDS)
+
+
+@check("responses/item-forms/with-phase", "Take a message that has a phase", "R-13")
+def item_forms_phase(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, PHASE)
+
+
+@check("responses/item-forms/custom-call", "Take a custom call and its output", "R-13", milder=True)
+def item_forms_custom(seen: Transcript) -> Iterator[Problem]:
+    """Servers of good repute have no custom tools, and say so."""
+    yield from taken(seen, CUSTOM)
+
+
 @scenario("responses/count", "The tokens of an input, counted beforehand", needs=("responses", "count"))
 def count(target: Target) -> Steps:
     yield Request(path="/responses", json=asking(target, "Hi there", max_output_tokens=16))

@@ -9,6 +9,7 @@ from itertools import accumulate
 from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import tools_asked
+from plumbline_conformance.checks.chat_tools import fragments
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.reading import chunks, deltas
@@ -97,6 +98,47 @@ def pieces(exchange: Exchange) -> Iterator[Problem]:
     if len(texts) == 1:
         shown = f"{length} characters in one"
         yield Problem(expected="text in several events", actual=shown, pointer="choices[0].delta.content")
+
+
+FLAGS = {
+    "type": "object",
+    "properties": {"flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}},
+    "required": ["flags"],
+    "additionalProperties": False,
+}
+"""Long whatever the model chooses, and free at each place: what has no choice may honestly come in one piece."""
+
+
+@scenario("chat/call-stream-long", "A call whose arguments have to be long", needs=("tools",))
+def call_long(target: Target) -> Steps:
+    tool = tools.function("set_flags", FLAGS)
+    tool["function"]["strict"] = True
+    forced = {"type": "function", "function": {"name": "set_flags"}}
+    fields = {"tools": [tool], "tool_choice": forced, "max_tokens": 256, "stream": True}
+    yield Request(path="/chat/completions", json=chat(target, messages=FLIP, **fields))
+
+
+FLIP = [{"role": "user", "content": "Use set_flags with 30 flags, all of them true."}]
+
+
+@stream("chat/call-stream-long/pieces", "Stream long arguments in several pieces", "HTTP-15", place=0)
+def argument_pieces(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-15: a server that waits for the end of a call shows nothing of it for as long as it is written."""
+    held: dict[object, list[str]] = {}
+    for where, piece in fragments(exchange):
+        function = piece.get("function")
+        text = function.get("arguments") if isinstance(function, dict) else None
+        if isinstance(text, str) and text:
+            held.setdefault(
+                (where.partition(".delta")[0].rpartition(" ")[2], repr(piece.get("index"))), []
+            ).append(text)
+    lengths = {key: sum(map(len, texts)) for key, texts in held.items()}
+    if all(length < LONG for length in lengths.values()):
+        raise Inconclusive("no call has long arguments")
+    for key, texts in held.items():
+        if len(texts) == 1 and lengths[key] >= LONG:
+            shown, where = f"{lengths[key]} characters in one", "delta.tool_calls[].function.arguments"
+            yield Problem(expected="arguments in several pieces", actual=shown, pointer=where)
 
 
 @scenario("chat/stream-clock", "A stream twice, the second time while a second turns")

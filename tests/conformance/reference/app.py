@@ -13,6 +13,7 @@ from reference.reading import read_json
 from reference.refuse import Refused, authorised, check_chat, check_completion, check_response
 from reference.responses import Kept
 from reference.sockets import converse
+from reference.stored import Completions
 
 __all__ = ["KEY", "MODEL", "application"]
 
@@ -32,6 +33,7 @@ Json = dict[str, Any]
 def application() -> Any:
     """A server with an empty memory."""
     kept = Kept()
+    completions = Completions()
     count = 0
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -54,7 +56,7 @@ def application() -> Any:
         status, kind, body = 200, "application/json", b""
         try:
             authorised(scope)
-            value = _route(kept, scope, content)
+            value = _route(kept, completions, scope, content)
             if isinstance(value, dict):
                 body = json.dumps(value).encode()
             else:
@@ -75,9 +77,15 @@ def _frames(events: Iterable[Json]) -> Iterable[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def _route(kept: Kept, scope: Any, content: bytes) -> Any:
+def _route(kept: Kept, completions: Completions, scope: Any, content: bytes) -> Any:
     path, method = scope["path"], scope["method"]
     query = dict(parse_qsl(scope["query_string"].decode()))
+    if path.startswith("/v1/chat/completions") and (path not in PATHS or method == "GET"):
+        name, _, action = path.removeprefix("/v1/chat/completions").removeprefix("/").partition("/")
+        return completions.route(method, name, action, read_json(content))
+    if path.startswith("/v1/conversations"):
+        name, _, action = path.removeprefix("/v1/conversations").removeprefix("/").partition("/")
+        return kept.conversations.route(method, name, action)
     if path.startswith("/v1/models/"):
         return _model(unquote(path.removeprefix("/v1/models/")))
     if path.startswith("/v1/responses/") and path not in PATHS:
@@ -97,7 +105,11 @@ def _route(kept: Kept, scope: Any, content: bytes) -> Any:
         raise Refused("Method not allowed.", None, "method_not_allowed", status=405)
     if path == "/v1/models":
         return {"object": "list", "data": [THE_MODEL, OTHER]}
-    return _answer(kept, path, _decoded(content))
+    body = _decoded(content)
+    answer = _answer(kept, path, body)
+    if "chat" in path and body.get("store") and not body.get("stream"):
+        completions.keep(body, answer)
+    return answer
 
 
 def _decoded(content: bytes) -> Json:

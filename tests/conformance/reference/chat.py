@@ -50,7 +50,8 @@ def _said(body: Json) -> Said:
         tools=_tools(body),
         choice=names_of(choice) if isinstance(choice, dict) else choice,
         parallel=body.get("parallel_tool_calls") is not False,
-        thinks=body.get("reasoning_effort") not in (None, "none"),
+        # What goes on with an answer is past its reasoning.
+        thinks=body.get("reasoning_effort") not in (None, "none") and not body.get("continue_final_message"),
         form=_form(body),
         stop=[stop] if isinstance(stop, str) else stop,
         limit=body.get("max_completion_tokens") or body.get("max_tokens"),
@@ -115,6 +116,7 @@ def answer(body: Json) -> Json:
     return {
         **_head("chatcmpl", body),
         **({"service_tier": "default"} if body.get("service_tier") else {}),
+        **({"metadata": body["metadata"]} if body.get("metadata") else {}),
         "object": "chat.completion",
         "choices": choices,
         "usage": _total(body, found),
@@ -173,7 +175,7 @@ def _completion(body: Json, prompt: str) -> tuple[str, Said]:
     return (prompt if body.get("echo") else "") + found.text, found
 
 
-def _lists(body: Json, text: str, start: int = 0) -> Json | None:
+def _lists(body: Json, text: str, start: int = 0, worse: float = 0.0) -> Json | None:
     if body.get("logprobs") is None:
         return None
     top = [
@@ -181,7 +183,7 @@ def _lists(body: Json, text: str, start: int = 0) -> Json | None:
     ]
     lists: Json = {
         "tokens": list(text),
-        "token_logprobs": [-0.5] * len(text),
+        "token_logprobs": [-0.5 - worse] * len(text),
         "top_logprobs": top,
         "text_offset": list(range(start, start + len(text))),
     }
@@ -190,15 +192,29 @@ def _lists(body: Json, text: str, start: int = 0) -> Json | None:
     return lists
 
 
+def _candidates(body: Json, text: str) -> list[tuple[str, float]]:
+    """CMP-06: texts of as many tokens, and by how much the logprob of each token is worse than that of the best."""
+    number, best = body.get("n") or 1, body.get("best_of") or 1
+    found = [(text[place:] + text[:place], 0.1 * (3 - place) % 0.4) for place in range(max(number, best))]
+    if len(found) == 1:
+        return [(text, 0.0)]
+    return sorted(found, key=lambda one: one[1]) if best > number else found
+
+
 def complete(body: Json) -> Json:
     """One whole legacy completion."""
     choices: list[Json] = []
     prompts = _prompts(body)
     for prompt in prompts:
         text, found = _completion(body, prompt)
-        for _ in range(body.get("n") or 1):
-            logprobs = _lists(body, text)
-            one = {"index": len(choices), "text": text, "logprobs": logprobs, "finish_reason": found.finish}
+        for one_text, worse in _candidates(body, text)[: body.get("n") or 1]:
+            logprobs = _lists(body, one_text, worse=worse)
+            one = {
+                "index": len(choices),
+                "text": one_text,
+                "logprobs": logprobs,
+                "finish_reason": found.finish,
+            }
             choices.append(one)
     tokens = found.tokens * len(prompts) * max(body.get("n") or 1, body.get("best_of") or 1)
     usage = _usage(sum(map(len, prompts)), tokens)

@@ -64,6 +64,8 @@ def check_chat(body: Any, model: str) -> None:
         raise Refused("Only set stream_options when you set stream.", "stream_options")
     if body.get("top_logprobs") is not None and not body.get("logprobs"):
         raise Refused("logprobs must be true.", "top_logprobs")
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        raise Refused("Go on with a message, or begin one.", "continue_final_message")
     tools = [tool[tool["type"]]["name"] for tool in body.get("tools") or []]
     _check_choice(body.get("tool_choice"), tools)
     _check_pairs(body["messages"])

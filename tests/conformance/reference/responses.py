@@ -9,6 +9,7 @@ from typing import Any
 
 from reference.refuse import Refused, check_calls, names_of
 from reference.say import Said, entry, pieces, said
+from reference.stored import Conversations
 
 __all__ = ["Kept"]
 
@@ -51,6 +52,7 @@ class Kept:
         self._running: dict[str, Iterator[Json]] = {}
         """What runs in the background, by id: each look at it brings it one state further."""
         self._streams: dict[str, list[Json]] = {}
+        self.conversations = Conversations()
 
     def get(self, name: str, query: dict[str, str] | None = None) -> Json | list[Json]:
         """ST-03, ST-10; with `stream`, RS-20."""
@@ -133,16 +135,21 @@ class Kept:
             )
         if body.get("background") and body.get("store") is False:
             raise Refused("What runs in the background is kept.", "store")
-        context = [*(known[previous][2] if previous else []), *own]
-        made = {item.get("id") for _, _, items in known.values() for item in items}
+        talk = self.conversations.of(body)
+        made = {item.get("id"): item for _, _, items in known.values() for item in items}
         if any(item.get("type") == "item_reference" and item["id"] not in made for item in own):
             raise Refused("There is no such item.", "input", "item_not_found", status=404)
+        own = [made[item["id"]] if item.get("type") == "item_reference" else item for item in own]
+        context = [*(known[previous][2] if previous else []), *(talk.items if talk else []), *own]
         check_calls(context)
         found = _said(body, context)
         self._made += 1
         events = list(_events(_frame(body, self._made), found, body, _count(context, body)))
         response = events[-1]["response"]
         name = response["id"]
+        if talk is not None:
+            response["conversation"] = {"id": talk.name}
+            talk.items += [*own, *response["output"]]
         found_again = (response, own, [*context, *response["output"]])
         if beside is not None:
             beside.clear()
