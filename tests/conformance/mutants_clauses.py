@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mutants_basic import put
-from mutations import Mutant, Mutation, body, chunk, chunks, events, status, without
+from mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
 
 __all__ = ["CLAUSES"]
 
@@ -69,6 +69,13 @@ def _call(data: Any) -> Any:
     return held[0] if held else None
 
 
+def second(found: list[Any]) -> None:
+    """The call has the index of its tool among the tools of the request."""
+    for data in found:
+        if call := _call(data):
+            call["index"] = 1
+
+
 def unasked(page: Any) -> None:
     page["data"] = [item for item in page["data"] if item["role"] != "user"]
 
@@ -77,6 +84,7 @@ def unlike(answer: Any) -> None:
     answer["choices"][0]["message"]["content"] = "other"
 
 
+REASON = ("choices", 0, "finish_reason")
 ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/metadata", "no metadata", body(without("metadata")), "echoed"),
     ("chat/metadata", "other metadata", body(put("metadata", "topic", "x")), "echoed"),
@@ -98,6 +106,20 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/prefill", "an answer within a thought", body(in_thought, 0), "content"),
     ("chat/prefill", "an answer within a streamed thought", chunks(streamed_in_thought, 1), "stream-content"),
     ("chat/call-stream-long", "arguments in one piece", events(in_one_piece), "pieces"),
+    ("chat/tool-named", "the place of the tool", chunks(second), "index"),
+    (
+        "chat/call-cut",
+        "a whole call by its reason",
+        again(body(put(*REASON, "tool_calls"), 0)),
+        "length same-as-whole",
+    ),
+    (
+        "chat/call-cut",
+        "a whole streamed call by its reason",
+        again(chunk(-1, put(*REASON, "tool_calls"), 1)),
+        "stream-length same-as-whole",
+    ),
+    ("responses/stored-call", "calls are not kept", status(400, 1), "answered"),
     ("chat/stored", "kept as something else", body(unlike, 1), "get"),
     ("chat/stored", "not found", status(404, 1), "get"),
     ("chat/stored", "no messages", body(put("data", []), 2), "messages"),

@@ -18,6 +18,8 @@ NAMED: dict[str, str] = {
     "chat/text/shape: finish reason null": "CHAT-04",
     "chat/reasoning-cut/length: more than the limit": "CHAT-06",
     "chat/*/same-as-whole: law of same-as-whole: more in the stream": "CHAT-19",
+    "chat/call-cut/same-as-whole: a whole call by its reason": "CHAT-19",
+    "chat/call-cut/same-as-whole: a whole streamed call by its reason": "CHAT-19",
     "chat/stream-text/same-as-whole: another reason": "CHAT-19",
     "chat/stop/stream-prefix: nothing streamed before the stop string": "CHAT-20",
     "chat/logprobs-pair/shape: logprobs without `refusal`": "CHAT-21",

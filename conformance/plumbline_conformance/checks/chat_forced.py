@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from plumbline_conformance.case import Inconclusive, Problem, Target
+from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Target
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import allowed_tools, asked, tools_asked
 from plumbline_conformance.checks.chat_laws import pair
-from plumbline_conformance.checks.chat_tools import asking, fragments, reasons
+from plumbline_conformance.checks.chat_tools import asking, fragments, numbered, reasons
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import called, choice, finished, parsed
 from plumbline_conformance.transcript import Exchange
@@ -92,6 +92,9 @@ both(
     ("Give the named call arguments that fit its schema", "TOOL-01"),
     ("Stream arguments that fit the named tool's schema", "CS-12"),
 )(_fitting)
+
+
+stream("chat/tool-named/index", "Number calls, and not the tools of the request", "CS-11")(numbered)
 
 
 def _allowed(target: Target) -> dict[str, object]:
@@ -212,3 +215,29 @@ both(
     ("Call although the model thinks first", "TOOL-04"),
     ("Stream a call although the model thinks first", "TOOL-04"),
 )(_some)
+
+
+def _long(target: Target) -> dict[str, object]:
+    return {**asking(target, tools.FLIP, **tools.flipping()), "max_tokens": 24}
+
+
+pair("chat/call-cut", "A call that the token limit cuts", _long, needs=NEEDS)
+
+
+@both(
+    "chat/call-cut/length",
+    ("Say `length` where the limit cut a call", "CHAT-05"),
+    ("Say `length` where the limit cut a streamed call", "CHAT-05"),
+)
+def _cut(exchange: Exchange) -> Iterator[Problem]:
+    """So few tokens hold no list of thirty. What a model wrote of another tool may be broken without being cut."""
+    if asked(exchange).get("tools") != tools.flipping()["tools"]:
+        raise NotAsked("the call may be whole within the limit")
+    found = choice(exchange)
+    if not found.calls:
+        raise Inconclusive("no call was begun")
+    begun = found.calls[-1]
+    if begun.custom or parsed(begun.arguments) is not None:
+        raise NotAsked("the call is whole")
+    if found.reason != "length":
+        yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")

@@ -22,7 +22,7 @@ from plumbline_conformance.checks.reading import (
 )
 from plumbline_conformance.transcript import Exchange, Transcript
 
-__all__ = ["asking", "fragments", "objects", "reasons"]
+__all__ = ["asking", "fragments", "numbered", "objects", "reasons"]
 
 LIMIT = 128
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
@@ -123,7 +123,8 @@ def fragments(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @stream("chat/tool/index", "Number calls from 0, in the order of their appearance", "CS-11")
-def _indexes(exchange: Exchange) -> Iterator[Problem]:
+def numbered(exchange: Exchange) -> Iterator[Problem]:
+    """CS-11."""
     called(exchange)
     found = [piece.get("index") for where, piece in fragments(exchange) if "choices[0]" in where]
     order = list(dict.fromkeys(map(repr, found)))
@@ -183,7 +184,7 @@ stream(
     "Number calls 0, 1, 2, and finish one before the next",
     "CS-11",
     before=_several(STREAM),
-)(_indexes)
+)(numbered)
 stream(
     "chat/tools/arguments",
     "Keep the arguments of several calls apart",

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Rejected, Request, Target, check, scenario
+from plumbline_conformance.case import (
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    Untestable,
+    check,
+    scenario,
+)
+from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.capabilities import user
-from plumbline_conformance.checks.common import accepted, answered, at, counted, refused
+from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
 from plumbline_conformance.checks.responses_laws import asking
 from plumbline_conformance.checks.responses_state import named
 from plumbline_conformance.transcript import Exchange, Transcript
@@ -103,3 +113,36 @@ def item_reference_resolved(seen: Transcript) -> Iterator[Problem]:
     alone, found = (counted(at(seen, place), "input_tokens") for place in (1, 2))
     if found <= alone:
         yield Problem(expected=f"more than {alone}", actual=str(found), pointer="usage.input_tokens")
+
+
+@scenario(
+    "responses/stored-call",
+    "A call that is kept, and its output without the call",
+    needs=("responses", "stored", "tools"),
+)
+def stored_call(target: Target) -> Steps:
+    forced: dict[str, Any] = {"type": "function", "name": "get_weather"}
+    offered: dict[str, Any] = {"tools": [tools.flat(tools.weather)], "max_output_tokens": 128, "store": True}
+    made = yield Request(path="/responses", json=asking(target, "Hi", tool_choice=forced, **offered))
+    name, call = named(made), _called(made)
+    if name is not None and call is not None:
+        output = [{"type": "function_call_output", "call_id": call, "output": "21 degrees"}]
+        yield Request(path="/responses", json=asking(target, output, previous_response_id=name, **offered))
+
+
+def _called(exchange: Exchange) -> str | None:
+    held = exchange.json.get("output") if isinstance(exchange.json, dict) else None
+    items = [item for item in held if isinstance(item, dict)] if isinstance(held, list) else []
+    names = [item.get("call_id") for item in items if item.get("type") == "function_call"]
+    return names[0] if names and isinstance(names[0], str) else None
+
+
+@check("responses/stored-call/answered", "Take the output of a call that a kept response made", "ST-04")
+def stored_call_answered(seen: Transcript) -> Iterator[Problem]:
+    """A server that keeps what was said, and not what was called, finds no call for the output."""
+    made = accepted(at(seen, 0))
+    if isinstance(made.json, dict) and made.json.get("status") == "incomplete":
+        raise Inconclusive("the token limit cut the call")
+    if _called(made) is None:
+        raise Untestable("a call was forced, and none was made")
+    yield from taken(seen, 1)

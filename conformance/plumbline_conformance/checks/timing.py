@@ -100,25 +100,11 @@ def pieces(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="text in several events", actual=shown, pointer="choices[0].delta.content")
 
 
-FLAGS = {
-    "type": "object",
-    "properties": {"flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}},
-    "required": ["flags"],
-    "additionalProperties": False,
-}
-"""Long whatever the model chooses, and free at each place: what has no choice may honestly come in one piece."""
-
-
 @scenario("chat/call-stream-long", "A call whose arguments have to be long", needs=("tools",))
 def call_long(target: Target) -> Steps:
-    tool = tools.function("set_flags", FLAGS)
-    tool["function"]["strict"] = True
-    forced = {"type": "function", "function": {"name": "set_flags"}}
-    fields = {"tools": [tool], "tool_choice": forced, "max_tokens": 256, "stream": True}
-    yield Request(path="/chat/completions", json=chat(target, messages=FLIP, **fields))
-
-
-FLIP = [{"role": "user", "content": "Use set_flags with 30 flags, all of them true."}]
+    messages = [{"role": "user", "content": tools.FLIP}]
+    fields = {"messages": messages, **tools.flipping(), "max_tokens": 256, "stream": True}
+    yield Request(path="/chat/completions", json=chat(target, **fields))
 
 
 @stream("chat/call-stream-long/pieces", "Stream long arguments in several pieces", "HTTP-15", place=0)

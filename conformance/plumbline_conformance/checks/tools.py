@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PLACES", "flat", "function", "schema", "weather", "words"]
+__all__ = ["FLIP", "PLACES", "flat", "flipping", "function", "schema", "weather", "words"]
 
 PLACES = "Use get_weather with city Paris. Use get_time with zone Rome."
 """A question that asks for two calls."""
+FLIP = "Use set_flags with 30 flags, all of them true."
+"""A question that asks for a long call."""
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -43,3 +45,20 @@ words = {
         "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{4}"}},
     },
 }
+
+
+def flipping() -> dict[str, Any]:
+    """The fields of a request whose call has to be long, and is free at each place of its list.
+
+    What leaves no choice may honestly be written at once.
+    """
+    flags = {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}
+    held = {
+        "type": "object",
+        "properties": {"flags": flags},
+        "required": ["flags"],
+        "additionalProperties": False,
+    }
+    tool = function("set_flags", held)
+    tool["function"]["strict"] = True
+    return {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "set_flags"}}}

@@ -115,8 +115,12 @@ def _cut(whole: Said, limit: int | None) -> Said:
     if limit is None or whole.tokens <= limit:
         return whole
     thought = whole.reasoning[:limit]
-    left = limit - len(thought)
-    return replace(whole, reasoning=thought, text=whole.text[:left], calls=(), finish="length")
+    text = whole.text[: limit - len(thought)]
+    left, calls = limit - len(thought) - len(text), []
+    for call in whole.calls:
+        calls += [replace(call, arguments=call.arguments[:left])] if left else []
+        left -= len(calls[-1].arguments) if left else 0
+    return replace(whole, reasoning=thought, text=text, calls=tuple(calls), finish="length")
 
 
 def entry(char: str, alternatives: int) -> dict[str, Any]:
