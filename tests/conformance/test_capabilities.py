@@ -92,6 +92,13 @@ def test_what_is_lacking_is_skipped_with_the_reason(capability: str, scenario: s
     assert all(finding.reason and len(finding.reason) > 10 for finding in found)
 
 
+def test_a_page_is_no_list_of_completions() -> None:
+    """Servers with a page for people answer every path that they do not know with it."""
+    changes = lambda path, body: (200, "Welcome") if path.endswith("/chat/completions") and not body else None  # noqa: E731
+
+    assert seen(changes, "chat/stored")["chat/stored"].skipped == "GET /chat/completions gives no list"
+
+
 def test_a_field_that_is_ignored_is_no_capability() -> None:
     """`structured_outputs` is an extension: a server that does not know it may ignore it."""
     inner: dict[str, Any] = {"choices": [{"message": {"content": "No."}}]}

@@ -195,7 +195,10 @@ def stored_chat(target: Target) -> Probing:
     found = yield Request(path="/chat/completions?limit=1", method="GET")
     if (lack := _absence(found, "GET /chat/completions") or _lacking(found)) is not None:
         return lack
-    return None if found.status == 200 else _not_found_out(found)
+    if found.status != 200:
+        return _not_found_out(found)
+    listed = isinstance(found.json, dict) and isinstance(found.json.get("data"), list)
+    return None if listed else "GET /chat/completions gives no list"
 
 
 @capability("conversations", "Conversations that responses are part of")
