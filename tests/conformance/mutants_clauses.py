@@ -131,6 +131,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stored", "still there", status(200, 9), "gone"),
     ("completions/echo", "a chat template that is repeated", body(templated), "bare"),
     ("completions/echo", "a chat template that is counted", body(counted), "bare"),
+    ("completions/best-of", "one for all", body(without("choices", slice(1, None)), 0), "n"),
     ("completions/best-of", "one for two", body(without("choices", 1), 1), "count"),
     ("completions/best-of", "the first candidates", body(first_two, 1), "best"),
     (

@@ -55,7 +55,19 @@ def redrawn(answer: Any) -> None:
 def test_candidates_that_nobody_knows_accuse_nobody() -> None:
     found = verdicts("completions/best-of", body(redrawn, 1), body(put("usage", "completion_tokens", 1), 1))
 
-    assert found == {"count": "pass", "best": "inconclusive", "counted": "inconclusive"}
+    assert found == {"n": "pass", "count": "pass", "best": "inconclusive", "counted": "inconclusive"}
+
+
+def test_a_server_that_gives_one_choice_is_accused_of_that_alone() -> None:
+    one = body(without("choices", slice(1, None)), None)
+
+    found = verdicts("completions/best-of", one)
+
+    assert found == {"n": "fail", "count": "inconclusive", "best": "inconclusive", "counted": "inconclusive"}
+
+
+def test_an_echo_without_a_usage_is_no_fault_of_the_suite() -> None:
+    assert verdicts("completions/echo", body(without("usage")))["bare"] == "inconclusive"
 
 
 def test_a_tie_may_end_either_way() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.checks.asked import asked, count_asked
 from plumbline_conformance.checks.chat_laws import UNNAMED
-from plumbline_conformance.checks.common import done_last, unnamed, usage_adds_up, valid_body
+from plumbline_conformance.checks.common import counted, done_last, unnamed, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.members import rules_of_shape
@@ -149,7 +149,9 @@ def _bare(exchange: Exchange) -> Iterator[Problem]:
         raise NotAsked("the lists are not those of one choice for each prompt")
     listed = 0
     for choice in exchange.json["choices"]:
-        prompt, tokens = prompts[choice["index"]], (choice["logprobs"] or {}).get("tokens") or []
+        place = choice["index"]
+        prompt = prompts[place] if place in range(len(prompts)) else None
+        tokens = (choice["logprobs"] or {}).get("tokens") or []
         joined = "".join(tokens)
         if choice["text"] not in joined or not isinstance(prompt, str) or prompt not in choice["text"]:
             raise Inconclusive("the prompt is not repeated with its tokens; other checks say so")
@@ -158,7 +160,7 @@ def _bare(exchange: Exchange) -> Iterator[Problem]:
         if sum(end <= before for end in accumulate(map(len, tokens))) > AROUND:
             where = f"choice {choice['index']}, text"
             yield Problem(expected="the prompt first", actual=repr(joined)[:200], pointer=where)
-    total = exchange.json["usage"]["total_tokens"]
+    total = counted(exchange, "total_tokens")
     if total - listed > AROUND * len(prompts):
         wanted = f"the {listed} tokens that are listed"
         yield Problem(expected=wanted, actual=f"{total} tokens", pointer="usage.total_tokens")

@@ -27,14 +27,30 @@ def best_of(target: Target) -> Steps:
     yield Request(path="/completions", json={**body, "n": WANTED, "best_of": CANDIDATES})
 
 
-def _candidates(exchange: Exchange) -> list[Candidate]:
+def _choices(exchange: Exchange) -> list[Any]:
     body = accepted(exchange).json
     held = body.get("choices") if isinstance(body, dict) else None
+    return held if isinstance(held, list) else []
+
+
+@check("completions/best-of/n", "Give n continuations of a prompt", "CMP-02")
+def best_of_n(seen: Transcript) -> Iterator[Problem]:
+    found = [one.get("index") for one in _choices(at(seen, 0)) if isinstance(one, dict)]
+    if sorted(map(repr, found)) != sorted(map(repr, range(CANDIDATES))):
+        wanted = repr(list(range(CANDIDATES)))
+        yield Problem(expected=wanted, actual=repr(found)[:200], pointer="choices[].index")
+
+
+def _candidates(exchange: Exchange) -> list[Candidate]:
     found = []
-    for one in held if isinstance(held, list) else []:
+    for one in _choices(exchange):
         lists = one.get("logprobs") if isinstance(one, dict) else None
-        values: list[Any] = (lists.get("token_logprobs") or []) if isinstance(lists, dict) else []
-        if not values or not all(isinstance(value, int | float) for value in values):
+        values = lists.get("token_logprobs") if isinstance(lists, dict) else None
+        if (
+            not isinstance(values, list)
+            or not values
+            or not all(isinstance(value, int | float) for value in values)
+        ):
             raise Inconclusive("a choice has no logprobs; another check says so")
         found.append((str(one.get("text")), sum(values) / len(values)))
     return found
@@ -51,7 +67,9 @@ def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
 
 @check("completions/best-of/count", "Return n of the candidates", "CMP-06")
 def best_of_count(seen: Transcript) -> Iterator[Problem]:
-    found = len(_candidates(at(seen, 1)))
+    if len(_choices(at(seen, 0))) != CANDIDATES:
+        raise Inconclusive("the number of choices is not kept; another check says so")
+    found = len(_choices(at(seen, 1)))
     if found != WANTED:
         yield Problem(expected=str(WANTED), actual=str(found), pointer="choices")
 
