@@ -147,6 +147,7 @@ def _fingerprints(exchange: Exchange) -> set[str]:
 
 @stream("chat/stream-text/one-fingerprint", "Name one fingerprint in a stream", "CS-01", milder=True)
 def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
+    """Of the fingerprint the rule says SHOULD, where it says MUST of the id."""
     found = _fingerprints(exchange)
     if not found:
         raise Inconclusive("the stream names no fingerprint")
