@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 from support.asgi import Server, serving
 
+from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.server.loading import load
-from plumbline.server.settings import Settings
+from plumbline.server.settings import Settings, pocket_model
 
 RUNS = int(os.environ.get("PLUMBLINE_RUNS", "3"))
 """How often each kind is tried; `nox -s properties` tries 125 times, 1,000 in all."""
@@ -115,6 +118,35 @@ def test_a_promised_form_is_never_broken(kind: str) -> None:
                     await scenario(server, seed)
 
             await asyncio.gather(*(one(seed) for seed in range(RUNS)))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("template", "number"), [("mistral_v3", 1), ("mistral_v7", 0), ("llama4", 1)])
+def test_a_served_model_promises_what_its_template_writes(template: str, number: int, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(pocket_model(), folder)
+    source = Path(__file__).parent.parent / "text" / "templates" / f"{template}.jinja"
+    shutil.copy(source, folder / "chat_template.jinja")
+    served = load(Settings(model=str(folder)))
+    assert served.speech is not None
+    tool = served.speech.chosen.tool
+    assert tool is not None
+    assert tool.sections[0] == TOOL_DIALECTS[tool.name].sections[number]
+
+    async def main() -> None:
+        async with serving(served) as server:
+            body = {
+                "model": "model",
+                "messages": [{"role": "user", "content": "What is the weather in Rome?"}],
+                "max_tokens": 250,
+                "temperature": 1,
+                "seed": 1,
+                **KINDS["allowed"],
+            }
+            answer = await server.post("/v1/chat/completions", body)
+            assert answer.status == 200, answer.body
+            check("allowed", answer.json["choices"][0])
 
     asyncio.run(main())
 
