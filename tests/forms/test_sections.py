@@ -6,15 +6,18 @@ import json
 
 import msgspec
 import pytest
+from support.speech import fold
 
 from plumbline.dialects.api import Call, Section, ToolDialect
 from plumbline.dialects.registry import TOOL_DIALECTS, choose
 from plumbline.dialects.section_choice import EXAMPLE
 from plumbline.dialects.speech import Speech
 from plumbline.dialects.write import write_calls
-from plumbline.turn import ToolChoice
+from plumbline.events import TextDelta
+from plumbline.forms.compose import unread_part
+from plumbline.turn import JsonFormat, ToolChoice
 
-from .test_calls import check_calls, composed, drawn, read
+from .test_calls import SCHEMAS, TOOLS, check_calls, composed, drawn, read
 from .walk import accepts, speech
 
 ONE = Call("get_weather", '{"city": "Paris", "days": 3}')
@@ -118,3 +121,26 @@ def test_text_stays_free_beside_each_way(name: str) -> None:
         texts += [f"{text}\n\nSo be it." for text in texts[3:]]
     for text in texts:
         assert accepts(grammar, text), text
+
+
+DOCUMENTS = ["{}", '{"name": "now"}', "[]", '[{"a": 1}]', '["[TOOL_CALLS]"]', "1", '"functools"']
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_document_may_come_instead_of_calls_in_each_way(name: str) -> None:
+    dialect, way = WAYS[name]
+    found = model(dialect, way)
+    auto = ToolChoice(mode="auto")
+    form = JsonFormat({})
+    grammar = composed(found, auto, output_format=form)
+    unread = unread_part(form, TOOLS, auto, found.chosen, inside=False, thought=False)
+    for text in (*DOCUMENTS, write_calls([ONE], way), write_calls([ONE, TWO], way)):
+        assert accepts(grammar, text), text
+        parser = found.parser(SCHEMAS, inside=False, unread=unread)
+        assert parser is not None
+        folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
+        if text in DOCUMENTS:
+            assert folded == [("text", text)]
+        else:
+            assert {part[0] for part in folded} == {"call"}, text
+            assert check_calls(folded)
