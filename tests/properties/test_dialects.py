@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
@@ -112,6 +113,45 @@ def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
         found = dialect.read([text], plan)
         assert same(found[0], utterance), (dialect, text, found, utterance)
         assert dialect.read(cut(text, lengths), plan) == found, (dialect, text)
+
+
+def _reordered(dialect: Dialect) -> Iterator[Dialect]:
+    """The dialect with each other of its sections as the one to write."""
+    sections = dialect.tool.sections if dialect.tool is not None else ()
+    for number in range(1, len(sections)):
+        turned = (*sections[number:], *sections[:number])
+        yield Dialect(msgspec.structs.replace(dialect.tool, sections=turned), dialect.reasoning)
+
+
+TURNED = [(dialect, other) for dialect in READING for other in _reordered(dialect)]
+"""Dialects of several sections, and the same with another section first."""
+
+
+def _fenced(text: str) -> bool:
+    """Whether a backtick of the text stands before a fence around calls, which then begins a character too early."""
+    return "````" in text
+
+
+@laws
+@given(
+    plan=plans,
+    atoms=st.lists(st.integers(0, 63), max_size=14),
+    lengths=sizes,
+    reason=st.sampled_from(["stop", "length"]),
+)
+def test_each_section_is_read_whichever_is_written(
+    plan: Plan, atoms: list[int], lengths: list[int], reason: FinishReason
+) -> None:
+    """The order of the sections says what is written. Outputs are the same messages in any order."""
+    for dialect, other in TURNED:
+        utterance = other.utterance(plan)
+        text = other.write(utterance)
+        found, _ = other.read(cut(text, lengths), plan)
+        assert same(found, utterance) or _fenced(text), (other, text, found, utterance)
+        assert dialect.read([text], plan)[0] == found, (dialect, text)
+        text = "".join(soup(dialect, number) for number in atoms)
+        # Of markup that is no call of any section, the first says what was expected.
+        assert dialect.read([text], reason=reason)[0] == other.read([text], reason=reason)[0], (dialect, text)
 
 
 @laws

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from plumbline.text.deepseek_prompt import DeepSeekEncoder, ModelTexts
 from plumbline.text.encoders import PromptFormat
 from plumbline.text.harmony_prompt import HarmonyEncoder
 from plumbline.text.render import Renderer
+from plumbline.text.shown_call import shown_call
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
@@ -69,6 +71,7 @@ def load(settings: Settings) -> ServedModel:
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
             added_tokens=tokenizer.added,
+            shows=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
