@@ -16,6 +16,7 @@ from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, sa
 
 from plumbline.dialects.api import Call, Utterance
 from plumbline.dialects.elements import ElementCall
+from plumbline.dialects.tagged import TaggedCall
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
@@ -300,6 +301,110 @@ def test_arguments_come_while_they_are_written(filling: str, schema: dict[str, A
         assert max(len(delta.arguments) for delta in deltas) < 40, dialect
         deltas += [event for event in parser.finish("stop") if isinstance(event, ToolCallDelta)]
         assert json.loads("".join(delta.arguments for delta in deltas)) == arguments, dialect
+
+
+_TODOS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "todos": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "n": {"type": "integer"},
+                    "s": {"type": "string"},
+                    "done": {"type": "boolean"},
+                },
+            },
+        },
+        "more": {"type": "object", "properties": {"tags": {"type": "array", "items": {"type": "string"}}}},
+    },
+}
+_TOKEN = 4
+
+
+@laws
+@given(words=st.lists(st.text("abc é€🎉", max_size=30), min_size=12, max_size=20))
+def test_arrays_and_objects_come_while_they_are_written(words: list[str]) -> None:
+    strings = [f"{word}." for word in words]
+    todos = [{"n": n * 7, "s": text, "done": n % 2 == 0} for n, text in enumerate(strings)]
+    arguments = {"todos": todos, "more": {"tags": strings}}
+    call = Call("f", json.dumps(arguments, ensure_ascii=False))
+    for dialect in DIALECTS:
+        if dialect.tool is None:
+            continue
+        text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+        parser = dialect.parser(schema=_TODOS)
+        told: list[str] = []
+        # Markup tells nothing, nor does a number or key until it is complete: between deltas there is no more.
+        longest = max(map(len, (*dialect.markers, *getattr(dialect.form, "markers", ()))), default=0)
+        silent = 0
+        for piece in cut(text, [4]):
+            new = [
+                event.arguments for event in parser.push(TextDelta(piece)) if isinstance(event, ToolCallDelta)
+            ]
+            assert sum(map(len, new)) < 40, (dialect, new)
+            assert not (new and told) or silent < 3 * longest + 40, (dialect, silent)
+            silent = 0 if new else silent + len(piece)
+            told += new
+        told += [event.arguments for event in parser.finish("stop") if isinstance(event, ToolCallDelta)]
+        assert json.loads("".join(told)) == arguments, dialect
+
+
+_PIECES = (
+    '"',
+    '"',
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ":",
+    "1",
+    "tru",
+    "e",
+    "None",
+    "'",
+    "\\",
+    "\n",
+    " ",
+    "a",
+    "\xa0",
+    "</",
+)
+"""Of which texts between tags are made: some are JSON for a while."""
+
+
+@laws
+@given(
+    numbers=st.lists(st.integers(0, len(_PIECES) + 2), max_size=16),
+    begun=st.sampled_from(["", "[", '["', '{"a": ', '[{"a": "']),
+    lengths=sizes,
+    reason=st.sampled_from(["stop", "length"]),
+)
+def test_no_text_between_tags_depends_on_its_cutting(
+    numbers: list[int], begun: str, lengths: list[int], reason: FinishReason
+) -> None:
+    for dialect in DIALECTS:
+        form = dialect.form
+        if not isinstance(form, TaggedCall | ElementCall):
+            continue
+        end = form.end if isinstance(form, TaggedCall) else form.tag
+        pieces = (*_PIECES, end, end[:-1], "<![CDATA[")
+        value = begun + "".join(pieces[number] for number in numbers)
+        for key, written in (("tags", '["@@"]'), ("größe", '{"@@": "@@"}')):
+            said = {key: "@@" if isinstance(form, ElementCall) else json.loads(written)}
+            reasoning = "hm" if dialect.reasoning is not None else None
+            call = Call("f", json.dumps(said, ensure_ascii=False))
+            text = dialect.write(Utterance((call,), reasoning))
+            text = text.replace("@@" if isinstance(form, ElementCall) else written, value)
+            whole = dialect.read([text], reason=reason)
+            assert value == "@@" or whole[0].calls, (dialect, text)
+            for call_read in whole[0].calls:
+                if call_read.complete:
+                    json.loads(call_read.arguments)
+            assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
+            assert dialect.read(cut(text, [1]), reason=reason) == whole, (dialect, text)
 
 
 def test_no_nesting_is_too_deep_for_a_reader() -> None:
