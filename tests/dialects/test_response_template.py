@@ -12,6 +12,7 @@ from support.laws import EXAMPLES
 from tests.support.speech import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
+from plumbline.dialects.delimiters import Delimiters, Found
 from plumbline.dialects.registry import UnknownDialectError, choose
 from plumbline.dialects.response_template import (
     BadResponseTemplateError,
@@ -92,14 +93,14 @@ def test_what_is_looked_through_grows_with_the_output_alone(
 ) -> None:
     """Also where everything might be the beginning of a delimiter, as white space is here."""
     looked = 0
-    scan = ResponseTemplateParser._scan
+    search = Delimiters.search
 
-    def counted(self: ResponseTemplateParser, text: str, pos: int, *, closed: bool) -> tuple[int, Any, Any]:
+    def counted(self: Delimiters, text: str, pos: int, *, closed: bool) -> Found:
         nonlocal looked
         looked += len(text) - pos
-        return scan(self, text, pos, closed=closed)
+        return search(self, text, pos, closed=closed)
 
-    monkeypatch.setattr(ResponseTemplateParser, "_scan", counted)
+    monkeypatch.setattr(Delimiters, "search", counted)
     costs = []
     for length in (4_000, 16_000):
         looked = 0
