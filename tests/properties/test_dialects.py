@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
+from support.response_templates import TEMPLATES
 from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.api import Call, Utterance
@@ -22,7 +23,9 @@ from plumbline.text.tokenizer import TextTokenizer
 laws = settings(max_examples=EXAMPLES)
 
 
-READING = [dialect for dialect in DIALECTS if dialect.reasoning is None or not dialect.reasoning.append]
+SPOKEN = [*DIALECTS, *TEMPLATES]
+"""The dialects that are data, and what tokenizers declare themselves."""
+READING = [dialect for dialect in SPOKEN if dialect.reasoning is None or not dialect.reasoning.append]
 """All but those that leave the thinking in the text, markers and all."""
 
 words = st.text("abcdefghij", min_size=1, max_size=6).map(lambda text: f"the {text}s")
@@ -117,7 +120,7 @@ def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
 @laws
 @given(plan=plans)
 def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         text = dialect.write(dialect.utterance(plan))
         whole = dialect.read([text], plan)
         assert dialect.read(cut_bytes(bytes([byte]) for byte in text.encode()), plan) == whole, dialect
@@ -131,7 +134,7 @@ def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
 def test_no_soup_crashes_and_none_depends_on_its_cutting(
     atoms: list[int], lengths: list[int], reason: FinishReason
 ) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         text = "".join(soup(dialect, number) for number in atoms)
         whole = dialect.read([text], reason=reason)
         assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
@@ -185,7 +188,7 @@ def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
 @laws
 @given(first=plans, second=plans, lengths=sizes)
 def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         texts = [dialect.write(dialect.utterance(plan)) for plan in (first, second)]
         one, other = dialect.parser(first), dialect.parser(second)
         events: list[OutputEvent] = []
@@ -263,8 +266,8 @@ def test_arguments_come_while_they_are_written(filling: str, schema: dict[str, A
 
 
 def test_no_nesting_is_too_deep_for_a_reader() -> None:
-    for dialect in DIALECTS:
-        if dialect.tool is None:
+    for dialect in SPOKEN:
+        if not dialect.says_calls:
             continue
         for depth in (15, 40, 100):
             value: object = 1.5

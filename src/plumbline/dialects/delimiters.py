@@ -56,9 +56,8 @@ class Delimiters:
 
     def __init__(self, delimiters: Sequence[Delimiter]) -> None:
         self._all = tuple(delimiters)
-        self._headed = tuple(one for one in delimiters if one.head is not None)
         self._headless = tuple(one for one in delimiters if one.head is None)
-        heads = [one.head for one in self._headed if one.head is not None]
+        heads = [one.head for one in delimiters if one.head is not None]
         self._padded = any(head.padded for head in heads)
         self._begins: Callable[[str, int, bool], tuple[int, str | None]] = Finder(
             text for head in heads for text in head.texts
@@ -80,7 +79,7 @@ class Delimiters:
 
     def begun(self, text: str, pos: int) -> int:
         """Where the text before a delimiter ends that a token limit has cut; too little of one is text."""
-        end = _search(self._headed, text, pos, len(text), False)[0]
+        end = self.search(text, pos, closed=False)[0]
         rest = text[end:].lstrip()
         return end if len(rest) > 1 and not rest[0].isalnum() else len(text)
 

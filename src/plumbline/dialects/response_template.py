@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -59,7 +59,7 @@ class ResponseTemplate:
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         try:
-            from transformers.utils.chat_parsing.content_parsers import process_field
+            from transformers.utils.chat_parsing import content_parsers
             from transformers.utils.chat_parsing.response_templates import load_response_template
         except ImportError as error:
             raise BadResponseTemplateError(
@@ -67,7 +67,9 @@ class ResponseTemplate:
             ) from error
         try:
             loaded: Any = load_response_template(dict(source))
-        except (ValueError, TypeError, KeyError) as error:
+            for field in loaded.fields.values():
+                _check_tags(field.content_args, content_parsers.re.compile)
+        except (ValueError, TypeError, KeyError, content_parsers.re.error) as error:
             raise BadResponseTemplateError(
                 f"the tokenizer's response template is not valid: {error}"
             ) from error
@@ -94,7 +96,7 @@ class ResponseTemplate:
             for name in (*self.fields, self.implicit)
         }
         """Those that may come next, by the field whose region is being read."""
-        self._process = process_field
+        self._process = content_parsers.process_field
         anchors = loaded.start_anchor_literals or ()
         self.markers = frozenset(
             text
@@ -191,8 +193,10 @@ class ResponseTemplateParser(DialectParser):
             start = cursor.pos + (self._empties > 1)
             end, match, field = watched.search(cursor.text, start, closed=cursor.closed)
             again = (len(cursor.text) - end) * 9 // 8 if match is None else 0
-            if match is None and cursor.cut:
-                end = watched.begun(cursor.text, start)
+            if cursor.cut:
+                begun = watched.begun(cursor.text, start)
+                if match is None or match.start() > begun:
+                    end, match = begun, None
             if end > cursor.pos:
                 piece, offset = cursor.text[cursor.pos : end], cursor.offset
                 cursor.pos = end
@@ -206,7 +210,7 @@ class ResponseTemplateParser(DialectParser):
             else:
                 yield
         cursor.pos = len(cursor.text)
-        self._close_region(cursor.offset)
+        self._close_region(cursor.offset, ended=False)
         self._content.flush()
 
     def _run_opening(self) -> None:
@@ -259,15 +263,17 @@ class ResponseTemplateParser(DialectParser):
         self._raw = [match.group()]
         if self._quiet:
             return
-        self._content.drop()
         start = offset - len(match.group())
+        if field.name == "tool_calls":
+            self._prose_offset = start  # LP-03: what turns out to be no call is text, and has its logprobs.
+            return
+        self._content.drop()
         if field.name in _THOUGHTS:
             self._thought.drop()
             self._thought_start = start
-        elif field.name == "tool_calls":
-            self._prose_offset = start  # LP-03: what turns out to be no call is text, and has its logprobs.
 
-    def _close_region(self, offset: int) -> None:
+    def _close_region(self, offset: int, *, ended: bool = True) -> None:
+        """Tell what the region was; not `ended`, the output has, and its delimiter never came."""
         name = self._field
         if self._quiet or name is None or name == "content":
             return
@@ -280,8 +286,12 @@ class ResponseTemplateParser(DialectParser):
             self._prose_offset = None
             self._warn("the token limit cut a call before its name")
             return
+        field = self._template.fields[name]
         try:
-            calls = self._calls(self._template.value(self._template.fields[name], body, self._captures))
+            # JSON shows by itself whether it is whole. Of lines and tags what is missing would be left out unnoticed.
+            if not ended and field.close_re is not None and field.content != "json":
+                raise MalformedError("its end never came")
+            calls = self._calls(self._template.value(field, body, self._captures))
         except MalformedError as error:
             self._prose_offset = None
             if raw.strip():
@@ -310,6 +320,15 @@ class ResponseTemplateParser(DialectParser):
             except (ValueError, RecursionError) as error:
                 raise MalformedError(f"the arguments are no JSON object: {error}") from error
         return found
+
+
+def _check_tags(arguments: Any, compiled: Callable[[str], Any]) -> None:
+    """See to it that patterns of tags are patterns: transformers looks at them only when it reads with them."""
+    while isinstance(arguments, Mapping):
+        if "tag_pattern" in arguments:
+            compiled(arguments["tag_pattern"])
+        parser = arguments.get("value_parser")
+        arguments = parser.get("args") if isinstance(parser, Mapping) else None
 
 
 def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, field: Any) -> Delimiter:
