@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import regex
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 
@@ -68,10 +68,11 @@ _PIECES = (
 
 
 patterns = st.lists(st.sampled_from(_PIECES), min_size=1, max_size=4).map("".join)
+headed = st.tuples(st.sampled_from(["", r"\s*"]), st.text("<a", min_size=1, max_size=3)).map("".join)
 literals = st.lists(st.text("ab<", min_size=1, max_size=3), min_size=1, max_size=3, unique=True)
 fields = st.sampled_from(["content", None])
-sources = st.lists(st.tuples(literals | patterns, fields), min_size=1, max_size=3)
-texts = st.text("ab<| \n\xa0\x1c(AB", max_size=8)
+sources = st.lists(st.tuples(literals | patterns | headed, fields), min_size=1, max_size=3)
+texts = st.text("ab<| \n\xa0\x1c(AB", max_size=8) | st.text("<a ", max_size=5)
 
 
 def compiled(source: list[str] | str, field: str | None) -> Delimiter | None:
@@ -106,6 +107,7 @@ def everywhere(delimiters: list[Delimiter], text: str, pos: int, closed: bool) -
 
 @laws
 @given(sources, texts, st.integers(0, 8), st.booleans())
+@example([(r"\s*<", None), (["<<a"], "content")], " <<", 0, False)
 def test_what_is_passed_over_has_no_delimiter(
     sources: list[tuple[list[str] | str, str | None]], text: str, pos: int, closed: bool
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from plumbline.dialects.cursor import Finder
@@ -58,10 +59,10 @@ class Delimiters:
         self._all = tuple(delimiters)
         self._headless = tuple(one for one in delimiters if one.head is None)
         heads = [one.head for one in delimiters if one.head is not None]
-        self._padded = any(head.padded for head in heads)
-        self._begins: Callable[[str, int, bool], tuple[int, str | None]] = Finder(
-            text for head in heads for text in head.texts
-        ).search
+        self._padded = tuple(text for head in heads if head.padded for text in head.texts)
+        texts = {text for head in heads for text in head.texts}
+        self._apart = not any(one != other and one in other for one in texts for other in texts)
+        self._begins: Callable[[str, int, bool], tuple[int, str | None]] = Finder(texts).search
 
     def search(self, text: str, pos: int, *, closed: bool) -> Found:
         """The first delimiter behind `pos`; the text may go on unless it is `closed`.
@@ -71,10 +72,15 @@ class Delimiters:
         hold = len(text)
         if pos > hold:
             return hold, None, None
-        if self._begins(text, pos, closed)[0] < hold:
+        begins, whole = self._begins(text, pos, closed)
+        if whole is not None or (begins < hold and not self._apart):
             return _search(self._all, text, pos, hold, closed)
         if self._padded and not closed:
             hold = max(pos, len(text.rstrip(SPACE)))
+        if begins < len(text):
+            # Of no beginning there is more than a part, and nothing is certain from the first part on.
+            padded = any(map(str.startswith, self._padded, repeat(text[begins:])))
+            hold = min(hold, max(pos, len(text[:begins].rstrip(SPACE))) if padded else begins)
         return _search(self._headless, text, pos, hold, closed) if self._headless else (hold, None, None)
 
     def begun(self, text: str, pos: int) -> int:

@@ -1,9 +1,13 @@
 """Hugging Face response templates: a tokenizer's own declaration of how its model's answers are read.
 
 The template language belongs to transformers, and so do its checks and its content parsers; the reading is ours, so
-that these answers obey the same laws as all others. A call can be announced only when its region closes, because a
-template may build its name out of all of it: arguments come in one piece. Source: `response_template` of
-`tokenizer_config.json`, version 1, as transformers reads it.
+that these answers obey the same laws as all others. Source: `response_template` of `tokenizer_config.json`, version 1,
+as transformers reads it.
+
+Arguments come in one piece, when the region of their call closes. Earlier nothing is certain, also of JSON with a name
+in front: of two members of one name the last counts, what is no JSON at its end is no call at all, and the region ends
+at its delimiter wherever that stands, also inside of a string. To announce before that is to read by other rules than
+those that the tokenizer declares; a dialect has such rules (`hermes`), and can be given by its name.
 """
 
 from __future__ import annotations
