@@ -156,6 +156,12 @@ def test_a_call_without_its_end_is_one_only_where_nothing_can_be_missing() -> No
     assert read(TAGGED_CALLS, broken) == [("text", broken)]
 
 
+def test_a_call_that_the_token_limit_ends_at_its_end_is_whole() -> None:
+    """Also where the delimiter is a pattern, which might have gone on."""
+    text = "a <call><fn=f><p=n>3</p></fn></call>"
+    assert read(TAGGED_CALLS, text, reason="length") == [("text", "a"), ("call", "f", '{"n": 3}', "whole")]
+
+
 def test_a_call_cut_by_the_token_limit_leaves_nothing() -> None:
     assert read(JSON_CALLS, 'a <call>{"name": "f", "argu', reason="length") == [("text", "a")]
 

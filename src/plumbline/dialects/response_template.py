@@ -286,7 +286,7 @@ class ResponseTemplateParser(DialectParser):
             return
         raw, body = "".join(self._raw), "".join(self._body)
         self._raw, self._body = [], []
-        if self._cursor.cut and self._cursor.closed and name == "tool_calls" and raw:
+        if self._cursor.cut and not ended and raw:
             self._prose_offset = None
             self._warn("the token limit cut a call before its name")
             return
