@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
+from support.response_templates import TEMPLATES
 from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.api import Call, Utterance
@@ -24,7 +25,9 @@ from plumbline.text.tokenizer import TextTokenizer
 laws = settings(max_examples=EXAMPLES)
 
 
-READING = [dialect for dialect in DIALECTS if dialect.reasoning is None or not dialect.reasoning.append]
+SPOKEN = [*DIALECTS, *TEMPLATES]
+"""The dialects that are data, and what tokenizers declare themselves."""
+READING = [dialect for dialect in SPOKEN if dialect.reasoning is None or not dialect.reasoning.append]
 """All but those that leave the thinking in the text, markers and all."""
 
 words = st.text("abcdefghij", min_size=1, max_size=6).map(lambda text: f"the {text}s")
@@ -158,7 +161,7 @@ def test_each_section_is_read_whichever_is_written(
 @laws
 @given(plan=plans)
 def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         text = dialect.write(dialect.utterance(plan))
         whole = dialect.read([text], plan)
         assert dialect.read(cut_bytes(bytes([byte]) for byte in text.encode()), plan) == whole, dialect
@@ -172,7 +175,7 @@ def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
 def test_no_soup_crashes_and_none_depends_on_its_cutting(
     atoms: list[int], lengths: list[int], reason: FinishReason
 ) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         text = "".join(soup(dialect, number) for number in atoms)
         whole = dialect.read([text], reason=reason)
         assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
@@ -226,7 +229,7 @@ def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
 @laws
 @given(first=plans, second=plans, lengths=sizes)
 def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         texts = [dialect.write(dialect.utterance(plan)) for plan in (first, second)]
         one, other = dialect.parser(first), dialect.parser(second)
         events: list[OutputEvent] = []
@@ -408,8 +411,8 @@ def test_no_text_between_tags_depends_on_its_cutting(
 
 
 def test_no_nesting_is_too_deep_for_a_reader() -> None:
-    for dialect in DIALECTS:
-        if dialect.tool is None:
+    for dialect in SPOKEN:
+        if not dialect.says_calls:
             continue
         for depth in (15, 40, 100):
             value: object = 1.5
