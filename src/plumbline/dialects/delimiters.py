@@ -64,7 +64,8 @@ class Delimiters:
         self._apart = not any(one != other and one in other for one in texts for other in texts)
         self._begins: Callable[[str, int, bool], tuple[int, str | None]] = Finder(texts).search
         self._beginning = {
-            text: tuple(one for one in delimiters if one.head is None or text in one.head.texts) for text in texts
+            text: tuple(one for one in delimiters if one.head is None or text in one.head.texts)
+            for text in texts
         }
 
     def search(self, text: str, pos: int, *, closed: bool) -> Found:
