@@ -30,6 +30,7 @@ class RequestState:
         "end_ids",
         "error",
         "finish_reason",
+        "ignored_ids",
         "matcher",
         "max_len",
         "min_len",
@@ -78,6 +79,7 @@ class RequestState:
         # not touch it: only a drawn token moves it on.
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
+        self.ignored_ids = eos_token_ids - sampling.stop_token_ids if sampling.ignore_eos else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )
