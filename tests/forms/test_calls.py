@@ -226,6 +226,16 @@ def test_what_must_not_be_called_is_not_begun(name: str) -> None:
         assert not accepts(grammar, marker)
 
 
+def test_a_message_of_harmony_that_is_continued_gets_no_second_header() -> None:
+    """Where the prompt has begun the final message, the text goes on at once, and still begins no call."""
+    chosen = speech(TOOL_DIALECTS["harmony"]).chosen
+    forbidden = ToolChoice(mode="none", forbidden=True)
+    grammar = compose(builder(), choice=forbidden, dialects=chosen, thought=True)
+    assert grammar is not None
+    assert accepts(grammar, " goes on.")
+    assert not accepts(grammar, " goes on.<|channel|>commentary to=functions.get_weather")
+
+
 TEXT = ToolChoice(mode="auto")
 
 

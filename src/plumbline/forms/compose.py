@@ -63,7 +63,7 @@ def compose(
         if not choice.forbidden or dialects is None or not _marked(dialects.tool):
             return None
         # TOOL-03: a model that may not call does not begin to, and so no markup of calls gets into its text.
-        body = text_without_calls(builder, dialects.tool)
+        body = text_without_calls(builder, dialects.tool, begun=thought)
         thinks = _still_thinking(dialects, None, inside=inside, thought=thought)
         return builder.build(_after_thinking(builder, thinks, body, inside=inside))
     dialects = _framed(dialects or _NOTHING)
