@@ -228,3 +228,13 @@ def test_only_dialects_that_leave_a_choice_ask_the_template() -> None:
     choose("", tool="kimi_k2", shows=shows)
     choose("", tool="mistral", shows=shows)
     assert asked == ["functions.get_weather:0", "abcdefghi"]
+
+
+def test_a_template_that_writes_a_lot_is_looked_at_where_its_last_turn_stands() -> None:
+    """Every marker is tried, so of a prompt that repeats them only the end is read, whatever its length."""
+    source = TEMPLATES["text/mistral_v3"]
+    before = '{% for _ in range(5000) %}[TOOL_CALLS] [{"name": {% endfor %}'
+    shown = shown_call(_renderer(before + source), "abcdefghi")
+    assert len(shown) <= 4096
+    assert shown.endswith(shown_call(_renderer(source), "abcdefghi")[-100:])
+    assert _chosen(before + source) == _chosen(source)

@@ -9,9 +9,12 @@ from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
 __all__ = ["shown_call"]
 
+_MOST = 4096
+"""Characters at the end of a conversation in which its last turn stands. Each marker in them is tried."""
+
 
 def shown_call(renderer: Renderer, call_id: str) -> str:
-    """The text of a conversation that ends with a turn of the example call; empty if the template refuses it.
+    """The end of a conversation that ends with a turn of the example call; empty if the template refuses it.
 
     Args:
         renderer: of the model's prompts.
@@ -27,6 +30,6 @@ def shown_call(renderer: Renderer, call_id: str) -> str:
         add_generation_prompt=False,
     )
     try:
-        return renderer.text(prompt)
+        return renderer.text(prompt)[-_MOST:]
     except TemplateError:
         return ""
