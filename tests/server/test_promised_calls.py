@@ -243,6 +243,21 @@ def test_a_served_model_promises_what_its_template_writes(template: str, number:
     asyncio.run(main())
 
 
+def test_a_template_for_tools_alone_tells_how_its_model_calls(tmp_path: Path) -> None:
+    """Some models have two templates, and only the one named `tool_use` has the markup of calls."""
+    folder = tmp_path / "model"
+    shutil.copytree(pocket_model(), folder)
+    templates = Path(__file__).parent.parent / "text" / "templates"
+    (folder / "additional_chat_templates").mkdir()
+    shutil.copy(templates / "hermes3.jinja", folder / "additional_chat_templates" / "tool_use.jinja")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    )
+    served = load(Settings(model=str(folder)))
+    assert served.speech is not None
+    assert served.speech.chosen.tool == TOOL_DIALECTS["hermes"]
+
+
 @pytest.mark.parametrize(
     ("options", "begun"),
     [
