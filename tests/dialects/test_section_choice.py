@@ -230,11 +230,24 @@ def test_only_dialects_that_leave_a_choice_ask_the_template() -> None:
     assert asked == ["functions.get_weather:0", "abcdefghi"]
 
 
-def test_a_template_that_writes_a_lot_is_looked_at_where_its_last_turn_stands() -> None:
-    """Every marker is tried, so of a prompt that repeats them only the end is read, whatever its length."""
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        '{% for _ in range(5000) %}[TOOL_CALLS] [{"name": {% endfor %}',
+        'Example: [TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
+    ],
+)
+def test_what_stands_before_the_turn_is_not_what_the_template_writes(instructions: str) -> None:
+    """Each marker is tried, so a prompt that repeats them is not read whole; nor do examples count that it gives."""
     source = TEMPLATES["text/mistral_v3"]
-    before = '{% for _ in range(5000) %}[TOOL_CALLS] [{"name": {% endfor %}'
-    shown = shown_call(_renderer(before + source), "abcdefghi")
-    assert len(shown) <= 4096
-    assert shown.endswith(shown_call(_renderer(source), "abcdefghi")[-100:])
-    assert _chosen(before + source) == _chosen(source)
+    assert shown_call(_renderer(instructions + source), "abcdefghi") == shown_call(
+        _renderer(source), "abcdefghi"
+    )
+    assert _chosen(instructions + source) == _chosen(source)
+
+
+def test_only_the_beginning_of_a_long_turn_is_read() -> None:
+    after = '{% for _ in range(5000) %}[TOOL_CALLS] [{"name": {% endfor %}'
+    source = TEMPLATES["text/mistral_v3"]
+    assert len(shown_call(_renderer(source + after), "abcdefghi")) == 4096
+    assert _chosen(source + after) == _chosen(source)
