@@ -79,7 +79,9 @@ class RequestState:
         # not touch it: only a drawn token moves it on.
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
-        self.ignored_ids = eos_token_ids - sampling.stop_token_ids if sampling.ignore_eos else frozenset()
+        # Nothing but a grammar can end at an end of sequence that is ignored; a span alone lets it pass as any token.
+        ends = sampling.ignore_eos and (sampling.span is None or sampling.grammar is not None)
+        self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )
