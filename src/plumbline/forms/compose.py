@@ -265,10 +265,11 @@ def _after_thinking(
     closed = builder.sequence(
         [builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning, exact=exact)]
     )
-    if inside:
-        return builder.sequence([closed, body])
     opened = builder.sequence([builder.choice(map(builder.literal, reasoning.open)), closed])
-    return builder.sequence([builder.optional(opened), body])
+    if reasoning.reader == "harmony":  # Its thinking may be several messages.
+        body = builder.sequence([builder.repeat(opened), body])
+        return builder.sequence([closed, body]) if inside else body
+    return builder.sequence([closed, body] if inside else [builder.optional(opened), body])
 
 
 def _gap(builder: GrammarBuilder, reasoning: ReasoningDialect, *, exact: bool) -> list[str]:
