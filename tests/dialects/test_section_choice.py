@@ -228,3 +228,26 @@ def test_only_dialects_that_leave_a_choice_ask_the_template() -> None:
     choose("", tool="kimi_k2", shows=shows)
     choose("", tool="mistral", shows=shows)
     assert asked == ["functions.get_weather:0", "abcdefghi"]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        '{% for _ in range(5000) %}[TOOL_CALLS] [{"name": {% endfor %}',
+        'Example: [TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
+    ],
+)
+def test_what_stands_before_the_turn_is_not_what_the_template_writes(instructions: str) -> None:
+    """Each marker is tried, so a prompt that repeats them is not read whole; nor do examples count that it gives."""
+    source = TEMPLATES["text/mistral_v3"]
+    assert shown_call(_renderer(instructions + source), "abcdefghi") == shown_call(
+        _renderer(source), "abcdefghi"
+    )
+    assert _chosen(instructions + source) == _chosen(source)
+
+
+def test_only_the_beginning_of_a_long_turn_is_read() -> None:
+    after = '{% for _ in range(5000) %}[TOOL_CALLS] [{"name": {% endfor %}'
+    source = TEMPLATES["text/mistral_v3"]
+    assert len(shown_call(_renderer(source + after), "abcdefghi")) == 4096
+    assert _chosen(source + after) == _chosen(source)

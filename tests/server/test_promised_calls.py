@@ -243,6 +243,50 @@ def test_a_served_model_promises_what_its_template_writes(template: str, number:
     asyncio.run(main())
 
 
+def test_a_template_for_tools_alone_tells_how_its_model_calls(tmp_path: Path) -> None:
+    """Some models have two templates, and only the one named `tool_use` has the markup of calls."""
+    folder = tmp_path / "model"
+    shutil.copytree(pocket_model(), folder)
+    templates = Path(__file__).parent.parent / "text" / "templates"
+    (folder / "additional_chat_templates").mkdir()
+    shutil.copy(templates / "hermes3.jinja", folder / "additional_chat_templates" / "tool_use.jinja")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    )
+    served = load(Settings(model=str(folder)))
+    assert served.speech is not None
+    assert served.speech.chosen.tool == TOOL_DIALECTS["hermes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "begun"),
+    [
+        ({"allowed_token_ids": [5, 6, 7]}, ""),
+        ({"ignore_eos": True}, ""),
+        ({}, "<think>Hm <"),
+        ({}, "<think>Hm</thi"),
+    ],
+)
+def test_keeping_calls_out_takes_nothing_from_a_request(options: dict[str, Any], begun: str) -> None:
+    """TOOL-03: `none` promises no form, so whatever goes with free text goes with it."""
+
+    async def main() -> None:
+        async with serving(load(Settings(model=""))) as server:
+            body = asked(KINDS["none"], "What is the weather in Paris?", 1, flat=False, stream=False)
+            body |= {"max_tokens": 40, **options}
+            if begun:
+                del body["reasoning_effort"]
+                body["messages"].append({"role": "assistant", "content": begun})
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+            answer = await server.post("/v1/chat/completions", body)
+            assert answer.status == 200, answer.body
+            if "ignore_eos" in options:
+                assert answer.json["choices"][0]["finish_reason"] == "length"
+                assert answer.json["usage"]["completion_tokens"] == 40
+
+    asyncio.run(main())
+
+
 def test_responses_stream_a_custom_call() -> None:
     """TOOL-14: the input comes as it is, its deltas join to it, and the item says what it is."""
 

@@ -90,11 +90,14 @@ def text_with_calls(
     return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect) -> str:
-    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text."""
+def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect, *, begun: bool = False) -> str:
+    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text.
+
+    With `begun` the prompt has the beginning of the text, and so all that stands before it.
+    """
     if dialect.reader == "harmony":
-        header = builder.literal("<|channel|>final<|message|>")
-        return builder.sequence([header, builder.text(without=HEADERS)])
+        text = builder.text(without=HEADERS)
+        return text if begun else builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
     return builder.text(without=markers(dialect))
 
 

@@ -66,7 +66,7 @@ def load(settings: Settings) -> ServedModel:
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     try:
         chosen = choose(
-            template.source if template is not None else ModelTexts.from_folder(folder).tools,
+            template.sources if template is not None else ModelTexts.from_folder(folder).tools,
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),

@@ -9,9 +9,15 @@ from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
 __all__ = ["shown_call"]
 
+_QUESTION = "How is the weather?"
+_MOST = 4096
+"""Characters behind the question in which the turn stands. Each marker in them is tried."""
+
 
 def shown_call(renderer: Renderer, call_id: str) -> str:
-    """The text of a conversation that ends with a turn of the example call; empty if the template refuses it.
+    """The turn of the example call that answers a question; empty if the template refuses it.
+
+    What stands before the question may show calls as well, such as an example in the instructions.
 
     Args:
         renderer: of the model's prompts.
@@ -20,13 +26,15 @@ def shown_call(renderer: Renderer, call_id: str) -> str:
     call = ToolCall(call_id, EXAMPLE.name, EXAMPLE.arguments)
     prompt = ChatPrompt(
         messages=(
-            Message(role="user", content="How is the weather?"),
+            Message(role="user", content=_QUESTION),
             Message(role="assistant", tool_calls=(call,)),
         ),
         tools=(Tool(name=EXAMPLE.name, description="Tells the weather.", parameters=SCHEMA),),
         add_generation_prompt=False,
     )
     try:
-        return renderer.text(prompt)
+        text = renderer.text(prompt)
     except TemplateError:
         return ""
+    _, asked, turn = text.rpartition(_QUESTION)
+    return turn[:_MOST] if asked else text[-_MOST:]
