@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from benchmarks.declared import DECLARED, Declared
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls
 
 from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
@@ -18,29 +20,33 @@ from plumbline.dialects.harmony import HarmonyParser
 from plumbline.dialects.markup import Markup
 from plumbline.dialects.parser import DialectParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.response_template import ResponseTemplateParser
 from plumbline.dialects.write import write_utterance
 from plumbline.events import TextDelta
 
+TOOL_READERS = (*dict.fromkeys(TOOL_DIALECTS.values()), *DECLARED)
+REASONING_READERS = (*dict.fromkeys(REASONING_DIALECTS.values()), *DECLARED)
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
 
 def run(
     benchmark: Any,
     utterance: Utterance,
-    tool: ToolDialect | None,
-    reasoning: ReasoningDialect | None,
+    tool: ToolDialect | Declared | None,
+    reasoning: ReasoningDialect | Declared | None,
     rounds: int,
 ) -> None:
     """Read what the dialects write for the utterance, token by token."""
-    text = write_utterance(utterance, tool, reasoning)
+    if isinstance(tool, Declared):
+        text, make = declared(tool, utterance)
+    elif isinstance(reasoning, Declared):
+        text, make = declared(reasoning, utterance)
+    else:
+        text, make = written(tool, reasoning, utterance)
     tokens = [TextDelta(text[start : start + 4]) for start in range(0, len(text), 4)]
-    markup = Markup(tool, reasoning)
-    harmony = "harmony" in (tool and tool.reader, reasoning and reasoning.reader)
-    kind = HarmonyParser if harmony else DialectParser
-    inside = reasoning is not None and reasoning.starts_inside
 
     def read() -> DialectParser:
-        parser = kind(markup, TOOLS if tool else {}, inside=inside, new_id=lambda name, number: "id")
+        parser = make()
         push = parser.push
         for token in tokens:
             push(token)
@@ -52,47 +58,65 @@ def run(
     benchmark.extra_info["us_per_token"] = benchmark.stats.stats.min / len(tokens) * 1e6
 
 
-@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
-def test_text(benchmark: Any, tool: ToolDialect) -> None:
+def written(
+    tool: ToolDialect | None, reasoning: ReasoningDialect | None, utterance: Utterance
+) -> tuple[str, Callable[[], DialectParser]]:
+    """What models of the dialects say, and what makes a parser of it."""
+    harmony = "harmony" in (tool and tool.reader, reasoning and reasoning.reader)
+    kind = HarmonyParser if harmony else DialectParser
+    markup, inside = Markup(tool, reasoning), reasoning is not None and reasoning.starts_inside
+    tools = TOOLS if tool else {}
+    return write_utterance(utterance, tool, reasoning), lambda: kind(
+        markup, tools, inside=inside, new_id=lambda name, number: "id"
+    )
+
+
+def declared(reader: Declared, utterance: Utterance) -> tuple[str, Callable[[], DialectParser]]:
+    """The same of a model whose tokenizer declares how it is read."""
+    return reader.write(utterance), lambda: ResponseTemplateParser(
+        reader.template, "", TOOLS, new_id=lambda name, number: "id"
+    )
+
+
+@pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
+def test_text(benchmark: Any, tool: ToolDialect | Declared) -> None:
     """Text in which calls are looked for."""
     run(benchmark, Utterance(((PROSE * 100).strip(),)), tool, None, 9)
 
 
-@pytest.mark.parametrize(
-    "reasoning", dict.fromkeys(REASONING_DIALECTS.values()), ids=lambda dialect: dialect.name
-)
-def test_thinking(benchmark: Any, reasoning: ReasoningDialect) -> None:
+@pytest.mark.parametrize("reasoning", REASONING_READERS, ids=lambda dialect: dialect.name)
+def test_thinking(benchmark: Any, reasoning: ReasoningDialect | Declared) -> None:
     """Thinking of which the end is looked for."""
     run(benchmark, Utterance(("a",), (PROSE * 100).strip()), None, reasoning, 9)
 
 
-@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
-def test_arguments(benchmark: Any, tool: ToolDialect) -> None:
+@pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
+def test_arguments(benchmark: Any, tool: ToolDialect | Declared) -> None:
     """A string in the arguments of a call, passed on while it is written."""
     run(benchmark, call(100), tool, None, 9)
 
 
-@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
-def test_arguments_of_100_000_tokens(benchmark: Any, tool: ToolDialect) -> None:
+@pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
+def test_arguments_of_100_000_tokens(benchmark: Any, tool: ToolDialect | Declared) -> None:
     """The same, as long as an answer may be: the cost of a token must not grow."""
     run(benchmark, call(6000), tool, None, 1)
 
 
-@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
-def test_many_small_calls(benchmark: Any, tool: ToolDialect) -> None:
+@pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
+def test_many_small_calls(benchmark: Any, tool: ToolDialect | Declared) -> None:
     """Calls that begin and end all the time: a name to be certain of every few tokens."""
     run(benchmark, small_calls(200), tool, None, 9)
 
 
-@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
-def test_numbers(benchmark: Any, tool: ToolDialect) -> None:
+@pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
+def test_numbers(benchmark: Any, tool: ToolDialect | Declared) -> None:
     """A list of numbers, each of which is checked before it is passed on."""
     numbers = [[n, n / 7] for n in range(400)]
     run(benchmark, Utterance((Call("f", json.dumps({"list": numbers})),)), tool, None, 9)
 
 
-@pytest.mark.parametrize("tool", dict.fromkeys(TOOL_DIALECTS.values()), ids=lambda dialect: dialect.name)
-def test_objects(benchmark: Any, tool: ToolDialect) -> None:
+@pytest.mark.parametrize("tool", TOOL_READERS, ids=lambda dialect: dialect.name)
+def test_objects(benchmark: Any, tool: ToolDialect | Declared) -> None:
     """A list of small objects: keys, short strings, numbers and words."""
     objects = [{"id": n, "name": f"word {n}", "done": n % 2 == 0, "more": None} for n in range(200)]
     run(benchmark, Utterance((Call("f", json.dumps({"list": objects})),)), tool, None, 9)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from plumbline.engine.api import (
 )
 from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, TextDelta, Usage
 from plumbline.forms.errors import FormError
-from plumbline.forms.promise import Promise, Promises
+from plumbline.forms.promise import Promise, Promises, is_mere_wish
 from plumbline.merge import merged
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
@@ -143,12 +143,12 @@ class Road:
         turn = self._bounded(turn, inside=inside)
         ended = speaks and self.speech is not None and self.speech.has_ended(ids)
         promise = await self._promises.grammar(turn, inside=inside, ended=ended)
-        prepared = PreparedTurn(turn, tuple(ids), promise, inside)
-        self._check_begun(prepared)
-        return prepared
+        return self._with_begun(PreparedTurn(turn, tuple(ids), promise, inside))
 
-    def _check_begun(self, prepared: PreparedTurn) -> None:
+    def _with_begun(self, prepared: PreparedTurn) -> PreparedTurn:
         """What is continued under a grammar begins where the grammar begins.
+
+        Returns: the turn, without a grammar that promises nothing if the message breaks off inside of markup.
 
         Raises:
             FormError: it breaks off inside of markup, the rest of which nobody would hold.
@@ -158,13 +158,16 @@ class Road:
         if begun and prepared.promise.grammar is not None:
             parser = self._parser(prepared, of_calls=True)
         if parser is None or isinstance(parser, ResponseTemplateParser):
-            return
+            return prepared
         begin_with(parser, begun, echo=False)
         if parser.is_amid_markup:
+            if is_mere_wish(prepared.turn):
+                return replace(prepared, promise=Promise())
             raise FormError(
                 "The message that is to be continued breaks off inside of markup, so what follows cannot be held to a "
                 "form. Continue it without strict tools or forms, or leave the markup to the model."
             )
+        return prepared
 
     def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
         """The turn with its budget for thinking in the engine's terms."""

@@ -22,6 +22,7 @@ SCHEMA: dict[str, Any] = {
         "b": {"type": "string"},
     },
 }
+TAG = "]<]minimax[>["
 
 
 def read(dialect: str, text: str, reason: FinishReason = "stop") -> Folded:
@@ -68,21 +69,102 @@ def test_what_is_no_json_ends_at_the_first_tag(value: str) -> None:
     assert (call.complete, json.loads(call.arguments)) == (True, {"n": value, "b": "t"})
 
 
-def test_the_end_of_an_element_ends_what_is_open_in_it() -> None:
-    tag = "]<]minimax[>["
-    section = TOOL_DIALECTS["minimax_m3"].sections[0]
-    call_text = f'{tag}<invoke name="f">{tag}<o>{{"k": "x{tag}</o>\n{tag}</invoke>'
-    text = f"{section.open[0]}\n{call_text}\n{section.close[0]}"
-    message = read("minimax_m3", text)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{'a': 1}",
+        "[{'a': [1]}]",
+        "[ {\n  'a': 1}]",
+        "[foo]",
+        "[1",
+        "[",
+        "{a: 1}",
+        "{]",
+        '{"a": 1}',
+        "[1'2]",
+        " seven",
+    ],
+)
+def test_what_shows_at_its_beginning_to_be_no_array_is_a_string(value: str) -> None:
+    (call,) = read("glm47", glm(("list", value), ("b", "t"))).calls
+
+    assert (call.complete, json.loads(call.arguments)) == (True, {"list": value, "b": "t"})
+
+
+@pytest.mark.parametrize(
+    ("value", "told", "rest"),
+    [
+        ('["a", 1, "b" 2]', '["a", 1, "b" ', "2]"),
+        ('[{"a": 1}]]', '[{"a": 1}]', "]"),
+        ('["a", seven]', '["a", ', "seven]"),
+        ("[1 2]", "[1 ", "2]"),
+        ('["a"', '["a"', ""),
+        ('["a", 1', '["a", ', "1"),
+        ("[1, 'a']", "[1, ", "'a']"),
+        ('["a\nb', '["a\\nb', ""),
+    ],
+)
+def test_what_stops_being_json_breaks_off_the_call(value: str, told: str, rest: str) -> None:
+    """What was passed on is never taken back; the rest of the markup is text."""
+    message = read("glm47", glm(("list", value), ("b", "t")))
     (call,) = message.calls
 
-    assert (call.complete, json.loads(call.arguments)) == (True, {"o": '{"k": "x'})
-    assert message.content == ""
+    assert (call.complete, call.arguments) == (False, '{"list": ' + told)
+    assert message.content == rest + glm(("list", ""), ("b", "t")).partition("<arg_value>")[2].removesuffix(
+        "</tool_call>"
+    )
 
 
-def test_a_value_that_the_limit_cuts_behind_an_end_is_not_told() -> None:
+def test_words_of_python_and_raw_line_feeds_are_put_right() -> None:
+    (call,) = read("glm47", glm(("o", '{"a": [True, None], "b": "x\ny"}'))).calls
+
+    assert (call.complete, call.arguments) == (True, '{"o": {"a": [true, null], "b": "x\\ny"}}')
+
+
+def test_the_first_of_two_arrays_counts_whatever_the_second_is() -> None:
+    (call,) = read("glm47", glm(("list", "[1]"), ("list", '["a</arg_value>b", 2'), ("b", "t"))).calls
+
+    assert (call.complete, call.arguments) == (True, '{"list": [1], "b": "t"}')
+
+
+def m3(inside: str) -> str:
+    section = TOOL_DIALECTS["minimax_m3"].sections[0]
+    return f'{section.open[0]}\n{TAG}<invoke name="f">{inside}\n{TAG}</invoke>\n{section.close[0]}'
+
+
+def test_the_end_of_an_element_ends_what_is_open_in_it() -> None:
+    """A quote is missing: the string does not go on behind the element."""
+    message = read("minimax_m3", m3(f'{TAG}<o>{{"k": "x{TAG}</o>'))
+    (call,) = message.calls
+
+    assert (call.complete, call.arguments) == (False, '{"o": {"k": "x')
+    assert message.content == m3(f"{TAG}</o>").partition('"f">')[2].rpartition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("inside", "arguments"),
+    [
+        (f"{TAG}<list>{TAG}<item>1{TAG}</item> {TAG}<item>a{TAG}</item>{TAG}</list>", '{"list": [1, "a"]}'),
+        (f"{TAG}<list>{TAG}</list>{TAG}<o> {TAG}</o>", '{"list": [], "o": {}}'),
+        (
+            f"{TAG}<o>{TAG}<a>1{TAG}</a>{TAG}<a>2{TAG}</a>{TAG}<c>t{TAG}</c>{TAG}</o>",
+            '{"o": {"a": 1, "c": "t"}}',
+        ),
+        (f'{TAG}<o>{{"a": "x{TAG}y"}}{TAG}</o>', f'{{"o": {{"a": "x{TAG}y"}}}}'),
+        (f'{TAG}<list>["a"]\n{TAG}</list>', '{"list": ["a"]}'),
+        (f"{TAG}<list>['a']{TAG}</list>", '{"list": "[\'a\']"}'),
+    ],
+)
+def test_elements_become_arrays_and_objects(inside: str, arguments: str) -> None:
+    (call,) = read("minimax_m3", m3(inside)).calls
+
+    assert (call.complete, call.arguments) == (True, arguments)
+
+
+def test_a_value_that_the_limit_cuts_behind_an_end_ends_before_it() -> None:
+    """The end may have been the value's, or part of its string."""
     text = glm(("list", '["x</arg_value>y"]'))
     cut = text[: text.index("</arg_value>y") + len("</arg_value>")]
     (call,) = read("glm47", cut, "length").calls
 
-    assert (call.complete, call.arguments) == (False, '{"list": ')
+    assert (call.complete, call.arguments) == (False, '{"list": ["x')

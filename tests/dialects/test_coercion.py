@@ -13,7 +13,7 @@ from support.speeches import DIALECTS, cut
 from plumbline.dialects.api import Call, Utterance
 from plumbline.dialects.coercion import admitted, allowed_types, coerce, is_text, member_schema, resolved
 from plumbline.dialects.json_text import quoted
-from plumbline.dialects.written_text import StringWriter, unwrapped
+from plumbline.dialects.written_text import JsonWriter, StringWriter, unwrapped
 from plumbline.events import TextDelta
 
 _WORDS = [
@@ -95,6 +95,30 @@ def test_a_value_in_any_pieces_is_what_it_is_whole(
     out.close()
     meant = unwrapped(text) if wrapped else text
     assert json.loads("".join(told)) == json.loads(coerce(meant, types))
+
+
+_nested = st.lists(_json, max_size=3) | st.dictionaries(st.text(max_size=3), _json, max_size=3)
+
+
+@settings(max_examples=400)
+@given(
+    value=_nested,
+    types=st.sets(st.sampled_from(["null", "integer", "array", "object"])).map(frozenset),
+    indent=st.sampled_from([None, 4]),
+    around=st.sampled_from(["", "\n", " \n\t", "\u00a0"]),
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+)
+def test_json_passed_on_is_the_json_that_the_text_means(
+    value: Any, types: frozenset[str], indent: int | None, around: str, sizes: list[int]
+) -> None:
+    text = around + json.dumps(value, indent=indent) + around
+    told: list[str] = []
+    out = JsonWriter(told.append, types)
+    for piece in cut(text, sizes):
+        out.write(piece)
+    out.close("")
+    assert out.begun == (not types or ("array" if isinstance(value, list) else "object") in types)
+    assert "".join(told) == coerce(text, types) if out.begun else out.text == text
 
 
 @given(

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
+from support.response_templates import JSON_CALLS, TAGGED_CALLS
 from tests.support.speech import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
+from plumbline.dialects.delimiters import Delimiters, Found
 from plumbline.dialects.registry import UnknownDialectError, choose
 from plumbline.dialects.response_template import (
     BadResponseTemplateError,
@@ -21,36 +23,6 @@ from plumbline.dialects.response_template import (
 from plumbline.events import FinishReason
 
 laws = settings(max_examples=EXAMPLES)
-JSON_CALLS: dict[str, Any] = {
-    "start_anchor": "<turn>model\n",
-    "defaults": {"role": "assistant"},
-    "fields": {
-        "reasoning_content": {"open": "<think>", "close": "</think>"},
-        "tool_calls": {
-            "open_pattern": r"\s*<call>",
-            "close": "</call>",
-            "repeats": True,
-            "content": "json",
-            "transform": {"type": "function", "function": "{content}"},
-        },
-        "content": {"close_pattern": r"\s*<eot>"},
-    },
-}
-TAGGED_CALLS: dict[str, Any] = {
-    "start_anchor": "<turn>model\n",
-    "fields": {
-        "thinking": {"open": ["<think>", "<thought>"], "close": "</think>"},
-        "tool_calls": {
-            "open_pattern": r"<fn=(?P<name>\w+)>",
-            "close": "</fn>",
-            "repeats": True,
-            "content": "xml-inline",
-            "content_args": {"tag_pattern": r"<p=(?P<key>\w+)>(?P<value>.*?)</p>"},
-            "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
-        },
-        "content": {},
-    },
-}
 TOOLS: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}
 
 
@@ -70,7 +42,7 @@ soup = st.lists(
     st.sampled_from(
         ["<think>", "</think>", "<call>", "</call>", '{"name": "f", "arguments": {"n": 1}}', "<eot>"]
     )
-    | st.sampled_from(["<fn=f>", "</fn>", "<p=n>", "3", "</p>", "<thought>", " ", "\n", "x"])
+    | st.sampled_from(["<call><fn=f>", "</fn></call>", "<p=n>", "3", "</p>", "<thought>", " ", "\n", "x"])
     | words,
     max_size=12,
 ).map("".join)
@@ -92,14 +64,14 @@ def test_what_is_looked_through_grows_with_the_output_alone(
 ) -> None:
     """Also where everything might be the beginning of a delimiter, as white space is here."""
     looked = 0
-    scan = ResponseTemplateParser._scan
+    search = Delimiters.search
 
-    def counted(self: ResponseTemplateParser, text: str, pos: int, *, closed: bool) -> tuple[int, Any, Any]:
+    def counted(self: Delimiters, text: str, pos: int, *, closed: bool) -> Found:
         nonlocal looked
         looked += len(text) - pos
-        return scan(self, text, pos, closed=closed)
+        return search(self, text, pos, closed=closed)
 
-    monkeypatch.setattr(ResponseTemplateParser, "_scan", counted)
+    monkeypatch.setattr(Delimiters, "search", counted)
     costs = []
     for length in (4_000, 16_000):
         looked = 0
@@ -132,7 +104,7 @@ def test_well_formed_answers_are_read_as_transformers_reads_them(
 
 
 def test_texts_become_what_the_schema_allows() -> None:
-    text = "<fn=f><p=n>3</p><p=s>3</p></fn>"
+    text = "<call><fn=f><p=n>3</p><p=s>3</p></fn></call>"
     assert read(TAGGED_CALLS, text) == [("call", "f", '{"n": 3, "s": "3"}', "whole")]
 
 
@@ -156,6 +128,40 @@ def test_broken_markup_and_unknown_tools_stay_text() -> None:
     ]
 
 
+def test_arguments_can_be_sent() -> None:
+    """`json` reads and writes more than JSON is, and half of a surrogate pair is no character."""
+    unfit = '<call>{"name": "f", "arguments": {"n": [NaN]}}</call>'
+    assert read(JSON_CALLS, unfit) == [("text", unfit)]
+    half = '<call>{"name": "f", "arguments": {"s": "\\ud800"}}</call>'
+    assert read(JSON_CALLS, half) == [("call", "f", '{"s": "\\ud800"}', "whole")]
+
+
+@laws
+@given(st.text("ab<>z", max_size=12), st.text("ab<>z", max_size=4), sizes)
+def test_delimiters_without_a_character_lose_none(text: str, opening: str, at: list[int]) -> None:
+    fields = {
+        "thinking": {"open_pattern": "(?=<)", "close_pattern": "(?=[<>])"},
+        "content": {"close_pattern": "(?=z)"},
+    }
+    source = {"start_anchor": "<turn>", "fields": fields}
+    pieces = parse(lambda: reader(source, opening), cut(text, at))
+    assert "".join(part[1] for part in pieces.folded) == text
+    assert pieces.folded == read(source, text, opening)
+
+
+def test_a_call_without_its_end_is_one_only_where_nothing_can_be_missing() -> None:
+    open_end = '<call>{"name": "f", "arguments": {"n": 1}}'
+    assert read(JSON_CALLS, open_end) == [("call", "f", '{"n": 1}', "whole")]
+    broken = "<call><fn=f><p=n>3</p><p=s>the be"
+    assert read(TAGGED_CALLS, broken) == [("text", broken)]
+
+
+def test_a_call_that_the_token_limit_ends_at_its_end_is_whole() -> None:
+    """Also where the delimiter is a pattern, which might have gone on."""
+    text = "a <call><fn=f><p=n>3</p></fn></call>"
+    assert read(TAGGED_CALLS, text, reason="length") == [("text", "a"), ("call", "f", '{"n": 3}', "whole")]
+
+
 def test_a_call_cut_by_the_token_limit_leaves_nothing() -> None:
     assert read(JSON_CALLS, 'a <call>{"name": "f", "argu', reason="length") == [("text", "a")]
 
@@ -166,6 +172,10 @@ def test_a_call_cut_by_the_token_limit_leaves_nothing() -> None:
         ({"fields": {"tools": {"open": "<x>"}}}, "fields that no API can show: tools"),
         ({"version": 2}, "not valid"),
         ({"fields": {"content": {"open_pattern": "("}}}, "not valid"),
+        (
+            {"fields": {"tool_calls": {"content": "xml-inline", "content_args": {"tag_pattern": "("}}}},
+            "not valid",
+        ),
     ],
 )
 def test_a_template_that_cannot_be_used_says_why(change: dict[str, Any], reason: str) -> None:

@@ -20,10 +20,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
-from ours import said, thinks  # noqa: E402
+from ours import said, says, thinks  # noqa: E402
 from peers import Message, Peer, peers  # noqa: E402
 
 from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.harmony import HarmonyParser  # noqa: E402
 from plumbline.dialects.markup import Markup  # noqa: E402
 from plumbline.dialects.parser import DialectParser  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
@@ -34,6 +35,8 @@ GENERATED = 6
 MODES = ("whole", "streamed")
 _THINKING = ", thinking"
 """Behind the name of a reasoning dialect, as a verdict with `thinking` speaks of it."""
+_TOGETHER = ", both"
+"""Behind the name of a tool dialect where its thinking is read as well; a verdict with `together` speaks of it."""
 
 
 class Output(NamedTuple):
@@ -150,6 +153,81 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
     return compared, found
 
 
+def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator[Output]:
+    """The written cases with thinking, and some utterances made by chance, which have some."""
+    file = json.loads((ROOT / "tests/dialects/cases" / f"{dialect.name}.json").read_text("utf-8"))
+    for case in file["cases"]:
+        if case.get("reasoning", "hm") != "hm" or dialect.reader == "harmony":
+            yield Output(case["title"], case["output"], case.get("reason", "stop"))
+    draw = random.Random(dialect.name)
+    for number in range(GENERATED):
+        thought = " ".join(
+            draw.sample(["So", "é", "🎉", "then 3 < 4", "[x]", "\n\n", "{y}", "why?"], 4)
+        ).strip()
+        calls = [Call("get_weather", json.dumps({"city": "Paris", "days": n})) for n in range(number % 3)]
+        text = [] if calls and number % 2 else ["It is 4."]
+        utterance = Utterance((*(calls if not dialect.sections[0].open else ()), *text), thought)
+        if dialect.sections[0].open or dialect.reader == "harmony":
+            utterance = Utterance((*text, *calls), thought)
+        yield Output(f"made by chance, {number + 1}", write_utterance(utterance, dialect, reasoning))
+
+
+def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
+    """How many readings of thinking and calls in one output were compared, and those that differ."""
+    tools = json.loads((ROOT / "tests/dialects/cases/hermes.json").read_text("utf-8"))["tools"]
+    wire = [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in tools.items()
+    ]
+    compared = 0
+    found = []
+    for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
+        path = ROOT / "tests/dialects/cases" / f"{dialect.name}.json"
+        if not path.is_file():
+            continue
+        reasoning = REASONING_DIALECTS.get(json.loads(path.read_text("utf-8"))["reasoning"] or "")
+        if reasoning is None:
+            continue
+        name = next((n for n in (dialect.name, *dialect.aliases) if n in set(peer.names())), None)
+        thinker = next((n for n in (reasoning.name, *reasoning.aliases) if n in set(peer.thinkers())), None)
+        if name is None or thinker is None:
+            continue
+        markup = Markup(dialect, reasoning)
+        kind = HarmonyParser if dialect.reader == "harmony" else DialectParser
+        opened = reasoning.open[0] if reasoning.starts_inside else ""
+        for output in whole_outputs(dialect, reasoning):
+            parser = kind(
+                markup, tools, inside=reasoning.starts_inside, new_id=lambda name, number: str(number)
+            )
+            reason = "length" if output.reason == "length" else "stop"
+            expected = says([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
+            for mode in MODES:
+                try:
+                    read = peer.speak(
+                        name,
+                        thinker,
+                        output.text,
+                        wire,
+                        sorted(markup.markers),
+                        opened,
+                        dict(reasoning.switch.on),
+                        streamed=mode == "streamed",
+                    )
+                except NotImplementedError:  # A stub, or it needs files that are not at hand.
+                    continue
+                except Exception as error:
+                    theirs = f"{type(error).__name__}: {str(error)[:80]}"
+                else:
+                    theirs = "" if read == expected else _said(read)
+                compared += 1
+                if theirs:
+                    label = dialect.name + _TOGETHER
+                    found.append(
+                        Difference(peer.name, label, output.title, mode, output.text, expected, theirs)
+                    )
+    return compared, found
+
+
 def differences(peer: Peer) -> tuple[int, list[Difference]]:
     """How many readings were compared, and those that differ."""
     known = set(peer.names())
@@ -191,7 +269,9 @@ def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, An
     for rule in rules:
         if ("thinking" in rule) != difference.dialect.endswith(_THINKING):
             continue
-        dialect = difference.dialect.removesuffix(_THINKING)
+        if ("together" in rule) != difference.dialect.endswith(_TOGETHER):
+            continue
+        dialect = difference.dialect.removesuffix(_THINKING).removesuffix(_TOGETHER)
         named = (("peer", difference.peer), ("dialect", dialect), ("mode", difference.mode))
         if all(rule.get(key, value) == value for key, value in named) and difference.title.startswith(
             rule.get("case", "")
@@ -214,7 +294,8 @@ def main() -> int:
     for peer in peers():
         compared, found = differences(peer)
         thoughts, more = differences_of_thinking(peer)
-        compared, found = compared + thoughts, found + more
+        both, most = differences_together(peer)
+        compared, found = compared + thoughts + both, [*found, *more, *most]
         print(f"{peer.name}: {len(found)} of {compared} readings differ")
         counts = {"ours": 0, "theirs": 0, "ambiguous": 0}
         rows = []
@@ -240,7 +321,8 @@ _HEAD = """# Where other servers read an output differently
 
 Written by `nox -s differential`: the tool parsers of other servers, called in-process with the cases of
 `tests/dialects/cases` (those without thinking) and with utterances made by chance, whole and token by token, and their
-parsers of thinking with the cases of ours. White space is not compared. The verdicts are a person's
+parsers of thinking with the cases of ours; *both* are outputs with thinking and calls, read by the two parsers
+together as those servers do. White space is not compared. The verdicts are a person's
 (`tests/differential/verdicts.json`): *ours* means that our reading is right, *theirs* that it should change,
 *ambiguous* that the output can be read either way.
 """

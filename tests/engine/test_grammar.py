@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plumbline.engine.api import SpanLimit
 from plumbline.engine.grammar import (
     CompilersBusyError,
     GrammarError,
@@ -22,6 +23,7 @@ from plumbline.engine.grammar import (
     Vocabulary,
     num_words,
 )
+from plumbline.engine.span import SpanMatcher
 
 from .conftest import EOS, VOCAB, Driver
 
@@ -362,15 +364,29 @@ def test_an_abort_frees_everything_at_any_step(engine: Callable[..., Driver], st
 def test_the_grammar_is_stronger_than_what_puts_the_end_off(
     engine: Callable[..., Driver], sampling: dict[str, Any]
 ) -> None:
-    """`min_tokens` makes a text as long as its grammar can be, never longer; nothing hangs."""
+    """Either makes a text as long as its grammar can be, never longer; nothing hangs."""
     driver = engine()
     add(driver, "short", 'start: "yes" | "no"', [5], **sampling)
     add(driver, "long", WORDS, [6], **sampling)
     driver.run()
     assert text_of(driver.tokens["short"]) in ("yes", "no")
     assert driver.finished == {"short": "stop", "long": "stop"}
-    if "min_tokens" in sampling:
-        assert len(text_of(driver.tokens["long"])) == 12
+    assert len(text_of(driver.tokens["long"])) == 12
+
+
+def test_a_bound_that_is_not_reached_changes_nothing_of_an_ignored_end(engine: Callable[..., Driver]) -> None:
+    limit = SpanLimit(max_tokens=30, begin=((7,),), end=(8,))
+    wanted = {
+        "max_tokens": 8,
+        "ignore_eos": True,
+        "logit_bias": dict.fromkeys(EOS, 100.0),
+        "temperature": 0.0,
+    }
+    driver = engine()
+    driver.add("free", [5], **wanted)
+    driver.add("bound", [5], matcher=SpanMatcher(limit), span=limit, **wanted)
+    driver.run()
+    assert driver.tokens["bound"] == driver.tokens["free"] == [*EOS] * 8
 
 
 def test_a_form_that_is_complete_at_the_limit_has_stopped(engine: Callable[..., Driver]) -> None:

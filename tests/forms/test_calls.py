@@ -13,7 +13,7 @@ import pytest
 from support.speech import fold
 
 from plumbline.dialects.api import Call, ToolDialect
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
 from plumbline.dialects.speech import Speech
 from plumbline.dialects.write import write_calls
 from plumbline.events import TextDelta
@@ -224,6 +224,29 @@ def test_what_must_not_be_called_is_not_begun(name: str) -> None:
     for marker in [*begun, *(marker for section in dialect.sections for marker in section.open)]:
         assert not accepts(grammar, before + text + marker)
         assert not accepts(grammar, marker)
+
+
+def test_a_message_of_harmony_that_is_continued_gets_no_second_header() -> None:
+    """Where the prompt has begun the final message, the text goes on at once, and still begins no call."""
+    chosen = speech(TOOL_DIALECTS["harmony"]).chosen
+    forbidden = ToolChoice(mode="none", forbidden=True)
+    grammar = compose(builder(), choice=forbidden, dialects=chosen, thought=True)
+    assert grammar is not None
+    assert accepts(grammar, " goes on.")
+    assert not accepts(grammar, " goes on.<|channel|>commentary to=functions.get_weather")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_thinking_of_harmony_may_be_several_messages(inside: bool) -> None:
+    chosen = Chosen(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+    forbidden = ToolChoice(mode="none", forbidden=True)
+    grammar = compose(builder(), choice=forbidden, dialects=chosen, inside=inside)
+    assert grammar is not None
+    opening = "<|channel|>analysis<|message|>"
+    first, more = "Hm.<|end|><|start|>assistant", f"{opening}Well.<|end|><|start|>assistant"
+    for thoughts in (0, 1, 2):
+        begun = first if inside else f"{opening}{first}"
+        assert accepts(grammar, begun + more * thoughts + "<|channel|>final<|message|>Hello.")
 
 
 TEXT = ToolChoice(mode="auto")

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
+from support.response_templates import TEMPLATES
 from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.api import Call, Utterance
 from plumbline.dialects.elements import ElementCall
+from plumbline.dialects.tagged import TaggedCall
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
@@ -22,7 +25,9 @@ from plumbline.text.tokenizer import TextTokenizer
 laws = settings(max_examples=EXAMPLES)
 
 
-READING = [dialect for dialect in DIALECTS if dialect.reasoning is None or not dialect.reasoning.append]
+SPOKEN = [*DIALECTS, *TEMPLATES]
+"""The dialects that are data, and what tokenizers declare themselves."""
+READING = [dialect for dialect in SPOKEN if dialect.reasoning is None or not dialect.reasoning.append]
 """All but those that leave the thinking in the text, markers and all."""
 
 words = st.text("abcdefghij", min_size=1, max_size=6).map(lambda text: f"the {text}s")
@@ -114,10 +119,49 @@ def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
         assert dialect.read(cut(text, lengths), plan) == found, (dialect, text)
 
 
+def _reordered(dialect: Dialect) -> Iterator[Dialect]:
+    """The dialect with each other of its sections as the one to write."""
+    sections = dialect.tool.sections if dialect.tool is not None else ()
+    for number in range(1, len(sections)):
+        turned = (*sections[number:], *sections[:number])
+        yield Dialect(msgspec.structs.replace(dialect.tool, sections=turned), dialect.reasoning)
+
+
+TURNED = [(dialect, other) for dialect in READING for other in _reordered(dialect)]
+"""Dialects of several sections, and the same with another section first."""
+
+
+def _fenced(text: str) -> bool:
+    """Whether a backtick of the text stands before a fence around calls, which then begins a character too early."""
+    return "````" in text
+
+
+@laws
+@given(
+    plan=plans,
+    atoms=st.lists(st.integers(0, 63), max_size=14),
+    lengths=sizes,
+    reason=st.sampled_from(["stop", "length"]),
+)
+def test_each_section_is_read_whichever_is_written(
+    plan: Plan, atoms: list[int], lengths: list[int], reason: FinishReason
+) -> None:
+    """The order of the sections says what is written. Outputs are the same messages in any order."""
+    for dialect, other in TURNED:
+        utterance = other.utterance(plan)
+        text = other.write(utterance)
+        found, _ = other.read(cut(text, lengths), plan)
+        assert same(found, utterance) or _fenced(text), (other, text, found, utterance)
+        assert dialect.read([text], plan)[0] == found, (dialect, text)
+        text = "".join(soup(dialect, number) for number in atoms)
+        # Of markup that is no call of any section, the first says what was expected.
+        assert dialect.read([text], reason=reason)[0] == other.read([text], reason=reason)[0], (dialect, text)
+
+
 @laws
 @given(plan=plans)
 def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         text = dialect.write(dialect.utterance(plan))
         whole = dialect.read([text], plan)
         assert dialect.read(cut_bytes(bytes([byte]) for byte in text.encode()), plan) == whole, dialect
@@ -131,7 +175,7 @@ def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
 def test_no_soup_crashes_and_none_depends_on_its_cutting(
     atoms: list[int], lengths: list[int], reason: FinishReason
 ) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         text = "".join(soup(dialect, number) for number in atoms)
         whole = dialect.read([text], reason=reason)
         assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
@@ -185,7 +229,7 @@ def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
 @laws
 @given(first=plans, second=plans, lengths=sizes)
 def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -> None:
-    for dialect in DIALECTS:
+    for dialect in SPOKEN:
         texts = [dialect.write(dialect.utterance(plan)) for plan in (first, second)]
         one, other = dialect.parser(first), dialect.parser(second)
         events: list[OutputEvent] = []
@@ -262,9 +306,113 @@ def test_arguments_come_while_they_are_written(filling: str, schema: dict[str, A
         assert json.loads("".join(delta.arguments for delta in deltas)) == arguments, dialect
 
 
-def test_no_nesting_is_too_deep_for_a_reader() -> None:
+_TODOS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "todos": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "n": {"type": "integer"},
+                    "s": {"type": "string"},
+                    "done": {"type": "boolean"},
+                },
+            },
+        },
+        "more": {"type": "object", "properties": {"tags": {"type": "array", "items": {"type": "string"}}}},
+    },
+}
+_TOKEN = 4
+
+
+@laws
+@given(words=st.lists(st.text("abc é€🎉", max_size=30), min_size=12, max_size=20))
+def test_arrays_and_objects_come_while_they_are_written(words: list[str]) -> None:
+    strings = [f"{word}." for word in words]
+    todos = [{"n": n * 7, "s": text, "done": n % 2 == 0} for n, text in enumerate(strings)]
+    arguments = {"todos": todos, "more": {"tags": strings}}
+    call = Call("f", json.dumps(arguments, ensure_ascii=False))
     for dialect in DIALECTS:
         if dialect.tool is None:
+            continue
+        text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+        parser = dialect.parser(schema=_TODOS)
+        told: list[str] = []
+        # Markup tells nothing, nor does a number or key until it is complete: between deltas there is no more.
+        longest = max(map(len, (*dialect.markers, *getattr(dialect.form, "markers", ()))), default=0)
+        silent = 0
+        for piece in cut(text, [4]):
+            new = [
+                event.arguments for event in parser.push(TextDelta(piece)) if isinstance(event, ToolCallDelta)
+            ]
+            assert sum(map(len, new)) < 40, (dialect, new)
+            assert not (new and told) or silent < 3 * longest + 40, (dialect, silent)
+            silent = 0 if new else silent + len(piece)
+            told += new
+        told += [event.arguments for event in parser.finish("stop") if isinstance(event, ToolCallDelta)]
+        assert json.loads("".join(told)) == arguments, dialect
+
+
+_PIECES = (
+    '"',
+    '"',
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ":",
+    "1",
+    "tru",
+    "e",
+    "None",
+    "'",
+    "\\",
+    "\n",
+    " ",
+    "a",
+    "\xa0",
+    "</",
+)
+"""Of which texts between tags are made: some are JSON for a while."""
+
+
+@laws
+@given(
+    numbers=st.lists(st.integers(0, len(_PIECES) + 2), max_size=16),
+    begun=st.sampled_from(["", "[", '["', '{"a": ', '[{"a": "']),
+    lengths=sizes,
+    reason=st.sampled_from(["stop", "length"]),
+)
+def test_no_text_between_tags_depends_on_its_cutting(
+    numbers: list[int], begun: str, lengths: list[int], reason: FinishReason
+) -> None:
+    for dialect in DIALECTS:
+        form = dialect.form
+        if not isinstance(form, TaggedCall | ElementCall):
+            continue
+        end = form.end if isinstance(form, TaggedCall) else form.tag
+        pieces = (*_PIECES, end, end[:-1], "<![CDATA[")
+        value = begun + "".join(pieces[number] for number in numbers)
+        for key, written in (("tags", '["@@"]'), ("größe", '{"@@": "@@"}')):
+            said = {key: "@@" if isinstance(form, ElementCall) else json.loads(written)}
+            reasoning = "hm" if dialect.reasoning is not None else None
+            call = Call("f", json.dumps(said, ensure_ascii=False))
+            text = dialect.write(Utterance((call,), reasoning))
+            text = text.replace("@@" if isinstance(form, ElementCall) else written, value)
+            whole = dialect.read([text], reason=reason)
+            assert value == "@@" or whole[0].calls, (dialect, text)
+            for call_read in whole[0].calls:
+                if call_read.complete:
+                    json.loads(call_read.arguments)
+            assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
+            assert dialect.read(cut(text, [1]), reason=reason) == whole, (dialect, text)
+
+
+def test_no_nesting_is_too_deep_for_a_reader() -> None:
+    for dialect in SPOKEN:
+        if not dialect.says_calls:
             continue
         for depth in (15, 40, 100):
             value: object = 1.5

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import httpx
 import openai
 import pydantic
 import pytest
@@ -99,6 +100,43 @@ def test_responses(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
     items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
     told = ask()
     assert "clear" in told.output_text
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
+    """An answer is one text there, markup and all, to a prompt that the client has made itself."""
+    messages: list[Any] = [{"role": "user", "content": ASKED}]
+
+    def ask() -> str:
+        body: dict[str, Any] = {
+            "messages": messages,
+            "tools": [{"type": "function", "function": FUNCTION}],
+            "chat_template_kwargs": {"enable_thinking": thinks},
+        }
+        made = httpx.post(str(client.base_url).removesuffix("v1/") + "tokenize", json=body).json()
+        asked: dict[str, Any] = {
+            "model": MODEL,
+            "prompt": made["tokens"],
+            "max_tokens": 200,
+            "temperature": 0,
+        }
+        if not stream:
+            return client.completions.create(**asked).choices[0].text
+        chunks = client.completions.create(stream=True, **asked)
+        return "".join(chunk.choices[0].text for chunk in chunks)
+
+    found = ask()
+    assert found.startswith("<think>") == thinks
+    arguments = {"city": "Paris"}
+    call = json.dumps({"name": "get_weather", "arguments": arguments})
+    assert found.endswith(f"<tool_call>\n{call}\n</tool_call>")
+    function = {"name": "get_weather", "arguments": json.dumps(arguments)}
+    messages += [
+        {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": RESULT},
+    ]
+    assert "clear" in ask()
 
 
 class GetWeather(pydantic.BaseModel):

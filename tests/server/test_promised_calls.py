@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import re
+import shutil
+from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -15,8 +17,9 @@ import pytest
 from support.asgi import Answer, Server, serving
 from support.judges import fold_chunks, fold_response
 
+from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.server.loading import load
-from plumbline.server.settings import Settings
+from plumbline.server.settings import Settings, pocket_model
 
 MODEL = "plumbline-pocket"
 RUNS = int(os.environ.get("PLUMBLINE_RUNS", "4"))
@@ -213,6 +216,73 @@ def test_a_promised_form_is_never_broken(name: str) -> None:
             assert sum(said.cut for said in told) <= 1 + RUNS // 25
             if kind.thinks:
                 assert any(said.reasoning for said in told)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("template", "number"), [("mistral_v3", 1), ("mistral_v7", 0), ("llama4", 1)])
+def test_a_served_model_promises_what_its_template_writes(template: str, number: int, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(pocket_model(), folder)
+    source = Path(__file__).parent.parent / "text" / "templates" / f"{template}.jinja"
+    shutil.copy(source, folder / "chat_template.jinja")
+    served = load(Settings(model=str(folder)))
+    assert served.speech is not None
+    tool = served.speech.chosen.tool
+    assert tool is not None
+    assert tool.sections[0] == TOOL_DIALECTS[tool.name].sections[number]
+
+    async def main() -> None:
+        async with serving(served) as server:
+            body = asked(KINDS["allowed"], "What is the weather in Rome?", 1, flat=False, stream=False)
+            del body["reasoning_effort"]  # These templates have no switch for it.
+            answer = await server.post("/v1/chat/completions", body | {"model": "model"})
+            assert answer.status == 200, answer.body
+            check(KINDS["allowed"], said_by_chat(answer, stream=False))
+
+    asyncio.run(main())
+
+
+def test_a_template_for_tools_alone_tells_how_its_model_calls(tmp_path: Path) -> None:
+    """Some models have two templates, and only the one named `tool_use` has the markup of calls."""
+    folder = tmp_path / "model"
+    shutil.copytree(pocket_model(), folder)
+    templates = Path(__file__).parent.parent / "text" / "templates"
+    (folder / "additional_chat_templates").mkdir()
+    shutil.copy(templates / "hermes3.jinja", folder / "additional_chat_templates" / "tool_use.jinja")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    )
+    served = load(Settings(model=str(folder)))
+    assert served.speech is not None
+    assert served.speech.chosen.tool == TOOL_DIALECTS["hermes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "begun"),
+    [
+        ({"allowed_token_ids": [5, 6, 7]}, ""),
+        ({"ignore_eos": True}, ""),
+        ({}, "<think>Hm <"),
+        ({}, "<think>Hm</thi"),
+    ],
+)
+def test_keeping_calls_out_takes_nothing_from_a_request(options: dict[str, Any], begun: str) -> None:
+    """TOOL-03: `none` promises no form, so whatever goes with free text goes with it."""
+
+    async def main() -> None:
+        async with serving(load(Settings(model=""))) as server:
+            body = asked(KINDS["none"], "What is the weather in Paris?", 1, flat=False, stream=False)
+            body |= {"max_tokens": 40, **options}
+            if begun:
+                del body["reasoning_effort"]
+                body["messages"].append({"role": "assistant", "content": begun})
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+            answer = await server.post("/v1/chat/completions", body)
+            assert answer.status == 200, answer.body
+            if "ignore_eos" in options:
+                assert answer.json["choices"][0]["finish_reason"] == "length"
+                assert answer.json["usage"]["completion_tokens"] == 40
 
     asyncio.run(main())
 

@@ -351,7 +351,10 @@ def check_response(response: Json) -> None:
         assert response["completed_at"] >= response["created_at"], "R-03"
         assert response["error"] is None
         assert response["incomplete_details"] is None
-        assert all(item["status"] == "completed" for item in response["output"]), "R-07"
+        # A stop string, which this API does not know, may have cut a call at the end (SO-05).
+        states = [(item["type"], item["status"]) for item in response["output"]]
+        assert all(status == "completed" for _, status in states[:-1]), "R-07"
+        assert all(status == "completed" or kind.endswith("_call") for kind, status in states), "R-07"
     else:
         assert response["completed_at"] is None, "R-03"
     if response["status"] == "incomplete":

@@ -115,6 +115,7 @@ class Dialect:
         self.tool = tool
         self.reasoning = reasoning
         self.markup = Markup(tool, reasoning)
+        self.says_calls = tool is not None
         self.form = tool.sections[0].form if tool is not None else None
         self.bare = tool is not None and not (tool.sections[0].open or tool.sections[0].item_open)
         self.bare = self.bare and tool is not None and tool.reader == "sections"

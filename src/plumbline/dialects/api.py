@@ -194,6 +194,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     starts: str = ""
     """The characters that calls may begin with: by these bare calls are found, and of several sections with the same
     marker one is chosen."""
+    inner: tuple[str, ...] = ()
+    """Control tokens inside of its calls, where another section of the family has the same markers and not these."""
     at_line: bool = False
     """Its markers mean a call only where a line of text begins. In thinking they are what the model thinks of."""
 
@@ -205,7 +207,7 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Names that other servers have for it."""
     sections: tuple[Section, ...]
-    """The first is the one to write; the others are read too."""
+    """The first is the one to write; the others are read too. For a served model `section_choice` says which it is."""
     reader: Reader = "sections"
     ids: IdStyle = "call"
     silent: tuple[str, ...] = ()

@@ -38,6 +38,7 @@ _NUMBER_BEGUN = re.compile(r"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?\s*")
 """More than the beginnings of numbers, and all of those."""
 _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
 _MAX_DEPTH = 16
 
 
@@ -95,11 +96,13 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if types == {"string"}:
         return quoted(text)
     bare = _PYTHON_WORDS.get(text.strip(), text.strip())
-    try:
-        value = int(bare) if _SHORT_INTEGER.fullmatch(bare) else _DECODER.decode(bare)
-    except (ValueError, RecursionError):
-        return quoted(text)
-    kind = _type_of(value)
+    kind = _WORD_TYPES.get(bare) or ("integer" if _SHORT_INTEGER.fullmatch(bare) else None)
+    if kind is None:  # Else it is known without decoding it.
+        try:
+            value = _DECODER.decode(bare)
+        except (ValueError, RecursionError):
+            return quoted(text)
+        kind = _type_of(value)
     if not types:
         return quoted(text) if kind == "string" and bare[:1] != '"' else bare
     fits = kind in types or (kind == "integer" and "number" in types)

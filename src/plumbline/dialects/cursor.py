@@ -245,6 +245,16 @@ class Cursor:
         self.pos -= len(marker or "")
         return marker
 
+    def may_become(self, finder: Finder) -> Steps[bool]:
+        """Whether one of these markers comes next, or enough of one at the cut end of the output; it stays unread."""
+        while True:
+            certain, marker = finder.at(self.text, self.pos, self.closed and not self.cut)
+            if certain:
+                return marker is not None
+            if self.closed:
+                return len(self.text) - self.pos >= finder.least
+            yield
+
     def run(self, pattern: re.Pattern[str], limit: int) -> Steps[str]:
         """Read the characters that match `pattern`, which matches one or more of a class.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,8 +18,8 @@ from plumbline.dialects.api import Call, CallSink, Grammar
 from plumbline.dialects.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import json_before, quoted
-from plumbline.dialects.written_text import StringWriter
+from plumbline.dialects.json_text import quoted
+from plumbline.dialects.written_text import JsonWriter, StringWriter, json_between
 
 __all__ = ["ElementCall"]
 
@@ -31,12 +31,14 @@ _GRAMMAR_DEPTH = 3
 """How deep values nest in a grammar where the schema does not say what they are."""
 _ITEM = "item"
 
+Write = Callable[[str], None]
+
 
 class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call whose values are text or elements; the schema says which are arrays, and what a text means.
 
-    A text that is certain to be a string is passed on while it is written, everything else when its element is
-    complete.
+    Where the schema says what a value is, it is passed on while it is written: strings, the elements of arrays and
+    objects, and their JSON. Everything else is passed on when its element is complete.
     """
 
     tag: str
@@ -68,15 +70,11 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             key = yield from self._opened(cursor)
             schema = member_schema(root, root, key)
             if key in keys:  # The first one counts: what has been passed on cannot become a list.
-                yield from self._element(cursor, key, schema, root, 1)
+                yield from self._element(cursor, _ignore, key, schema, root, 1)
                 continue
             call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
             keys.add(key)
-            types = allowed_types(schema, root)
-            if "string" in types and not types & _NESTING:
-                yield from self._string(cursor, call, key, types)
-            else:
-                call.arguments((yield from self._element(cursor, key, schema, root, 1)))
+            yield from self._element(cursor, call.arguments, key, schema, root, 1)
         call.arguments("}" if keys else "{}")
 
     def write(self, call: Call) -> str:
@@ -104,48 +102,94 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         yield from cursor.expect(">")
         return key
 
-    def _string(self, cursor: Cursor, call: CallSink, key: str, types: frozenset[str]) -> Steps[None]:
-        out = StringWriter(call.arguments, types)
+    def _element(
+        self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[None]:
+        """Pass on the JSON of an element whose opening tag has been read; read it through its closing one."""
+        if depth > _MAX_DEPTH:
+            raise MalformedError("the value is nested too deeply")
+        types = allowed_types(schema, root)
+        if not types:
+            yield from self._unknown(cursor, put, key, schema, root, depth)
+        elif "string" in types and not types & _NESTING:
+            yield from self._string(cursor, put, key, types)
+        else:
+            yield from self._nesting(cursor, put, key, schema, root, depth)
+
+    def _string(self, cursor: Cursor, put: Write, key: str, types: frozenset[str]) -> Steps[None]:
+        """An element that may be a string, and has none in it."""
+        out = StringWriter(put, types)
         if (yield from cursor.until(finder(self.tag), out.write)) is None:
             raise EndOfOutputError("expected the end of an element")
         yield from cursor.expect(f"</{key}>")
         out.close()
 
-    def _element(
-        self, cursor: Cursor, key: str, schema: Any, root: Mapping[str, Any], depth: int
-    ) -> Steps[str]:
-        """The JSON of an element whose opening tag has been read, through its closing one."""
-        if depth > _MAX_DEPTH:
-            raise MalformedError("the value is nested too deeply")
+    def _nesting(
+        self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[None]:
+        """An element of known types that may have elements in it; what it becomes if it has is known by these."""
         types = allowed_types(schema, root)
-        found: list[tuple[str, str]] = []
         as_array = "array" in types and "object" not in types
         # An object whose members the schema does not name may be JSON, in which a string may have the tag.
-        is_json = bool(types) and "string" not in types
+        is_json = "string" not in types
+        comma = first = "[" if as_array else "{"
+        keys: set[str] = set()
         while True:
             if is_json:
-                text = yield from json_before(cursor, finder(self.tag), finder(f"</{key}>"))
+                out = JsonWriter(put if comma == first else None, types)
+                yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
+                if out.begun:
+                    yield from cursor.expect(f"</{key}>")
+                    return
+                text = out.text
             else:
                 text, _ = yield from cursor.collect(finder(self.tag))
             if (yield from cursor.take(f"</{key}>")):
                 break
             yield from cursor.expect("<")
             name = yield from self._opened(cursor)
+            into = put
+            if as_array:
+                put(comma)
+            elif name in keys:  # The first of several counts.
+                into = _ignore
+            else:
+                keys.add(name)
+                put(f"{comma}{quoted(name)}: ")
+            comma = ", "
             inner = member_schema(schema, root, None if as_array else name)
-            found.append((name, (yield from self._element(cursor, name, inner, root, depth + 1))))
+            yield from self._element(cursor, into, name, inner, root, depth + 1)
+        if comma != first:
+            put("]" if as_array else "}")
+        elif is_json and types & _NESTING and not text.strip():
+            put("[]" if as_array else "{}")
+        else:
+            put(coerce(text, types))
+
+    def _unknown(
+        self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[None]:
+        """An element of which nothing is known: an array if all in it are items."""
+        found: list[tuple[str, str]] = []
+        while True:
+            text, _ = yield from cursor.collect(finder(self.tag))
+            if (yield from cursor.take(f"</{key}>")):
+                break
+            yield from cursor.expect("<")
+            name = yield from self._opened(cursor)
+            parts: list[str] = []
+            inner = member_schema(schema, root, name)
+            yield from self._element(cursor, parts.append, name, inner, root, depth + 1)
+            found.append((name, "".join(parts)))
         if not found:
-            if "string" not in types and not text.strip():
-                if as_array:
-                    return "[]"
-                if "object" in types:
-                    return "{}"
-            return coerce(text, types)
-        if as_array or (not types and {name for name, _ in found} == {_ITEM}):
-            return f"[{', '.join(value for _, value in found)}]"
-        members: dict[str, str] = {}
-        for name, value in found:
-            members.setdefault(name, value)  # The first of several counts.
-        return "{" + ", ".join(f"{quoted(k)}: {v}" for k, v in members.items()) + "}"
+            put(coerce(text, frozenset()))
+        elif all(name == _ITEM for name, _ in found):
+            put(f"[{', '.join(value for _, value in found)}]")
+        else:
+            members: dict[str, str] = {}
+            for name, value in found:
+                members.setdefault(name, value)  # The first of several counts.
+            put("{" + ", ".join(f"{quoted(k)}: {v}" for k, v in members.items()) + "}")
 
     # Writing
 
@@ -195,3 +239,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             value = grammar.json(with_definitions({**limits, "type": plain}, root))
             options.append(grammar.sequence([value, grammar.literal(end)]))
         return grammar.sequence([grammar.literal(start), grammar.choice(options)])
+
+
+def _ignore(_: str) -> None:
+    """Takes what means nothing."""

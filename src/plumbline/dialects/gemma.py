@@ -19,6 +19,9 @@ __all__ = ["BracedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;:]+")
 _BARE = re.compile(r"[^,{}\[\]<\n]+")
+_SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})(:?)")
+_SHORT_VALUE = re.compile(r"([-+.0-9A-Za-z_]{1,48})(?=[,}\]])")
+"""Keys and values as most are. These are taken as they stand once they are there, which costs less."""
 _STRING = frozenset(("string",))
 _MAX_DEPTH = 32
 _GRAMMAR_DEPTH = 3
@@ -89,7 +92,12 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 yield from self._string(cursor, write)
         else:
-            text = yield from cursor.run(_BARE, 4096)
+            match = _SHORT_VALUE.match(cursor.text, cursor.pos)
+            if match is not None:
+                cursor.pos = match.end()
+                text = match.group()
+            else:
+                text = yield from cursor.run(_BARE, 4096)
             if not text or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
                 cursor.fail("expected a value")
             # Strings have quotes here, so what has none is one only where nothing else is allowed or fits.
@@ -137,6 +145,14 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         write("}")
 
     def _key(self, cursor: Cursor) -> Steps[str]:
+        """A key, through the colon behind it."""
+        while (match := _SHORT_KEY.match(cursor.text, cursor.pos)) is not None:
+            if match[2]:
+                cursor.pos = match.end()
+                return match[1]
+            if cursor.closed or match.end() < len(cursor.text):
+                break
+            yield
         if (yield from cursor.take(self.quote)):
             key, _ = yield from cursor.collect(finder(self.quote))
             if cursor.has_space():

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Final
 
-from plumbline.dialects.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
+from plumbline.dialects.cursor import Cursor, EndOfOutputError, MalformedError, Steps
 
-__all__ = ["JsonScanner", "json_before", "json_string", "json_value", "quoted", "quoted_text"]
+__all__ = ["JsonScanner", "json_string", "json_value", "quoted", "quoted_text"]
 
 _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT, _STRING, _ESCAPE, _HEX, _ATOM = range(10)
 
@@ -31,7 +31,6 @@ _WORDS: Final = {
     "False": "false",
     "None": "null",
 }
-_CONTROL = re.compile(r"[\x00-\x1f]")
 _SHORT_STRING = re.compile(r'"([^"\\\x00-\x1f]*)("?)')
 _AT_ONCE = 48
 _MAX_DEPTH = 256
@@ -42,28 +41,37 @@ class JsonScanner:
     """Checks one JSON value as it comes.
 
     Args:
-        bounded: what nests too deeply and numbers that are too long are refused.
+        max_depth: what nests deeper is refused.
+        max_atom: numbers and words of more characters are refused.
 
     Attributes:
         done: the value is complete. A number at the very top is complete only when something follows it.
         stopped: where the last `feed` stopped, also where it raised.
     """
 
-    __slots__ = ("_atom", "_bounded", "_digits", "_stack", "_state", "done", "stopped")
+    __slots__ = ("_atom", "_digits", "_max_atom", "_max_depth", "_raw", "_stack", "_state", "done", "stopped")
 
-    def __init__(self, *, bounded: bool = True) -> None:
-        self._bounded = bounded
+    def __init__(self, *, max_depth: int = _MAX_DEPTH, max_atom: int = _MAX_ATOM) -> None:
+        self._max_depth = max_depth
+        self._max_atom = max_atom
         self.done = False
         self.stopped = 0
         self._state = _VALUE
         self._stack: list[str] = []
         self._atom = ""
         self._digits = 0
+        self._raw = False
+        """The string that is open has had a control character."""
 
     @property
     def in_string(self) -> bool:
-        """What was read ends inside of a string, and not inside of an escape."""
-        return self._state == _STRING
+        """What was read ends inside of a string without raw control characters, and not inside of an escape."""
+        return self._state == _STRING and not self._raw
+
+    @property
+    def atom(self) -> str:
+        """The number or word in which what was read ends: it is held until it is complete."""
+        return self._atom if self._state == _ATOM else ""
 
     def feed(self, text: str, pos: int, out: list[str]) -> int:
         """Read on from `pos`; returns where it stopped: at the end of the text, or right after the value.
@@ -92,6 +100,7 @@ class JsonScanner:
                     else:  # A control character: JSON wants it escaped.
                         out.append(text[start:pos])
                         out.append(quoted_text(char))
+                        self._raw = True
                         start = pos + 1
                     pos += 1
                 elif state == _ATOM:
@@ -99,7 +108,7 @@ class JsonScanner:
                     if match is not None:
                         self._atom += match.group()
                         pos = start = match.end()
-                        if self._bounded and len(self._atom) > _MAX_ATOM:
+                        if len(self._atom) > self._max_atom:
                             raise MalformedError("a number or word is too long", rest=self._atom)
                         continue
                     self._close_atom(out)
@@ -127,9 +136,9 @@ class JsonScanner:
                     char = text[pos]
                     if char == '"' and state in (_VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY):
                         stack.append("key" if state in (_KEY, _FIRST_KEY) else "text")
-                        self._state = _STRING
+                        self._state, self._raw = _STRING, False
                     elif char in "{[" and state in (_VALUE, _FIRST_VALUE):
-                        if self._bounded and len(stack) >= _MAX_DEPTH:
+                        if len(stack) >= self._max_depth:
                             raise MalformedError("the JSON is nested too deeply")
                         stack.append(char)
                         self._state = _FIRST_KEY if char == "{" else _FIRST_VALUE
@@ -219,44 +228,6 @@ def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:
             write("".join(out))
             return
         yield
-
-
-def json_before(cursor: Cursor, ends: Finder, follows: Finder | None = None) -> Steps[str]:
-    """Read text that should be JSON, through the marker that ends it; returns the text without the marker.
-
-    A marker inside of a string is part of the string. So an object or array goes on where it is JSON so far, has a
-    string open, and what follows the marker may stand in one: a control character, such as the line feed between two
-    tags, may not. A text that is no JSON up to the marker ends there.
-
-    Args:
-        cursor: where the value begins.
-        ends: the marker; it has neither quotes nor backslashes.
-        follows: what cannot follow the marker inside of a string.
-
-    Raises:
-        EndOfOutputError: the output ended before it.
-    """
-    parts: list[str] = []
-    scanner = JsonScanner(bounded=False)
-    while True:
-        text, marker = yield from cursor.collect(ends)
-        parts.append(text)
-        if parts[0].lstrip()[:1] not in ("{", "["):
-            break
-        try:
-            scanner.feed(text, 0, [])
-        except MalformedError:
-            break
-        if not scanner.in_string or _CONTROL.search(text.rpartition('"')[2]):
-            break
-        following = yield from cursor.peek()
-        if not following:
-            raise EndOfOutputError("expected the end of a string")
-        if following < " " or (follows is not None and (yield from cursor.look_for(follows)) is not None):
-            break
-        parts.append(marker)
-        scanner.feed(marker, 0, [])
-    return "".join(parts)
 
 
 def json_string(cursor: Cursor, limit: int = 256) -> Steps[str]:

@@ -22,6 +22,8 @@ class Markup:
                 for marker in filter(None, (*section.open, section.item_open)):
                     self.sections[marker] = (*self.sections.get(marker, ()), section)
             self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
+        starts = "".join(section.starts for section in self.bare)
+        self.before_bare = Finder((marker for marker in self.sections if marker[0] in starts), least=2)
         self.in_text = Finder((*self.sections, *self.silent), least=2)
         thinks = reasoning is not None and not reasoning.append
         self.opens = reasoning.open if reasoning is not None and thinks else ()

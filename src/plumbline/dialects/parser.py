@@ -177,6 +177,8 @@ class DialectParser(Telling):
             return (
                 True  # An end without a beginning means nothing, and neither does what stands around answers.
             )
+        if char in markup.before_bare.starts and (yield from cursor.may_become(markup.before_bare)):
+            return False  # A marker that begins like a bare call, and is found as any other.
         for section in markup.bare:
             if char in section.starts:
                 return (yield from self._section((section,), "", self._content.write))

@@ -24,6 +24,7 @@ from plumbline.dialects.families import (
     step,
 )
 from plumbline.dialects.response_template import ResponseTemplate
+from plumbline.dialects.section_choice import Shows, as_written
 
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose", "fitting"]
 
@@ -90,8 +91,9 @@ def choose(
     reasoning: str = "auto",
     response_template: Mapping[str, Any] | None = None,
     added_tokens: Collection[str] = (),
+    shows: Shows | None = None,
 ) -> Chosen:
-    """The dialects to read a model's answers with.
+    """The dialects to read a model's answers with; of the ways to write calls the model's own is the first.
 
     Args:
         template: the source of its chat template; empty if it has none.
@@ -101,6 +103,7 @@ def choose(
             `hf`, and then for both.
         added_tokens: the texts of the tokenizer's added tokens. They count only where the template shows nothing,
             because many a tokenizer has tokens that its model never writes.
+        shows: writes a turn that calls with the template (`as_written`).
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
@@ -122,6 +125,8 @@ def choose(
     if found_tool is not None and found_tool.reader == "harmony" and found_reasoning is None:
         # Its messages are thinking, text and calls in one: whoever does not read them all takes their headers for text.
         found_reasoning, reasoning_reason = REASONING_DIALECTS[found_tool.name], "its messages hold both"
+    if found_tool is not None:
+        found_tool = as_written(found_tool, template=template, added_tokens=added_tokens, shows=shows)
     return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 

@@ -1,15 +1,20 @@
 """Hugging Face response templates: a tokenizer's own declaration of how its model's answers are read.
 
 The template language belongs to transformers, and so do its checks and its content parsers; the reading is ours, so
-that these answers obey the same laws as all others. A call can be announced only when its region closes, because a
-template may build its name out of all of it: arguments come in one piece. Source: `response_template` of
-`tokenizer_config.json`, version 1, as transformers reads it.
+that these answers obey the same laws as all others. Source: `response_template` of `tokenizer_config.json`, version 1,
+as transformers reads it.
+
+Arguments come in one piece, when the region of their call closes. Earlier nothing is certain, also of JSON with a name
+in front: of two members of one name the last counts, what is no JSON at its end is no call at all, and the region ends
+at its delimiter wherever that stands, also inside of a string. To announce before that is to read by other rules than
+those that the tokenizer declares; a dialect has such rules (`hermes`), and can be given by its name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +22,7 @@ import msgspec
 from plumbline.dialects.api import NewId, ReasoningDialect
 from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import MalformedError, Steps
+from plumbline.dialects.delimiters import Delimiter, Delimiters, Head, head
 from plumbline.dialects.markup import Markup
 from plumbline.dialects.parser import DialectParser
 
@@ -25,6 +31,7 @@ __all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTem
 _LITTLE = 256
 """Characters that are looked through again with every token."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
 
@@ -56,7 +63,7 @@ class ResponseTemplate:
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         try:
-            from transformers.utils.chat_parsing.content_parsers import process_field
+            from transformers.utils.chat_parsing import content_parsers
             from transformers.utils.chat_parsing.response_templates import load_response_template
         except ImportError as error:
             raise BadResponseTemplateError(
@@ -64,7 +71,9 @@ class ResponseTemplate:
             ) from error
         try:
             loaded: Any = load_response_template(dict(source))
-        except (ValueError, TypeError, KeyError) as error:
+            for field in loaded.fields.values():
+                _check_tags(field.content_args, content_parsers.re.compile)
+        except (ValueError, TypeError, KeyError, content_parsers.re.error) as error:
             raise BadResponseTemplateError(
                 f"the tokenizer's response template is not valid: {error}"
             ) from error
@@ -76,7 +85,22 @@ class ResponseTemplate:
         self.fields: Mapping[str, Any] = loaded.fields
         self.implicit: str | None = loaded.implicit
         self._loaded = loaded
-        self._process = process_field
+        opens = [
+            _delimiter(field.open_re, field.open_literals, field.open_literal_can_extend, field)
+            for field in self.fields.values()
+            if field.open_re is not None
+        ]
+        closes = {
+            name: [_delimiter(field.close_re, field.close_literals, field.close_literal_can_extend, None)]
+            for name, field in self.fields.items()
+            if field.close_re is not None
+        }
+        self.delimiters: Mapping[str | None, Delimiters] = {
+            name: Delimiters([*(opens if name == self.implicit else ()), *closes.get(name or "", ())])
+            for name in (*self.fields, self.implicit)
+        }
+        """Those that may come next, by the field whose region is being read."""
+        self._process = content_parsers.process_field
         anchors = loaded.start_anchor_literals or ()
         self.markers = frozenset(
             text
@@ -145,6 +169,9 @@ class ResponseTemplateParser(DialectParser):
         self._body: list[str] = []
         self._raw: list[str] = []
         self._quiet = True
+        # Delimiters without a character that stand here. There may be no end of them: what ends the implicit field, or
+        # ends what another has just begun, is not read a second time.
+        self._empties = 0
         self._opening = opening
         super().__init__(
             Markup(None, None), tools, inside=False, new_id=new_id, logprobs=logprobs, holds=True
@@ -157,7 +184,7 @@ class ResponseTemplateParser(DialectParser):
 
     def _answer(self) -> Steps[None]:
         self._run_opening()
-        cursor = self._cursor
+        cursor, delimiters = self._cursor, self._template.delimiters
         if self._field in _THOUGHTS:
             self._thought_start = 0
         # A delimiter that begins with any amount of white space would be looked for in all of it with every token.
@@ -166,69 +193,48 @@ class ResponseTemplateParser(DialectParser):
             if not cursor.closed and _LITTLE < len(cursor.text) - cursor.pos < again:
                 yield
                 continue
-            end, match, field = self._scan(cursor.text, cursor.pos, closed=cursor.closed)
+            watched = delimiters[self._field]
+            start = cursor.pos + (self._empties > 1)
+            end, match, field = watched.search(cursor.text, start, closed=cursor.closed)
             again = (len(cursor.text) - end) * 9 // 8 if match is None else 0
+            if cursor.cut:
+                begun = watched.begun(cursor.text, start)
+                if match is None or match.start() > begun:
+                    end, match = begun, None
             if end > cursor.pos:
                 piece, offset = cursor.text[cursor.pos : end], cursor.offset
                 cursor.pos = end
+                self._empties = 0
                 self._route(piece, offset)
             if match is not None:
-                empty = match.end() == match.start()
                 cursor.pos = match.end()
                 self._switch(match, field, cursor.offset)
-                if not empty or field is not None:
-                    continue
-            if cursor.closed:
+            elif cursor.closed:
                 break
-            yield
-        self._close_region(cursor.offset)
+            else:
+                yield
+        cursor.pos = len(cursor.text)
+        self._close_region(cursor.offset, ended=False)
         self._content.flush()
 
     def _run_opening(self) -> None:
         """Bring the regions to where the prompt has left them."""
         text, pos = self._opening, 0
         while True:
-            _, match, field = self._scan(text, pos, closed=False)
+            watched = self._template.delimiters[self._field]
+            end, match, field = watched.search(text, pos + (self._empties > 1), closed=False)
+            if end > pos:
+                self._empties = 0
             if match is None:
                 break
             pos = match.end()
             self._switch(match, field, 0)
         self._quiet = False
-        self._body, self._raw = [text[max(pos, 0) :]] if self._field == "tool_calls" else [], []
-
-    def _scan(self, text: str, pos: int, *, closed: bool) -> tuple[int, Any, Any]:
-        """Where safe text ends, the delimiter after it if one is certain, and the field that it opens."""
-        fields = self._template.fields
-        current = fields[self._field] if self._field is not None else None
-        explicit = current is not None and self._field != self._template.implicit
-        watched = []
-        if not explicit:
-            watched = [
-                (field.open_re, field.open_literals, field.open_literal_can_extend, field)
-                for field in fields.values()
-            ]
-        if current is not None:
-            watched.append((current.close_re, current.close_literals, current.close_literal_can_extend, None))
-        hold = len(text)
-        best: tuple[tuple[int, int, int], Any, Any] | None = None
-        for pattern, literals, can_extend, field in watched:
-            if pattern is None:
-                continue
-            match = pattern.search(text, pos) if closed else pattern.search(text, pos, partial=True)
-            if match is None:
-                continue
-            may_grow = match.end() == len(text) and (
-                match.start() == match.end() or literals is None or can_extend
-            )
-            if not closed and (match.partial or may_grow):
-                hold = min(hold, match.start())
-                continue
-            key = (match.start(), match.start() - match.end(), 1 if field is None else 0)
-            if best is None or key < best[0]:
-                best = key, match, field
-        if best is None or (best[1].start() >= hold and not closed):
-            return hold, None, None
-        return best[1].start(), best[1], best[2]
+        self._empties = 0
+        self._body, self._raw = [], []
+        if self._field == "tool_calls":
+            self._body = [text[pos:]]
+            self._prose_offset = 0
 
     def _route(self, piece: str, offset: int) -> None:
         if self._field is None:
@@ -245,6 +251,10 @@ class ResponseTemplateParser(DialectParser):
 
     def _switch(self, match: Any, field: Any, offset: int) -> None:
         """A delimiter was read: one region ends, another begins."""
+        if match.start() < match.end():
+            self._empties = 0
+        else:
+            self._empties += 2 if field is None and self._field == self._template.implicit else 1
         if self._field == "tool_calls":
             self._raw.append(match.group())
         self._close_region(offset)
@@ -257,12 +267,17 @@ class ResponseTemplateParser(DialectParser):
         self._raw = [match.group()]
         if self._quiet:
             return
+        start = offset - len(match.group())
+        if field.name == "tool_calls":
+            self._prose_offset = start  # LP-03: what turns out to be no call is text, and has its logprobs.
+            return
         self._content.drop()
         if field.name in _THOUGHTS:
             self._thought.drop()
-            self._thought_start = offset - len(match.group())
+            self._thought_start = start
 
-    def _close_region(self, offset: int) -> None:
+    def _close_region(self, offset: int, *, ended: bool = True) -> None:
+        """Tell what the region was; not `ended`, the output has, and its delimiter never came."""
         name = self._field
         if self._quiet or name is None or name == "content":
             return
@@ -271,24 +286,58 @@ class ResponseTemplateParser(DialectParser):
             return
         raw, body = "".join(self._raw), "".join(self._body)
         self._raw, self._body = [], []
-        if self._cursor.closed and self._reason == "length" and self._field == "tool_calls":
+        if self._cursor.cut and not ended and raw:
+            self._prose_offset = None
             self._warn("the token limit cut a call before its name")
             return
+        field = self._template.fields[name]
         try:
-            value = self._template.value(self._template.fields[name], body, self._captures)
-            calls = [_call(one) for one in (value if isinstance(value, list) else [value])]
-            for called, _ in calls:
-                if called not in self._tools:  # TOOL-02
-                    raise MalformedError(f"{called[:40]!r} is no tool of this request")
+            # JSON shows by itself whether it is whole. Of lines and tags what is missing would be left out unnoticed.
+            if not ended and field.close_re is not None and field.content != "json":
+                raise MalformedError("its end never came")
+            calls = self._calls(self._template.value(field, body, self._captures))
         except MalformedError as error:
-            self._warn(f"markup that is no call was kept as text: {error}")
+            self._prose_offset = None
+            if raw.strip():
+                self._warn(f"markup that is no call was kept as text: {error}")
             self._content.write(raw, offset - len(raw))
             return
+        self._prose_offset = None
         for called, arguments in calls:
             self.begin_call(called, None)
-            self.call_arguments(_json(arguments, self._tools[called]))
+            self.call_arguments(arguments)
             self._end_call(complete=True)
         self._content.drop()
+
+    def _calls(self, value: Any) -> list[tuple[str, str]]:
+        """Name and arguments of each of the calls that a region says.
+
+        Raises:
+            MalformedError: one of them is no call.
+        """
+        found = []
+        for name, arguments in map(_call, value if isinstance(value, list) else [value]):
+            if name not in self._tools:  # TOOL-02
+                raise MalformedError(f"{name[:40]!r} is no tool of this request")
+            try:
+                found.append((name, _json(arguments, self._tools[name])))
+            except (ValueError, RecursionError) as error:
+                raise MalformedError(f"the arguments are no JSON object: {error}") from error
+        return found
+
+
+def _check_tags(arguments: Any, compiled: Callable[[str], Any]) -> None:
+    """See to it that patterns of tags are patterns: transformers looks at them only when it reads with them."""
+    while isinstance(arguments, Mapping):
+        if "tag_pattern" in arguments:
+            compiled(arguments["tag_pattern"])
+        parser = arguments.get("value_parser")
+        arguments = parser.get("args") if isinstance(parser, Mapping) else None
+
+
+def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, field: Any) -> Delimiter:
+    begins = Head(tuple(literals), False) if literals is not None else head(pattern.pattern)
+    return Delimiter(pattern, begins, literals is not None and not can_extend, field)
 
 
 def _call(value: Any) -> tuple[str, Any]:
@@ -315,7 +364,12 @@ def _call(value: Any) -> tuple[str, Any]:
 
 
 def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Arguments as JSON; texts become what the schema allows where it allows no text."""
+    """Arguments as JSON; texts become what the schema allows where it allows no text.
+
+    Raises:
+        ValueError: they have numbers that are no JSON.
+        RecursionError: they are nested too deep.
+    """
     properties = schema.get("properties")
     parts: list[str] = []
     for key, value in arguments.items():
@@ -323,6 +377,7 @@ def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         if isinstance(value, str) and types and "string" not in types:
             text = coerce(value, types)
         else:
-            text = json.dumps(value, ensure_ascii=False)
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         parts.append(f"{json.dumps(key, ensure_ascii=False)}: {text}")
-    return "{" + ", ".join(parts) + "}"
+    # Half of a surrogate pair can be escaped in JSON, but not be sent as a character.
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", "{" + ", ".join(parts) + "}")

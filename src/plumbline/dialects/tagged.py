@@ -14,8 +14,8 @@ from plumbline.dialects.coercion import allowed_types, coerce
 from plumbline.dialects.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.forms import numbered
 from plumbline.dialects.grammars import with_definitions
-from plumbline.dialects.json_text import json_before, quoted
-from plumbline.dialects.written_text import StringWriter, unwrapped
+from plumbline.dialects.json_text import quoted
+from plumbline.dialects.written_text import JsonWriter, StringWriter, json_between, unwrapped
 
 __all__ = ["TaggedCall"]
 
@@ -35,8 +35,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         </parameter>
         </function>
 
-    String values are passed on while they are written. Such a value ends at the first `end`, which nothing can escape;
-    in a value that is JSON, an `end` inside of a string is part of that string.
+    Strings, objects and arrays are passed on while they are written. A string ends at the first `end`, which nothing
+    can escape; in a value that is JSON, an `end` inside of a string is part of that string.
     """
 
     open: str
@@ -118,7 +118,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
                 types = _STRING if is_string else _ANYTHING
             is_json = is_string is False or (bool(types) and "string" not in types)
             if key in keys:  # The first one counts.
-                yield from self._before(cursor, self.end, is_json)
+                yield from self._skip(cursor, is_json)
                 continue
             keys.add(key)
             call.arguments(f"{comma}{quoted(key)}: ")
@@ -229,12 +229,12 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         yes = "true" if self.typed == "string" else "string"
         return key.strip(), attribute.endswith(yes) if attribute else None
 
-    def _before(self, cursor: Cursor, end: str, is_json: bool) -> Steps[str]:
-        """A value that is no string alone."""
+    def _skip(self, cursor: Cursor, is_json: bool) -> Steps[None]:
+        """Read a value that means nothing."""
         if is_json:
-            return (yield from json_before(cursor, finder(end)))
-        text, _ = yield from cursor.collect(finder(end))
-        return text
+            yield from json_between(cursor, JsonWriter(None, _ANYTHING), finder(self.end))
+        else:
+            yield from cursor.collect(finder(self.end))
 
     def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str], is_json: bool) -> Steps[None]:
         end = self.end
@@ -243,8 +243,10 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         if not is_json:
             yield from self._string(cursor, call, end, types)
             return
-        text = yield from self._before(cursor, end, is_json)
-        call.arguments(coerce(unwrapped(text) if self.wrapped else text, types))
+        out = JsonWriter(call.arguments, types)
+        yield from json_between(cursor, out, finder(end))
+        if not out.begun:
+            call.arguments(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
 
     def _string(self, cursor: Cursor, call: CallSink, end: str, types: frozenset[str]) -> Steps[None]:
         """Pass a string on while it is written; what may be something else, as soon as that is certain."""

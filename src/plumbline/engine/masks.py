@@ -96,10 +96,11 @@ def fill_mask(state: RequestState, row: NDArray[np.int32]) -> None:
         state.error = f"The grammar of this request failed: {error}"
         row.fill(-1)
         return
-    if state.num_tokens < state.min_len:
-        # `min_tokens` puts the end off for as long as the grammar has another way to go on.
+    late = state.end_ids if state.num_tokens < state.min_len else state.ignored_ids
+    if late:
+        # `min_tokens` and `ignore_eos` put the end off for as long as the grammar has another way to go on.
         longer = row.view(np.uint32).copy()
-        for token_id in state.end_ids:
+        for token_id in late:
             longer[token_id // 32] &= ~np.uint32(1 << token_id % 32)
         if longer.any():
             row[:] = longer.view(np.int32)

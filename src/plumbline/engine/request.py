@@ -30,6 +30,7 @@ class RequestState:
         "end_ids",
         "error",
         "finish_reason",
+        "ignored_ids",
         "matcher",
         "max_len",
         "min_len",
@@ -78,6 +79,9 @@ class RequestState:
         # not touch it: only a drawn token moves it on.
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
+        # Nothing but a grammar can end at an end of sequence that is ignored; a span alone lets it pass as any token.
+        ends = sampling.ignore_eos and (sampling.span is None or sampling.grammar is not None)
+        self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )

@@ -79,24 +79,25 @@ def text_with_calls(
         return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
     if not section.open:
         return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
-    if any(not other.open for other in dialect.sections):
-        raise FormError(
-            f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
-            "Use 'tool_choice': 'required'."
-        )
     every = markers(dialect)
     call = _call(builder, section, tools, loose=loose)
-    begun = builder.until(section.open[0], without=[text for text in every if text != section.open[0]])
+    bare = _bare_starts(dialect)
+    if bare and not (section.close or section.array or section.single):
+        bare += section.between.strip()[:1]  # What goes on so after a call is one more of them.
+    begun = builder.until(section.open[0], [text for text in every if text != section.open[0]], bare)
     chunk = builder.sequence([begun, _rest(builder, section, call, parallel)])
     several = builder.repeat(chunk) if parallel else builder.optional(chunk)
-    return builder.sequence([several, text_without_calls(builder, dialect)])
+    return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect) -> str:
-    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text."""
+def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect, *, begun: bool = False) -> str:
+    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text.
+
+    With `begun` the prompt has the beginning of the text, and so all that stands before it.
+    """
     if dialect.reader == "harmony":
-        header = builder.literal("<|channel|>final<|message|>")
-        return builder.sequence([header, builder.text(without=HEADERS)])
+        text = builder.text(without=HEADERS)
+        return text if begun else builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
     return builder.text(without=markers(dialect))
 
 
@@ -107,13 +108,22 @@ def markers(dialect: ToolDialect) -> list[str]:
 
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     """A call or text; text does not begin like a call."""
-    starts = "".join(sorted({char for section in dialect.sections for char in section.starts}))
-    if not starts:
+    return builder.choice([form, builder.text(without=markers(dialect), not_first=_bare_starts(dialect))])
+
+
+def _bare_starts(dialect: ToolDialect) -> str:
+    """What text does not begin with because calls that stand bare do; empty if none of this dialect stand so.
+
+    Raises:
+        FormError: they begin like any text.
+    """
+    bare = [section for section in dialect.sections if not section.open]
+    if not all(section.starts for section in bare):
         raise FormError(
             f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
             "Use 'tool_choice': 'required'."
         )
-    return builder.choice([form, builder.optional(builder.text(without=markers(dialect), not_first=starts))])
+    return "".join(sorted({char for section in bare for char in section.starts}))
 
 
 def _call(

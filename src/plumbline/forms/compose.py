@@ -63,7 +63,7 @@ def compose(
         if not choice.forbidden or dialects is None or not _marked(dialects.tool):
             return None
         # TOOL-03: a model that may not call does not begin to, and so no markup of calls gets into its text.
-        body = text_without_calls(builder, dialects.tool)
+        body = text_without_calls(builder, dialects.tool, begun=thought)
         thinks = _still_thinking(dialects, None, inside=inside, thought=thought)
         return builder.build(_after_thinking(builder, thinks, body, inside=inside))
     dialects = _framed(dialects or _NOTHING)
@@ -265,10 +265,11 @@ def _after_thinking(
     closed = builder.sequence(
         [builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning, exact=exact)]
     )
-    if inside:
-        return builder.sequence([closed, body])
     opened = builder.sequence([builder.choice(map(builder.literal, reasoning.open)), closed])
-    return builder.sequence([builder.optional(opened), body])
+    if reasoning.reader == "harmony":  # Its thinking may be several messages.
+        body = builder.sequence([builder.repeat(opened), body])
+        return builder.sequence([closed, body]) if inside else body
+    return builder.sequence([closed, body] if inside else [builder.optional(opened), body])
 
 
 def _gap(builder: GrammarBuilder, reasoning: ReasoningDialect, *, exact: bool) -> list[str]:

@@ -183,16 +183,12 @@ class GrammarBuilder:
 
         Args:
             without: the texts.
-            not_first: characters that it does not begin with, nor with white space; then there is at least one other.
+            not_first: characters that it does not begin with, be it after white space.
         """
-        free = _free(self._spelled(without))
-        if not_first:
-            kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first)
-            free = rf"/[^\s{kept_out}](?s:.*)/ & ({free})"
-        return self._rule("TEXT", free)
+        return self._rule("TEXT", _free(self._spelled(without), not_first))
 
-    def until(self, marker: str, without: Iterable[str] = ()) -> str:
-        """Any text up to the first occurrence of the marker, and the marker; the text has none of `without` in it.
+    def until(self, marker: str, without: Iterable[str] = (), not_first: str = "") -> str:
+        """Any text up to the first occurrence of the marker, and the marker; `without` and `not_first` as in `text`.
 
         Raises:
             ValueError: the marker is empty.
@@ -200,10 +196,10 @@ class GrammarBuilder:
         pieces = self._pieces(marker)
         if not pieces:
             raise ValueError("a marker must not be empty")
-        free = _free(self._spelled(without))
+        free = _free(self._spelled(without), not_first)
         first, rest = pieces[0], pieces[1:]
         if isinstance(first, int):
-            return self.sequence([self.text(without), *map(_written, pieces)])
+            return self.sequence([self.text(without, not_first), *map(_written, pieces)])
         ending = self._rule("ENDING", f"({free}) {_written(first)}")
         if not rest:
             return self._rule("until", ending, options="[lazy]")
@@ -320,9 +316,13 @@ def _not_first(text: str, beginning: str) -> str:
     return f"({text}) & ~/{one_line(re.escape(beginning))}(?s:.*)/" if beginning else text
 
 
-def _free(without: list[str]) -> str:
-    """Any text without these. A negation alone would match what is not UTF-8, too."""
+def _free(without: list[str], not_first: str = "") -> str:
+    """Any text without these that does not begin so. A negation alone would match what is not UTF-8, too."""
+    free = "/(?s:.*)/"
+    if not_first:
+        kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first)
+        free = rf"/[ \t\r\n]*([^ \t\r\n{kept_out}](?s:.*))?/"
     if not without:
-        return "/(?s:.*)/"
+        return free
     kept_out = one_line("|".join(map(re.escape, without)))
-    return f"/(?s:.*)/ & ~/(?s:.*)({kept_out})(?s:.*)/"
+    return f"{free} & ~/(?s:.*)({kept_out})(?s:.*)/"

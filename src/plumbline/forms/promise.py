@@ -18,7 +18,7 @@ from plumbline.forms.spelled import unspelled
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 
-__all__ = ["Promise", "Promises"]
+__all__ = ["Promise", "Promises", "is_mere_wish"]
 
 _SEARCH_TIME = 5.0
 """Seconds for finding out which tools of a request cannot be held."""
@@ -130,16 +130,14 @@ class Promises:
             thought=thought,
             loose=loose,
         )
-        if grammar is None:
-            return None
+        if grammar is None or (is_mere_wish(turn) and turn.sampling.allowed_token_ids is not None):
+            return None  # An engine takes no grammar beside those ids, and they are what the client asks for.
         info = self._engine.info
         reason: str | None = f"The engine of this server ({info.name}) cannot hold an answer to a form."
         if "grammar" in info.features:
             reason = await self._refusal(grammar)
-        if reason is not None and turn.output_format is None and turn.tool_choice.mode == "none":
-            return (
-                None  # Calls that nobody asked for are kept out where that can be; elsewhere they are text.
-            )
+        if reason is not None and is_mere_wish(turn):
+            return None
         if reason is not None:
             raise FormError(reason)
         if chats:
@@ -212,6 +210,14 @@ class Promises:
                 if await self._refusal(grammar) is not None:
                     return tool.name
         return None
+
+
+def is_mere_wish(turn: Turn) -> bool:
+    """Whether a grammar of the turn promises nothing, and only keeps out calls that nobody asked for (TOOL-03).
+
+    It is left out where it cannot be; such calls are text then.
+    """
+    return turn.output_format is None and turn.tool_choice.mode == "none"
 
 
 def _may_give_way(turn: Turn, loose: Collection[str]) -> list[Tool]:

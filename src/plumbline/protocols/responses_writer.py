@@ -90,6 +90,8 @@ class ResponsesWriter:
         self._wants_logprobs = turn.sampling.logprobs is not None
         self._sequence = 0
         self._open: OpenItem | None = None
+        self._broken = False
+        """The open item is a call that ended before it was whole."""
 
     @property
     def response(self) -> Response:
@@ -160,9 +162,10 @@ class ResponsesWriter:
                 )
                 return [self._number(arguments)]
             case ToolCallEnd():
-                # R-07: an incomplete item is the last one, of an incomplete response. What comes next tells whether the
-                # token limit cut this call, or the model broke it off and went on: such a call is as complete as it
-                # will be, with arguments that are no JSON, and the client hears so at once when it reads them.
+                # R-07: an incomplete item is the last one. What comes next tells whether this call was cut, or the model
+                # broke it off and went on: such a call is as complete as it will be, with arguments that are no JSON,
+                # and the client hears so at once when it reads them.
+                self._broken = not event.complete
                 return self._close("completed") if event.complete else []
             case Finish():
                 return self._finish(event)
@@ -204,7 +207,8 @@ class ResponsesWriter:
                 sequence_number=0, response=self._snapshot()
             )
         else:
-            events += self._close("completed")
+            # SO-05: what a stop string has cut is not called complete; the input of a custom tool would not show it.
+            events += self._close("incomplete" if self._broken else "completed")
             response.status = "completed"
             response.completed_at = max(now(), response.created_at)  # R-03
             terminal = ResponseCompletedEvent(sequence_number=0, response=self._snapshot())
@@ -233,7 +237,7 @@ class ResponsesWriter:
 
     def _close(self, status: ItemStatus) -> list[ResponseStreamEvent]:
         """RS-09: what `.done` says is the sum of what the deltas said."""
-        item, self._open = self._open, None
+        item, self._open, self._broken = self._open, None, False
         if item is None:
             return []
         events: list[ResponseStreamEvent] = [self._number(item.done_event(self._index))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from plumbline.text.deepseek_prompt import DeepSeekEncoder, ModelTexts
 from plumbline.text.encoders import PromptFormat
 from plumbline.text.harmony_prompt import HarmonyEncoder
 from plumbline.text.render import Renderer
+from plumbline.text.shown_call import shown_call
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
@@ -64,11 +66,12 @@ def load(settings: Settings) -> ServedModel:
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     try:
         chosen = choose(
-            template.source if template is not None else ModelTexts.from_folder(folder).tools,
+            template.sources if template is not None else ModelTexts.from_folder(folder).tools,
             tool=settings.tool_parser,
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
             added_tokens=tokenizer.added,
+            shows=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error

@@ -103,6 +103,11 @@ class ChatTemplate:
             tokens={name: text for name in _TOKENS if (text := _token_text(config.get(name))) is not None},
         )
 
+    @property
+    def sources(self) -> str:
+        """All that the model's templates say: the one for tools may be the only one that shows how it calls."""
+        return self.source if self.tool_source == self.source else f"{self.source}\n{self.tool_source}"
+
     def form(self, *, tools: bool) -> ContentForm:
         """The form of message content that is wanted by the template for conversations with or without tools."""
         return self._for(tools).form

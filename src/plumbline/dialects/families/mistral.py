@@ -16,6 +16,7 @@ TOOLS = (
                 form=NamedJson(separator="[ARGS]", id_marker="[CALL_ID]"),
                 open=("[TOOL_CALLS]",),
                 single=True,
+                inner=("[ARGS]",),
             ),
             Section(form=JsonCall(), open=("[TOOL_CALLS]",), after_open=" ", array=True, starts="["),
         ),

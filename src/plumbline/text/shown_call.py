@@ -1,0 +1,40 @@
+"""What a model's chat template makes of an earlier turn that called a tool."""
+
+from __future__ import annotations
+
+from plumbline.dialects.section_choice import EXAMPLE, SCHEMA
+from plumbline.text.render import Renderer
+from plumbline.text.template import TemplateError
+from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
+
+__all__ = ["shown_call"]
+
+_QUESTION = "How is the weather?"
+_MOST = 4096
+"""Characters behind the question in which the turn stands. Each marker in them is tried."""
+
+
+def shown_call(renderer: Renderer, call_id: str) -> str:
+    """The turn of the example call that answers a question; empty if the template refuses it.
+
+    What stands before the question may show calls as well, such as an example in the instructions.
+
+    Args:
+        renderer: of the model's prompts.
+        call_id: the id of the call, in the style of the family: some templates insist on it.
+    """
+    call = ToolCall(call_id, EXAMPLE.name, EXAMPLE.arguments)
+    prompt = ChatPrompt(
+        messages=(
+            Message(role="user", content=_QUESTION),
+            Message(role="assistant", tool_calls=(call,)),
+        ),
+        tools=(Tool(name=EXAMPLE.name, description="Tells the weather.", parameters=SCHEMA),),
+        add_generation_prompt=False,
+    )
+    try:
+        text = renderer.text(prompt)
+    except TemplateError:
+        return ""
+    _, asked, turn = text.rpartition(_QUESTION)
+    return turn[:_MOST] if asked else text[-_MOST:]
