@@ -162,9 +162,9 @@ class ResponsesWriter:
                 )
                 return [self._number(arguments)]
             case ToolCallEnd():
-                # an incomplete item is the last one. What comes next tells whether this call was cut, or the model
-                # broke it off and went on: such a call is as complete as it will be, with arguments that are no JSON,
-                # and the client hears so at once when it reads them.
+                # an incomplete item is the last one. What comes next tells whether this call was cut, or the
+                # model broke it off and went on: such a call is as complete as it will be, with arguments that are no
+                # JSON, and the client hears so at once when it reads them.
                 self._broken = not event.complete
                 return self._close("completed") if event.complete else []
             case Finish():
