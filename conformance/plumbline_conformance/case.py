@@ -21,6 +21,7 @@ __all__ = [
     "GONE",
     "SAMPLED",
     "SCENARIOS",
+    "SEED",
     "UNKNOWN",
     "WRONG_KEY",
     "Broken",
@@ -62,6 +63,8 @@ attempts; framing, shapes, sums of one answer and refusals are the same however 
 
 GONE = -1
 """The place of an exchange that was seen and not kept: no other one is evidence in its stead."""
+SEED = 1
+"""The seed that scenarios write into their requests; a target's own is sent in its stead."""
 WRONG_KEY = "Bearer wrong-key-0f3a"
 """The authorization of scenarios that send a wrong key on purpose. It opens nothing, so that it may be shown."""
 
@@ -75,6 +78,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Which name of the limit chat completions take: there are models that refuse the old one, as the contract says."""
+    seed: int = SEED
+    """What requests say that send a seed."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance import commands
 from plumbline_conformance.budget import Budget
-from plumbline_conformance.case import Target
+from plumbline_conformance.case import SEED, Target
 from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
@@ -69,6 +71,9 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         help="what the server has, and with a minus what it lacks, instead of looking: tools,stored,-key",
     )
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
+    checker.add_argument(
+        "--seed", type=_seed, default=SEED, metavar="N", help=f"of requests that send one; default: {SEED}"
+    )
     checker.add_argument(
         "--conceal",
         action="append",
@@ -158,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "check":
             return commands.run_check(
-                _target(arguments),
+                msgspec.structs.replace(_target(arguments), seed=arguments.seed),
                 _selection(arguments),
                 _outputs(arguments),
                 concurrency=int(arguments.concurrency),
@@ -324,6 +329,13 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
     read.__name__ = f"positive {kind.__name__}"
     return read
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is no seed: the contract knows integers of 64 bits")
+    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

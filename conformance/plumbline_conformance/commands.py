@@ -118,6 +118,7 @@ def run_check(
             capabilities=[name if there else f"-{name}" for name, there in (capabilities or {}).items()],
             profile=selection.profile,
             limit=target.limit,
+            seed=target.seed,
         )
         header = Header.of(
             target.base_url, target.model, target.api_key, listed, server=server, options=options

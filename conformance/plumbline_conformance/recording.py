@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from plumbline_conformance.case import SEED
 from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript import Transcript
@@ -66,6 +67,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the server was to be fit for."""
     limit: str = "max_tokens"
     """The name under which chat completions were given the limit of their tokens."""
+    seed: int = SEED
+    """What requests said that sent a seed."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

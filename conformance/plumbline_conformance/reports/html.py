@@ -12,6 +12,7 @@ from itertools import groupby
 
 import msgspec
 
+from plumbline_conformance.case import SEED
 from plumbline_conformance.recording import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import lacking
@@ -83,6 +84,8 @@ def _options(options: Options | None) -> str:
         return ""
     said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
     limit, capabilities, profile = said.pop("limit"), said.pop("capabilities"), said.pop("profile")
+    if said["seed"] == SEED:
+        del said["seed"]
     numbers = [f"{name} {value:g}" for name, value in said.items() if value is not None]
     words = [f"said: {' '.join(capabilities)}"] if capabilities else []
     words += [] if profile == "full" else [f"profile {profile}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.case import GONE, Problem, broken_rules
+from plumbline_conformance.case import GONE, SEED, Problem, broken_rules
 from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 
@@ -92,6 +92,8 @@ def _given(report: Report) -> Iterator[str]:
         yield f"--trials {options.trials}"
     if options.timeout != TIMEOUT:
         yield f"--timeout {options.timeout:g}"
+    if options.seed != SEED:
+        yield f"--seed {options.seed}"
 
 
 def printable(text: str) -> str:
