@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from plumbline_conformance.aliases import current
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.judge import Finding
 
@@ -54,6 +55,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     expected: dict[str, Entry] = msgspec.field(default_factory=dict)
     format: int = _FORMAT
+    former: tuple[str, ...] = ()
+    """The former ids under which a file lists checks; it is written with those of today."""
 
     @staticmethod
     def read(path: Path) -> Baseline:
@@ -69,7 +72,12 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             raise UnreadableBaseline(f"{path.name} is no baseline: {error}") from error
         if found.format != _FORMAT:
             raise UnreadableBaseline(f"{path.name} has format {found.format}; this version reads {_FORMAT}")
-        return found
+        today = {current(name): entry for name, entry in found.expected.items()}
+        # An entry under the id of today was written after one under the former id.
+        today |= {name: entry for name, entry in found.expected.items() if current(name) == name}
+        return Baseline(
+            expected=today, former=tuple(name for name in found.expected if current(name) != name)
+        )
 
     def write(self, path: Path) -> None:
         """Write a file that is pleasant to edit and to compare."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from plumbline_conformance.aliases import notes
 from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
@@ -99,6 +100,7 @@ def run_check(
         listed = chosen if len(chosen) < len(CHECKS) else []
         limits = budget or Budget()
         baseline = outputs.read_baseline()
+        _note(out, [*selection.ids, *baseline.former])
         if said := outputs.unwritable(record=recording):
             return _cannot(out, said)
         if not wanted:
@@ -201,6 +203,7 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
         if not selection.ids and found.header.chosen:
             wanted &= set(found.header.chosen)
         baseline = outputs.read_baseline()
+        _note(out, [*selection.ids, *baseline.former])
     except (UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
         return _cannot(out, str(error))
     if said := outputs.unwritable(read=path):
@@ -262,6 +265,7 @@ def run_rules(*, markdown: bool) -> int:
 def run_list(selection: Selection) -> int:
     """List the chosen checks."""
     try:
+        _note(console(), selection.ids)
         for name in selection.checks():
             found = CHECKS[name]
             put(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
@@ -320,6 +324,12 @@ def run_fuzz(
         target, examples=examples, seed=seed, phases=phases, operations=operations, patience=patience
     )
     return max(status, found)
+
+
+def _note(out: Console, names: Iterable[str]) -> None:
+    """Say which of these are former ids, and how the checks are called now."""
+    for said in notes(names):
+        out.print(escape(said))
 
 
 def _cannot(out: Console, why: str) -> int:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from plumbline_conformance.aliases import current, notes
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import exchange_of
@@ -25,8 +26,11 @@ _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
 def explain(name: str) -> list[str] | None:
     """The lines about a check, a scenario or a rule; None if there is nothing of this name.
 
-    A beginning or a pattern is read as `plumbline check` reads it: what it chooses is listed, or told if it is one.
+    A former id is explained under the id of today, and said to be one. A beginning or a pattern is read as
+    `plumbline check` reads it: what it chooses is listed, or told if it is one.
     """
+    if former := list(notes([name])):
+        return [*former, "", *(explain(current(name)) or [])]
     if name in CHECKS:
         return list(_check(CHECKS[name]))
     if name in SCENARIOS:
