@@ -27,6 +27,7 @@ __all__ = [
     "Broken",
     "Capability",
     "Check",
+    "Claim",
     "Form",
     "Inconclusive",
     "Law",
@@ -115,6 +116,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Which exchange of the scenario, where it has several and the pointer does not say; `GONE` if it was not kept."""
     rule: str = ""
     """The rule that was broken: one of the check's, or `FAILED`. A check of one rule does not have to say it."""
+    scenario: str = ""
+    """Whose exchange it is, where that is not the scenario of the check itself."""
 
 
 def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -197,8 +200,8 @@ Form = Literal["", "whole", "stream", "either", "refusal"]
 """Answers in one piece, streams, both, or what was refused."""
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim about the transcript of a scenario."""
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report says of a check, and of what a client makes of the recorded answers (`sdk`)."""
 
     id: str
     """The scenario's id and a slug of its own: `chat/stream-text/usage-last`."""
@@ -208,9 +211,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...]
     """Ids of the rules that it observes, of which each of its problems names one. The first one's level is the
     check's, unless the check is milder."""
-    judge: Judge
     sampled: bool = False
     """Whether another draw of the model may keep the rule that this one broke, so that it is worth further attempts."""
+
+
+class Check(Claim, frozen=True, kw_only=True):
+    """One claim about the transcript of a scenario."""
+
+    judge: Judge
     law: Law | None = None
     """Where the check looks at one exchange alone: what it says of that exchange, or of any that asks for as much."""
     place: int = 0

@@ -48,6 +48,8 @@ UNCHECKED: Mapping[str, str] = {
     "R-20": "it binds clients and asks nothing of servers",
     "RS-13": _FREE,
     "RS-18": "the schema says that a delta is a string, and `sums` that all of them are the text",
+    "SDK-01": "it takes the official client, which `--sdk openai` lets read what was recorded",
+    "SDK-02": "it takes the official client, which `--sdk openai` lets read what was recorded",
     "SO-03": "a wider subset is allowed, so that acceptance and refusal are both right",
     "SO-06": "both answers are right",
     "SO-08": _FREE,

@@ -132,7 +132,12 @@ def _scenario(report: Report, scenario: str, results: list[Result]) -> list[str]
         parts.append(
             f'<details><summary><span class="v pass">{len(green)} pass</span></summary><ul>{names}</ul></details>'
         )
-    marked = [result for result in results if result.problems]
+    # A client's claims are about the exchanges of every scenario.
+    marked = [
+        msgspec.structs.replace(result, problems=problems)
+        for result in report.results
+        if (problems := [p for p in result.problems if (p.scenario or result.scenario) == scenario])
+    ]
     seen = report.evidence.get(scenario, [])
     parts += [exchange_html(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
     return parts
