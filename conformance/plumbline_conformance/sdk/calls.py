@@ -45,13 +45,10 @@ def call_of(exchange: Exchange) -> Call | None:
     if exchange.method == "GET":
         return _read(path, parse_qs(parts.query))
     body = exchange.request_json
-    # Whether an answer to a `stream` that is neither true nor false is streamed, only the server knows.
-    if (
-        exchange.method != "POST"
-        or not isinstance(body, dict)
-        or body.get("stream") not in (None, True, False)
-    ):
+    if exchange.method != "POST" or not isinstance(body, dict):
         return None
+    if not isinstance(body.get("stream"), bool | None):
+        return None  # Whether the answer to such a request is streamed, only the server knows.
     for end, (surface, place) in _CREATED.items():
         if path.endswith(end):
             stream = body.get("stream") is True

@@ -237,7 +237,15 @@ def _lost(sums: Sum, final: Any) -> Iterator[Problem]:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    return getattr(value, name) if name in _NEEDED and value is not None else getattr(value, name, None)
+    """A member of the client's object, which has None for what a server left out.
+
+    Raises:
+        TypeError: nobody's loop goes on without it.
+    """
+    found = getattr(value, name, None)
+    if found is None and name in _NEEDED:
+        raise TypeError(f"the {name} of a {type(value).__name__} is None")
+    return found
 
 
 def _is_cut(exchange: Exchange, error: Exception) -> bool:
