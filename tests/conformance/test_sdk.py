@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema
+import openai
 import pytest
 from good_server import KEY, MODEL, serving, transcripts
 from hypothesis import example, given, settings
@@ -459,6 +460,15 @@ def test_without_the_client_it_is_said_what_to_install(
         assert main([*command, "--sdk", "openai"]) == 2
         assert "pip install openai" in capsys.readouterr().out
     assert main(["judge", str(path), "chat/stream-text/done"]) == 0
+
+
+def test_a_client_without_the_helpers_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(openai.resources.responses.Responses, "stream")
+
+    assert main(["judge", "run.jsonl", "--sdk", "openai"]) == 2
+    assert f"a newer openai than {openai.__version__}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_client_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

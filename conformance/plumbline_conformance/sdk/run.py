@@ -16,9 +16,9 @@ from plumbline_conformance.verdicts import Finding, Verdict
 
 __all__ = ["claims_of", "read_again", "why_not"]
 
-_LONGEST = 1 << 20
+_LONGEST = 1 << 19
 """Bytes of an answer. A client copies what it has so far at every event, so that its time grows with the square."""
-_MOST_EVENTS = 20_000
+_MOST_EVENTS = 5_000
 _SECONDS = 120.0
 """For all answers together; beyond it none is begun, and none that is being read is read on."""
 _MAX_PROBLEMS = 50
@@ -43,7 +43,9 @@ def why_not(client: str) -> str | None:
         import openai
     except ImportError as error:
         return f"--sdk {client} needs the package openai ({error}). Install it with: pip install openai"
-    if not hasattr(openai.resources.chat.completions.Completions, "stream"):
+    with openai.OpenAI(base_url="http://127.0.0.1:9", api_key="-") as unused:
+        places = (unused.chat.completions, getattr(unused, "responses", None))
+    if not all(hasattr(place, "stream") for place in places):
         return (
             f"--sdk {client} needs a newer openai than {openai.__version__}. "
             "Install it with: pip install --upgrade openai"
