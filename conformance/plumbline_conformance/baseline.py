@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.case import CHECKS
+from plumbline_conformance.aliases import current
 from plumbline_conformance.judge import Finding
+from plumbline_conformance.sdk.claims import claim_of
 
 __all__ = ["VIOLATIONS", "Baseline", "Entry", "UnreadableBaseline"]
 
@@ -44,7 +45,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         them (`flaky`), or in none: the same rules of the same check are the same violation.
         """
         if finding.verdict == "pass":
-            return self.verdict == "flaky" and CHECKS[finding.check].sampled
+            return (
+                self.verdict == "flaky" and (found := claim_of(finding.check)) is not None and found.sampled
+            )
         same = self.verdict == finding.verdict or "flaky" in (self.verdict, finding.verdict)
         return same and (not self.rules or set(self.rules) == set(finding.broken))
 
@@ -54,6 +57,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     expected: dict[str, Entry] = msgspec.field(default_factory=dict)
     format: int = _FORMAT
+    former: tuple[str, ...] = ()
+    """The former ids under which a file lists checks; it is written with those of today."""
 
     @staticmethod
     def read(path: Path) -> Baseline:
@@ -69,7 +74,12 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             raise UnreadableBaseline(f"{path.name} is no baseline: {error}") from error
         if found.format != _FORMAT:
             raise UnreadableBaseline(f"{path.name} has format {found.format}; this version reads {_FORMAT}")
-        return found
+        today = {current(name): entry for name, entry in found.expected.items()}
+        # An entry under the id of today was written after one under the former id.
+        today |= {name: entry for name, entry in found.expected.items() if current(name) == name}
+        return Baseline(
+            expected=today, former=tuple(name for name in found.expected if current(name) != name)
+        )
 
     def write(self, path: Path) -> None:
         """Write a file that is pleasant to edit and to compare."""
@@ -91,13 +101,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(
             name
             for name, entry in self.expected.items()
-            if name not in CHECKS or (name in settled and not entry.is_true(settled[name]))
+            if claim_of(name) is None or (name in settled and not entry.is_true(settled[name]))
         )
 
     def updated(self, findings: Sequence[Finding]) -> Baseline:
         """The list with what was seen now: reasons are kept, and so is what was not looked at."""
         settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
-        known = {name: entry for name, entry in self.expected.items() if name in CHECKS}
+        known = {name: entry for name, entry in self.expected.items() if claim_of(name)}
         # One run in which a flaky violation does not show itself does not show that it is gone.
         kept = {
             name: entry

@@ -21,11 +21,13 @@ __all__ = [
     "GONE",
     "SAMPLED",
     "SCENARIOS",
+    "SEED",
     "UNKNOWN",
     "WRONG_KEY",
     "Broken",
     "Capability",
     "Check",
+    "Claim",
     "Form",
     "Inconclusive",
     "Law",
@@ -62,6 +64,8 @@ attempts; framing, shapes, sums of one answer and refusals are the same however 
 
 GONE = -1
 """The place of an exchange that was seen and not kept: no other one is evidence in its stead."""
+SEED = 1
+"""The seed that scenarios write into their requests; a target's own is sent in its stead."""
 WRONG_KEY = "Bearer wrong-key-0f3a"
 """The authorization of scenarios that send a wrong key on purpose. It opens nothing, so that it may be shown."""
 
@@ -75,6 +79,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Which name of the limit chat completions take: there are models that refuse the old one, as the contract says."""
+    seed: int = SEED
+    """What requests say that send a seed."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +116,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Which exchange of the scenario, where it has several and the pointer does not say; `GONE` if it was not kept."""
     rule: str = ""
     """The rule that was broken: one of the check's, or `FAILED`. A check of one rule does not have to say it."""
+    scenario: str = ""
+    """Whose exchange it is, where that is not the scenario of the check itself."""
 
 
 def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -192,8 +200,8 @@ Form = Literal["", "whole", "stream", "either", "refusal"]
 """Answers in one piece, streams, both, or what was refused."""
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim about the transcript of a scenario."""
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report says of a check, and of what a client makes of the recorded answers (`sdk`)."""
 
     id: str
     """The scenario's id and a slug of its own: `chat/stream-text/usage-last`."""
@@ -203,9 +211,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...]
     """Ids of the rules that it observes, of which each of its problems names one. The first one's level is the
     check's, unless the check is milder."""
-    judge: Judge
     sampled: bool = False
     """Whether another draw of the model may keep the rule that this one broke, so that it is worth further attempts."""
+
+
+class Check(Claim, frozen=True, kw_only=True):
+    """One claim about the transcript of a scenario."""
+
+    judge: Judge
     law: Law | None = None
     """Where the check looks at one exchange alone: what it says of that exchange, or of any that asks for as much."""
     place: int = 0

@@ -12,19 +12,22 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance import commands
 from plumbline_conformance.budget import Budget
-from plumbline_conformance.case import Target
+from plumbline_conformance.case import SEED, Target
 from plumbline_conformance.commands import check
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
 from plumbline_conformance.files import why_unwritable
-from plumbline_conformance.inputs import UnusableInput, capabilities_of, target_of
+from plumbline_conformance.inputs import UnusableInput, capabilities_of, clients_of, target_of
 from plumbline_conformance.manifest import revisions
 from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.sdk.claims import CLIENTS
 from plumbline_conformance.selection import PROFILES, Selection
 from plumbline_conformance.side_by_side import run_matrix
 from plumbline_conformance.terminal import INTERRUPTED, console, parsed, ready
@@ -70,6 +73,9 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     )
     checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     checker.add_argument(
+        "--seed", type=_seed, default=SEED, metavar="N", help=f"of requests that send one; default: {SEED}"
+    )
+    checker.add_argument(
         "--conceal",
         action="append",
         default=[],
@@ -79,6 +85,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     checker.add_argument(
         "--server", default="", metavar="TEXT", help="what it is, for reports: a name and a version"
     )
+    _add_clients(checker)
     _add_outputs(checker)
     lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
     _add_selection(lister)
@@ -89,6 +96,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     rejudger = parsers.add_parser("judge", help="judge a recording again, without a server")
     rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL")
     _add_selection(rejudger)
+    _add_clients(rejudger)
     _add_outputs(rejudger)
     exporter = parsers.add_parser("export", help="write a recording in a form that other tools read")
     exporter.add_argument("recording", type=Path, metavar="RUN.JSONL")
@@ -158,7 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "check":
             return commands.run_check(
-                _target(arguments),
+                msgspec.structs.replace(_target(arguments), seed=arguments.seed),
                 _selection(arguments),
                 _outputs(arguments),
                 concurrency=int(arguments.concurrency),
@@ -169,6 +177,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 trials=max(0, arguments.trials),
                 budget=_budget(arguments),
                 capabilities=capabilities_of(arguments.capabilities),
+                sdk=clients_of(arguments.sdk),
             )
         case "list" if arguments.markdown and not arguments.rules:
             raise UnusableInput("--markdown writes the rules as a page: say `list --rules --markdown`.")
@@ -182,7 +191,9 @@ def _run(arguments: argparse.Namespace) -> int:
         case "explain":
             return commands.run_explain(arguments.names)
         case "judge":
-            return commands.run_judge(arguments.recording, _selection(arguments), _outputs(arguments))
+            return commands.run_judge(
+                arguments.recording, _selection(arguments), _outputs(arguments), clients_of(arguments.sdk)
+            )
         case "export":
             return commands.run_export(arguments.recording, arguments.har)
         case "matrix":
@@ -284,6 +295,15 @@ def _selection(arguments: argparse.Namespace) -> Selection:
     )
 
 
+def _add_clients(parser: Parser) -> None:
+    parser.add_argument(
+        "--sdk",
+        default="",
+        metavar="CLIENTS",
+        help=f"afterwards let official clients read what was recorded: {', '.join(CLIENTS)}",
+    )
+
+
 def _add_outputs(parser: Parser) -> None:
     parser.add_argument("--strict", action="store_true", help="SHOULD counts as well")
     for name, said in (
@@ -324,6 +344,13 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
     read.__name__ = f"positive {kind.__name__}"
     return read
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is no seed: the contract knows integers of 64 bits")
+    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

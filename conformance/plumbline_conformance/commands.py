@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -13,16 +13,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from plumbline_conformance.aliases import notes
 from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.budget import Budget
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import redacted_exchange
+from plumbline_conformance.credentials import redacted, redacted_exchange
 from plumbline_conformance.discovery import apis_of, discovered
-from plumbline_conformance.discretion import judge_discreetly
+from plumbline_conformance.discretion import judge_discreetly, told
 from plumbline_conformance.explain import explain
 from plumbline_conformance.files import why_unwritable
-from plumbline_conformance.judge import judge, record
+from plumbline_conformance.judge import Finding, judge, record
 from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import (
@@ -36,6 +37,7 @@ from plumbline_conformance.recording import (
 from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.sdk.run import read_again, why_not
 from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.terminal import INTERRUPTED, console, put
 from plumbline_conformance.transcript import Transcript
@@ -84,9 +86,12 @@ def run_check(
     trials: int = 0,
     budget: Budget | None = None,
     capabilities: Mapping[str, bool] | None = None,
+    sdk: Sequence[str] = (),
 ) -> int:
-    """Judge a server."""
+    """Judge a server; afterwards these clients read what it answered."""
     out = console()
+    if why := _why_no_client(sdk):
+        return _cannot(out, why)
     wanted: set[str] = set()
     transcripts: list[Transcript] = []
     interrupted = False
@@ -99,6 +104,7 @@ def run_check(
         listed = chosen if len(chosen) < len(CHECKS) else []
         limits = budget or Budget()
         baseline = outputs.read_baseline()
+        _note(out, [*selection.ids, *baseline.former])
         if said := outputs.unwritable(record=recording):
             return _cannot(out, said)
         if not wanted:
@@ -118,6 +124,7 @@ def run_check(
             capabilities=[name if there else f"-{name}" for name, there in (capabilities or {}).items()],
             profile=selection.profile,
             limit=target.limit,
+            seed=target.seed,
         )
         header = Header.of(
             target.base_url, target.model, target.api_key, listed, server=server, options=options
@@ -170,6 +177,8 @@ def run_check(
         for finding in judge_discreetly(seen, secrets)
         if finding.check in wanted
     ]
+    if not interrupted:
+        findings += _of_clients(sdk, transcripts, secrets)
     seconds = time.monotonic() - began
     status = conclude(
         out,
@@ -191,19 +200,24 @@ def run_check(
     return INTERRUPTED
 
 
-def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
-    """Judge a recording again: the same bytes, the checks of today."""
+def run_judge(path: Path, selection: Selection, outputs: Outputs, sdk: Sequence[str] = ()) -> int:
+    """Judge a recording again: the same bytes, the checks of today; afterwards these clients read it."""
     out = console()
+    if why := _why_no_client(sdk):
+        return _cannot(out, why)
     try:
         found = read_recording(path)
         wanted = set(selection.checks())
         if not selection.ids and found.header.chosen:
             wanted &= set(found.header.chosen)
         baseline = outputs.read_baseline()
+        _note(out, [*selection.ids, *baseline.former])
     except (UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
         return _cannot(out, str(error))
     if said := outputs.unwritable(read=path):
         return _cannot(out, said)
+    if found.header.by == "watch" and sdk:
+        return _cannot(out, "--sdk reads what `plumbline check` recorded, and this is live traffic.")
     if found.header.by == "watch":
         return _judge_watched(out, found, wanted, outputs, baseline)
     strange = [seen.scenario for seen in found.transcripts if seen.scenario not in SCENARIOS]
@@ -215,6 +229,8 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs) -> int:
     findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
     if not findings:
         return _cannot(out, "Nothing in the recording is what these checks look at.")
+    looked = {finding.check.rsplit("/", 1)[0] for finding in findings}
+    findings += _of_clients(sdk, [seen for seen in transcripts if seen.scenario in looked])
     # Of a recording that was made for a profile, nothing else is asked unless somebody says so.
     said = found.header.options.profile if found.header.options is not None else "full"
     profile = said if selection.profile == "full" and said in PROFILES else selection.profile
@@ -261,6 +277,7 @@ def run_rules(*, markdown: bool) -> int:
 def run_list(selection: Selection) -> int:
     """List the chosen checks."""
     try:
+        _note(console(), selection.ids)
         for name in selection.checks():
             found = CHECKS[name]
             put(f"{found.id:42} {found.level:6} {', '.join(found.rules):18} {found.title}")
@@ -319,6 +336,25 @@ def run_fuzz(
         target, examples=examples, seed=seed, phases=phases, operations=operations, patience=patience
     )
     return max(status, found)
+
+
+def _why_no_client(clients: Sequence[str]) -> str | None:
+    """What is said where one of these cannot be used."""
+    return next((why for client in clients if (why := why_not(client))), None)
+
+
+def _of_clients(
+    clients: Sequence[str], transcripts: Sequence[Transcript], secrets: Sequence[str] = ()
+) -> list[Finding]:
+    """What these clients make of the answers; these secrets are neither in the bytes nor in what they add up to."""
+    covered = [redacted(seen, secrets) for seen in transcripts] if clients else []
+    return [finding for client in clients for finding in told(read_again(client, covered), (), secrets)]
+
+
+def _note(out: Console, names: Iterable[str]) -> None:
+    """Say which of these are former ids, and how the checks are called now."""
+    for said in notes(names):
+        out.print(escape(said))
 
 
 def _cannot(out: Console, why: str) -> int:

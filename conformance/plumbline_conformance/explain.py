@@ -7,11 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario, Target
+from plumbline_conformance.aliases import current, notes
+from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
 from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import exchange_of
 from plumbline_conformance.manifest import UNCHECKED
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.sdk.claims import CLAIMS
 from plumbline_conformance.selection import named
 from plumbline_conformance.transcript import Exchange
 
@@ -25,12 +27,17 @@ _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
 def explain(name: str) -> list[str] | None:
     """The lines about a check, a scenario or a rule; None if there is nothing of this name.
 
-    A beginning or a pattern is read as `plumbline check` reads it: what it chooses is listed, or told if it is one.
+    A former id is explained under the id of today, and said to be one. A beginning or a pattern is read as
+    `plumbline check` reads it: what it chooses is listed, or told if it is one.
     """
+    if former := list(notes([name])):
+        return [*former, "", *(explain(current(name)) or [])]
     if name in CHECKS:
         return list(_check(CHECKS[name]))
     if name in SCENARIOS:
         return list(_scenario(SCENARIOS[name]))
+    if name in CLAIMS:
+        return list(_claim(CLAIMS[name]))
     if name.upper() in rules():
         return list(_rule(name.upper(), full=True))
     match named(name):
@@ -64,6 +71,18 @@ def _check(found: Check) -> Iterator[str]:
     yield f"Run it: plumbline check --base-url URL --model NAME {shlex.quote(found.id)}"
 
 
+def _claim(found: Claim) -> Iterator[str]:
+    client = found.id.split("/")[1]
+    yield f"{found.id}  ({found.level})"
+    yield f"{found.title}."
+    yield ""
+    for rule in found.rules:
+        yield from _rule(rule, full=False)
+    yield ""
+    yield f"It is about all recorded answers, which the client {client} reads again from this machine."
+    yield f"Run it: plumbline check --base-url URL --model NAME --sdk {client}"
+
+
 def _rule(name: str, *, full: bool) -> Iterator[str]:
     rule = rules()[name]
     yield f"{name} {rule['level']}: {rule['sentence']}"
@@ -73,7 +92,7 @@ def _rule(name: str, *, full: bool) -> Iterator[str]:
     if not full:
         return
     yield f"    operations: {', '.join(rule['operations']) or 'all'}"
-    observers = [found for found in CHECKS.values() if name in found.rules]
+    observers = [found for found in (*CHECKS.values(), *CLAIMS.values()) if name in found.rules]
     yield "Observed by:" if observers else f"No check observes it by itself: {UNCHECKED[name]}."
     for found in observers:
         yield f"    {found.id}  {found.title}"

@@ -9,8 +9,9 @@ import httpx
 
 from plumbline_conformance.case import CAPABILITIES, Target
 from plumbline_conformance.credentials import redacted_url
+from plumbline_conformance.sdk.claims import CLIENTS
 
-__all__ = ["UnusableInput", "base_url_of", "capabilities_of", "joined", "key_of", "target_of"]
+__all__ = ["UnusableInput", "base_url_of", "capabilities_of", "clients_of", "joined", "key_of", "target_of"]
 
 
 class UnusableInput(Exception):  # noqa: N818 - it says what was given
@@ -62,6 +63,19 @@ def capabilities_of(text: str) -> dict[str, bool]:
         if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
             raise UnusableInput(f"--capabilities: {name} cannot be there and be missing. Say one of the two.")
     return said
+
+
+def clients_of(text: str) -> list[str]:
+    """The clients of a list such as `openai`, each once.
+
+    Raises:
+        UnusableInput: there is none of this name.
+    """
+    names = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    for name in names:
+        if name not in CLIENTS:
+            raise UnusableInput(f"--sdk: there is no client {name}. There are {', '.join(CLIENTS)}.")
+    return names
 
 
 def base_url_of(text: str) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.aliases import current
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.contract import rules
 
-__all__ = ["REVISION", "UNCHECKED", "as_markdown", "manifest", "published", "revisions"]
+__all__ = ["REVISION", "UNCHECKED", "as_markdown", "as_published", "manifest", "published", "revisions"]
 
 REVISION = "2026-12"
 """The dated set of checks that this release publishes. It only grows: a check that changes its mind is another one."""
@@ -44,6 +45,8 @@ UNCHECKED: Mapping[str, str] = {
     "R-20": "it binds clients and asks nothing of servers",
     "RS-13": _FREE,
     "RS-18": "the schema says that a delta is a string, and `sums` that all of them are the text",
+    "SDK-01": "it takes the official client, which `--sdk openai` lets read what was recorded",
+    "SDK-02": "it takes the official client, which `--sdk openai` lets read what was recorded",
     "SO-03": "a wider subset is allowed, so that acceptance and refusal are both right",
     "SO-06": "both answers are right",
     "SO-08": _FREE,
@@ -88,7 +91,12 @@ def as_markdown() -> str:
 
 
 def published(revision: str = REVISION) -> list[str]:
-    """The ids of the checks of a revision."""
+    """The ids of the checks of a revision, as they are called today."""
+    return [current(name) for name in as_published(revision)]
+
+
+def as_published(revision: str) -> list[str]:
+    """The same as they were called then."""
     text = files("plumbline_conformance.requirements").joinpath(f"{revision}.txt").read_text("utf-8")
     return text.split()
 

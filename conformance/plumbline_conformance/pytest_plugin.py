@@ -25,6 +25,7 @@ __all__ = [
     "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_configure",
+    "pytest_report_header",
     "pytest_runtestloop",
 ]
 
@@ -32,6 +33,7 @@ _NAME = "plumbline"
 _PREFIX = f"{_NAME}::"
 """How the node id of an item begins; behind it is the id of its check."""
 _CHOICE: pytest.StashKey[tuple[Target, list[str]]] = pytest.StashKey()
+_NOTES: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
         asked = [found for found in config.args if found.startswith(_PREFIX)]
         config.args = [found for found in config.args if found not in asked]
         config.stash[_CHOICE] = _choice(config, [found.removeprefix(_PREFIX) for found in asked])
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which of the ids that were asked for are former ones."""
+    return config.stash.get(_NOTES, [])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -129,6 +136,7 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
     """Who is judged, and by which checks: those of the options, and of them those that node ids ask for."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
+    from plumbline_conformance.aliases import notes
     from plumbline_conformance.inputs import UnusableInput, target_of
     from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, named
 
@@ -144,6 +152,7 @@ def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]
         target: Target = target_of(url, model, key, "--plumbline-api-key")
     except (UnknownChoice, UnusableInput) as error:
         raise pytest.UsageError(str(error)) from None
+    config.stash[_NOTES] = [f"plumbline: {said}" for said in notes([*option("--plumbline-check"), *asked])]
     wanted = {one: {found.id for found in named(one)} & set(names) for one in asked}
     for one, found in wanted.items():
         if not found:

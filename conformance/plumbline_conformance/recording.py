@@ -21,6 +21,8 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from plumbline_conformance.aliases import current
+from plumbline_conformance.case import SEED
 from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript import Transcript
@@ -66,6 +68,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the server was to be fit for."""
     limit: str = "max_tokens"
     """The name under which chat completions were given the limit of their tokens."""
+    seed: int = SEED
+    """What requests said that sent a seed."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,11 +205,16 @@ def read_recording(path: Path) -> Recording:
         raise UnreadableRecording(f"{path.name} is not what was written: its digest differs")
     try:
         return Recording(
-            header=msgspec.convert(values[0], Header),
+            header=_of_today(msgspec.convert(values[0], Header)),
             transcripts=[msgspec.convert(value, Transcript) for value in values[1:-1]],
         )
     except msgspec.ValidationError as error:
         raise UnreadableRecording(f"{path.name}: {error}") from error
+
+
+def _of_today(header: Header) -> Header:
+    """The header with the ids that checks have now."""
+    return msgspec.structs.replace(header, chosen=[current(name) for name in header.chosen])
 
 
 def _content(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from plumbline_conformance.aliases import current
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario
 from plumbline_conformance.manifest import published
 
@@ -50,7 +51,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for; everything has to hold."""
 
     ids: Sequence[str] = ()
-    """Ids, beginnings, patterns with `*` and `?`, or ids of rules in any case; one of them is enough."""
+    """Ids of today or former ones, beginnings, patterns with `*` and `?`, or ids of rules in any case; one of them is
+    enough."""
     profile: str = "full"
     level: str = "MAY"
     """The mildest level that is wanted."""
@@ -65,7 +67,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UnknownChoice: an id, a beginning, a pattern, a rule or a surface has no check.
         """
-        for wanted in self.ids:
+        for wanted in map(current, self.ids):
             if not any(_named(found, wanted) for found in CHECKS.values()):
                 raise UnknownChoice(f"No check begins with {wanted}. `plumbline list` shows them all.")
         surfaces = {_surface(found) for found in CHECKS.values()}
@@ -79,7 +81,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     def _has(self, found: Check) -> bool:
         return (
-            (not self.ids or any(_named(found, wanted) for wanted in self.ids))
+            (not self.ids or any(_named(found, current(wanted)) for wanted in self.ids))
             and PROFILES[self.profile].has(found)
             and _LEVELS.index(found.level) <= _LEVELS.index(self.level)
             and (not self.surfaces or _surface(found) in self.surfaces)
@@ -88,6 +90,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 def named(wanted: str) -> list[Check]:
     """The checks that an id, a beginning, a pattern or a rule chooses, in the order of the suite."""
+    wanted = current(wanted)
     return [found for found in CHECKS.values() if _named(found, wanted)]
 
 

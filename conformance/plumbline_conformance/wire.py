@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from plumbline_conformance.case import Request, Target
+from plumbline_conformance.case import SEED, Request, Target
 from plumbline_conformance.inputs import joined
 from plumbline_conformance.packing import ACCEPTED, Unpacked
 from plumbline_conformance.sockets import Sockets, message_of
@@ -103,7 +103,7 @@ def exchange_of(target: Target, request: Request) -> Exchange:
     elif request.content is not None:
         body = request.content
     else:
-        body = json.dumps(_limited(target, request)).encode()
+        body = json.dumps(_seeded(target, _limited(target, request))).encode()
         headers["content-type"] = "application/json"
     return Exchange(method=request.method, url=url, request_headers=headers, request_body=body)
 
@@ -121,6 +121,13 @@ def _limited(target: Target, request: Request) -> Any:
         return body
     rest = {name: value for name, value in body.items() if name != "max_tokens"}
     return rest if rest.get(target.limit) is not None else {**rest, target.limit: limit}
+
+
+def _seeded(target: Target, body: Any) -> Any:
+    """The body with the target's seed where a scenario says the usual one: another value is what it is about."""
+    if target.seed == SEED or not isinstance(body, dict) or type(seed := body.get("seed")) is not int:
+        return body
+    return {**body, "seed": target.seed} if seed == SEED else body
 
 
 class _Wire:

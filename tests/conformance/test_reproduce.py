@@ -129,12 +129,15 @@ def test_every_body_of_the_suite_is_sent_by_its_command(folder: Path) -> None:
     st.floats(0.5, 600).map(lambda seconds: round(seconds, 1)),
     st.dictionaries(st.sampled_from(list(CAPABILITIES)), st.booleans()),
     st.sampled_from(list(PROFILES)),
+    st.integers(-(2**63), 2**63 - 1) | st.just(1),
 )
 def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
-    trials: int, timeout: float, said: dict[str, bool], profile: str
+    trials: int, timeout: float, said: dict[str, bool], profile: str, seed: int
 ) -> None:
     names = [name if there else f"-{name}" for name, there in said.items()]
-    options = Options(trials=trials, concurrency=4, timeout=timeout, capabilities=names, profile=profile)
+    options = Options(
+        trials=trials, concurrency=4, timeout=timeout, capabilities=names, profile=profile, seed=seed
+    )
     run = Header.of("http://h/v1", "m", options=options)
     report = Report(run=run, results=[], rules={}, scenarios={}, evidence={}, profile=profile)
     result = Result(check="chat/text/shape", title="", level="MUST", rules=[], verdict="fail")
@@ -144,11 +147,12 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
     _, *words = shlex.split(command_of(report, result))
 
     read = parser.parse_args(words)
-    assert (read.trials, read.timeout, read.profile) == (trials, timeout, profile)
+    assert (read.trials, read.timeout, read.profile, read.seed) == (trials, timeout, profile, seed)
     assert capabilities_of(read.capabilities) == said
     assert read.ids == ["chat/text/shape"]
     # What was left as it is stands nowhere.
     assert ("--trials" in " ".join(words)) == (trials != 3)
+    assert ("--seed" in " ".join(words)) == (seed != 1)
 
 
 def raw(folder: Path, command: str) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from plumbline_conformance.aliases import current
 from plumbline_conformance.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report
 
@@ -60,6 +61,12 @@ def read_explanations(path: Path) -> Explanations:
         OSError: it cannot be read.
     """
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Explanations)
+        found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), Explanations)
     except (ValueError, RecursionError) as error:
         raise UnreadableExplanations(f"{path.name} has no explanations: {error}") from error
+    return Explanations(
+        explanation=[
+            Explanation(why=one.why, checks=[current(name) for name in one.checks])
+            for one in found.explanation
+        ]
+    )

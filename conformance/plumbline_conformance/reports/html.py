@@ -12,6 +12,7 @@ from itertools import groupby
 
 import msgspec
 
+from plumbline_conformance.case import SEED
 from plumbline_conformance.recording import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import lacking
@@ -83,6 +84,8 @@ def _options(options: Options | None) -> str:
         return ""
     said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
     limit, capabilities, profile = said.pop("limit"), said.pop("capabilities"), said.pop("profile")
+    if said["seed"] == SEED:
+        del said["seed"]
     numbers = [f"{name} {value:g}" for name, value in said.items() if value is not None]
     words = [f"said: {' '.join(capabilities)}"] if capabilities else []
     words += [] if profile == "full" else [f"profile {profile}"]
@@ -129,7 +132,12 @@ def _scenario(report: Report, scenario: str, results: list[Result]) -> list[str]
         parts.append(
             f'<details><summary><span class="v pass">{len(green)} pass</span></summary><ul>{names}</ul></details>'
         )
-    marked = [result for result in results if result.problems]
+    # A client's claims are about the exchanges of every scenario.
+    marked = [
+        msgspec.structs.replace(result, problems=problems)
+        for result in report.results
+        if (problems := [p for p in result.problems if (p.scenario or result.scenario) == scenario])
+    ]
     seen = report.evidence.get(scenario, [])
     parts += [exchange_html(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
     return parts

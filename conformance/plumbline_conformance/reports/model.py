@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS, Baseline
-from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, broken_rules
+from plumbline_conformance.case import Problem, broken_rules
 from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import concealed, redacted
 from plumbline_conformance.judge import Finding
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.sdk.claims import claim_of, title_of
 from plumbline_conformance.selection import PROFILES
 from plumbline_conformance.transcript import Exchange, Transcript
 
@@ -161,10 +162,14 @@ def report_of(
     known = baseline or Baseline()
     results = [_result(finding, known) for finding in findings]
     shown = {result.scenario for result in results if everything or result.verdict != "pass"}
-    marks: dict[str, set[int]] = {}
-    for result in results:
-        found = [place for problem in result.problems if (place := event_of(problem)) is not None]
-        marks.setdefault(result.scenario, set()).update(found)
+    marks: dict[str, set[int]] = {name: set() for name in shown}
+    for scenario, problem in (
+        (p.scenario or result.scenario, p) for result in results for p in result.problems
+    ):
+        marks.setdefault(scenario, set())
+        if (place := event_of(problem)) is not None:
+            marks[scenario].add(place)
+    shown |= marks.keys()
     evidence = {
         seen.scenario: [
             _evidence(exchange, frozenset(marks[seen.scenario]), key=run.key is not None)
@@ -180,7 +185,7 @@ def report_of(
         run=run,
         results=results,
         rules={name: _rule(name) for name in sorted(observed)},
-        scenarios={name: SCENARIOS[name].title for name in dict.fromkeys(r.scenario for r in results)},
+        scenarios={name: title_of(name) for name in dict.fromkeys(r.scenario for r in results)},
         evidence=evidence,
         stale=known.stale(findings),
         profile=profile,
@@ -219,7 +224,8 @@ def event_of(problem: Problem) -> int | None:
 
 
 def _result(finding: Finding, known: Baseline) -> Result:
-    found = CHECKS[finding.check]
+    found = claim_of(finding.check)
+    assert found is not None
     return Result(
         check=finding.check,
         title=found.title,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.case import GONE, Problem, broken_rules
+from plumbline_conformance.case import GONE, SEED, Problem, broken_rules
 from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
+from plumbline_conformance.sdk.claims import CLAIMS
 
 __all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
 
@@ -49,11 +50,16 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
 def place_of(problem: Problem) -> str:
     """Where a problem is: in which request of its scenario, counted from 0, and where in its answer."""
     request = "" if problem.exchange in (None, GONE) else f"request {problem.exchange}"
-    return ", ".join(part for part in (request, problem.pointer) if part)
+    return ", ".join(part for part in (problem.scenario, request, problem.pointer) if part)
 
 
 def requests_of(report: Report, result: Result) -> list[Evidence]:
     """The exchanges that a result is about: those that its problems name, or all of its scenario."""
+    elsewhere = list(dict.fromkeys((p.scenario, p.exchange) for p in result.problems if p.scenario))
+    if elsewhere:
+        # Of a claim about all scenarios; its problems can be as many as there are exchanges.
+        evidence = [(report.evidence.get(scenario, []), place or 0) for scenario, place in elsewhere[:_MOST]]
+        return [seen[place] for seen, place in evidence if place < len(seen)]
     seen = report.evidence.get(result.scenario, [])
     named = {p.exchange for p in result.problems if p.exchange is not None and p.exchange < len(seen)}
     if named:
@@ -76,7 +82,15 @@ def command_of(report: Report, result: Result) -> str:
     # A name that begins with a dash would be an option of its own.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return " ".join(["plumbline check", address, *_given(report), result.check])
+    return " ".join(["plumbline check", address, *_given(report), *_asked(result)])
+
+
+def _asked(result: Result) -> list[str]:
+    """What to choose for this result; of a client's, the scenarios whose answers it stumbled over."""
+    if result.check not in CLAIMS:
+        return [result.check]
+    named = dict.fromkeys(problem.scenario for problem in result.problems if problem.scenario)
+    return [f"--sdk {result.scenario.partition('/')[2]}", *named]
 
 
 def _given(report: Report) -> Iterator[str]:
@@ -92,6 +106,8 @@ def _given(report: Report) -> Iterator[str]:
         yield f"--trials {options.trials}"
     if options.timeout != TIMEOUT:
         yield f"--timeout {options.timeout:g}"
+    if options.seed != SEED:
+        yield f"--seed {options.seed}"
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,292 @@
+"""openai-python over one recorded exchange: driven as its users drive it, and what it raises or gets wrong.
+
+This module alone imports the client, which is no dependency of the judge.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+
+from plumbline_conformance.case import Problem
+from plumbline_conformance.sdk.calls import Call
+from plumbline_conformance.sdk.replay import Replay
+from plumbline_conformance.sdk.sums import (
+    Sum,
+    chat_sum,
+    completions_sum,
+    differences,
+    member,
+    responses_sum,
+    said,
+    texts_of,
+)
+from plumbline_conformance.transcript import Exchange
+
+__all__ = ["NAME", "OpenAIClient", "quiet"]
+
+NAME = f"openai {openai.__version__}"
+_SECONDS = 10.0
+"""For one read from loopback; a replay never waits."""
+_STATUSES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    409: "ConflictError",
+    422: "UnprocessableEntityError",
+    429: "RateLimitError",
+}
+_OWN = {"extra_body", "extra_headers", "extra_query", "timeout", "self"}
+"""Parameters of the client's methods that are no members of a request."""
+_NEEDED = {"choices", "delta", "message"}
+"""Members that every user's loop reads, so that a missing one ends the loop."""
+_CUT_SHORT = {"LengthFinishReasonError": "length", "ContentFilterFinishReasonError": "content_filter"}
+"""What the helper raises at the end of a stream that ended so."""
+_ENDED_OTHERWISE = {"response.incomplete", "response.failed", "error"}
+"""After these events there is no completed response to get."""
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_SUMS: dict[str, Callable[..., Sum]] = {
+    "chat": chat_sum,
+    "completions": completions_sum,
+    "responses": responses_sum,
+}
+
+
+class _NotSent(Exception):  # noqa: N818 - it is a reason, not an error
+    """The client does not send such a request."""
+
+
+class OpenAIClient:
+    """The client, and the server that it asks.
+
+    Args:
+        replay: the server.
+        tick: called at every event; raises where there is no time left.
+    """
+
+    def __init__(self, replay: Replay, tick: Callable[[], None]) -> None:
+        self._replay = replay
+        self._tick = tick
+        # Neither a proxy of the environment nor a redirection of the server may lead anywhere but to loopback.
+        self._http = openai.DefaultHttpxClient(trust_env=False, follow_redirects=False, timeout=_SECONDS)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def read(self, exchange: Exchange, call: Call) -> Iterator[tuple[str, list[Problem]]]:
+        """What the client makes of an answer, for each claim about it: the last segment of its id, and the problems.
+
+        Of a request that the client refuses to send, nothing.
+        """
+        if exchange.status >= 400:
+            attempts: dict[str, Callable[[], list[Problem]]] = {
+                "errors": lambda: self._refused(exchange, call)
+            }
+        elif not call.stream:
+            attempts = {f"{call.surface}-whole": lambda: self._whole(exchange, call)}
+        else:
+            attempts = {f"{call.surface}-stream": lambda: self._streamed(exchange, call)}
+            if call.helper:
+                attempts[f"{call.surface}-stream-helper"] = lambda: self._put_together(exchange, call)
+        for slug, attempt in attempts.items():
+            try:
+                yield slug, attempt()
+            except _NotSent:
+                continue
+
+    def _sent(self, exchange: Exchange, place: tuple[str, ...], given: dict[str, Any]) -> Any:
+        """What a method of the client gives for these arguments, those left out that it does not know.
+
+        Raises:
+            _NotSent: it asks nobody for them.
+        """
+        base_url = self._replay.choose(exchange)
+        client = openai.OpenAI(base_url=base_url, api_key="-", max_retries=0, http_client=self._http)
+        method: Any = client
+        for name in place:
+            method = getattr(method, name)
+        known = inspect.signature(method).parameters.keys() - _OWN
+        try:
+            found = method(**{name: value for name, value in given.items() if name in known})
+            return found.__enter__() if place[-1] == "stream" else found
+        except Exception as error:
+            if not self._replay.asked:
+                raise _NotSent(str(error)) from None
+            raise
+
+    def _refused(self, exchange: Exchange, call: Call) -> list[Problem]:
+        wanted = _STATUSES.get(exchange.status)
+        wanted = wanted or ("InternalServerError" if exchange.status >= 500 else "APIStatusError")
+        given = {**call.given, "stream": True} if call.stream else call.given
+        try:
+            self._sent(exchange, call.method, given)
+        except _NotSent:
+            raise
+        except Exception as error:
+            if type(error).__name__ == wanted or _is_cut(exchange, error):
+                return []
+            return [_raised(error, "status", f"{wanted}, for status {exchange.status}")]
+        return [Problem(expected=wanted, actual="an answer", pointer="status", rule="SDK-01")]
+
+    def _whole(self, exchange: Exchange, call: Call) -> list[Problem]:
+        try:
+            answer = self._sent(exchange, call.method, call.given)
+            match call.method:
+                case ("models", "list"):
+                    _ = [model.id for model in answer]
+                case ("models", _):
+                    _ = answer.id
+                case ("responses", _):
+                    _ = answer.id, answer.status, answer.output_text, [item.type for item in answer.output]
+                case ("completions", _):
+                    _ = [(choice.text, choice.finish_reason) for choice in answer.choices]
+                case _:
+                    chat_sum([answer], _attribute, "message")
+        except _NotSent:
+            raise
+        except Exception as error:
+            return [] if _is_cut(exchange, error) else [_raised(error, "body")]
+        return []
+
+    def _streamed(self, exchange: Exchange, call: Call) -> list[Problem]:
+        seen: list[Any] = []
+        chunks = said(exchange.events)
+        try:
+            with self._sent(exchange, call.method, {**call.given, "stream": True}) as stream:
+                for chunk in stream:
+                    self._tick()
+                    seen.append(chunk)
+            found = _SUMS[call.surface](seen, _attribute)
+        except (_NotSent, TimeoutError):
+            raise
+        except Exception as error:
+            return [] if _is_told(exchange, chunks, error) else [_raised(error, _event(len(seen), chunks))]
+        return (
+            []
+            if exchange.error is not None
+            else list(differences(_SUMS[call.surface](chunks, member), found))
+        )
+
+    def _put_together(self, exchange: Exchange, call: Call) -> list[Problem]:
+        chunks = said(exchange.events)
+        sums = _SUMS[call.surface](chunks, member)
+        count = 0
+        try:
+            stream = self._sent(exchange, call.helper, call.given)
+            with stream:
+                for event in stream:
+                    self._tick()
+                    count += call.surface == "responses" or event.type == "chunk"
+            return self._final(exchange, call, stream, chunks, sums)
+        except (_NotSent, TimeoutError):
+            raise
+        except Exception as error:
+            if _is_told(exchange, chunks, error) or _is_cut_short(error, sums):
+                return []
+            return [_raised(error, _event(count, chunks))]
+
+    def _final(
+        self, exchange: Exchange, call: Call, stream: Any, chunks: list[Any], sums: Sum
+    ) -> list[Problem]:
+        """What the helper has in the end, against what the events say."""
+        if exchange.error is not None:
+            return []
+        if call.surface == "responses":
+            try:
+                final = stream.get_final_response()
+            except RuntimeError as error:
+                if any(member(chunk, "type") in _ENDED_OTHERWISE for chunk in chunks):
+                    return []
+                return [_raised(error, "events")]
+            return list(_lost(sums, final))
+        try:
+            final = stream.get_final_completion()
+        except openai.OpenAIError as error:
+            if not _is_cut_short(error, sums):
+                raise
+            final = stream.current_completion_snapshot
+        found = chat_sum([final], _attribute, "message")
+        return list(differences(sums, found))
+
+
+def _lost(sums: Sum, final: Any) -> Iterator[Problem]:
+    """Texts and arguments of the deltas that the final response has not got, in the order of its items."""
+    parts = [part for item in final.output if item.type == "message" for part in item.content]
+    calls = [item for item in final.output if item.type == "function_call"]
+    has = {
+        "text": [part.text for part in parts if part.type == "output_text"],
+        "arguments": [call.arguments for call in calls],
+    }
+    for kind, texts in has.items():
+        left = iter(texts)
+        for text in texts_of(sums, kind):
+            # What came without deltas may stand between.
+            if not any(text == other for other in left):
+                place = f"{kind} of the final response"
+                yield from differences({place: repr(text)}, {place: repr(texts)})
+                break
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """A member of the client's object, which has None for what a server left out.
+
+    Raises:
+        TypeError: nobody's loop goes on without it.
+    """
+    found = getattr(value, name, None)
+    if found is None and name in _NEEDED:
+        raise TypeError(f"the {name} of a {type(value).__name__} is None")
+    return found
+
+
+def _is_cut(exchange: Exchange, error: Exception) -> bool:
+    """Whether it is what a client has to say of a connection that was lost, as it was when this was recorded."""
+    lost = isinstance(error, openai.APIConnectionError) or type(error).__module__.startswith("http")
+    return exchange.error is not None and lost
+
+
+def _is_told(exchange: Exchange, chunks: list[Any], error: Exception) -> bool:
+    """Whether the server itself says the error, or the connection was lost."""
+    told = any(member(chunk, "error") for chunk in chunks)
+    return _is_cut(exchange, error) or (told and type(error) is openai.APIError)
+
+
+def _is_cut_short(error: Exception, sums: Sum) -> bool:
+    """Whether the stream ended as the helper says."""
+    reason = _CUT_SHORT.get(type(error).__name__)
+    return reason is not None and any(
+        place.endswith(".finish_reason") and text == reason for place, text in sums.items()
+    )
+
+
+def _event(count: int, chunks: list[Any]) -> str:
+    return f"event {count}" if count < len(chunks) else "events"
+
+
+def _raised(error: Exception, pointer: str, wanted: str = "what it reads without an error") -> Problem:
+    text = _ADDRESS.sub("0x…", str(error)).partition("\n")[0][:200]
+    return Problem(
+        expected=wanted, actual=f"{type(error).__name__}: {text}".rstrip(": "), pointer=pointer, rule="SDK-01"
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing that the client logs or warns of is printed: what it says is in the findings."""
+    logger, handler = logging.getLogger("openai"), logging.NullHandler()
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.removeHandler(handler)

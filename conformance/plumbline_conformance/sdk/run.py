@@ -1,0 +1,120 @@
+"""`--sdk`: a client reads every recorded answer that it has a call for, and what it makes of them becomes findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from plumbline_conformance.case import Problem
+from plumbline_conformance.sdk.calls import call_of
+from plumbline_conformance.sdk.claims import CLAIMS
+from plumbline_conformance.sdk.replay import replaying
+from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.verdicts import Finding, Verdict
+
+__all__ = ["claims_of", "read_again", "why_not"]
+
+_LONGEST = 1 << 19
+"""Bytes of an answer. A client copies what it has so far at every event, so that its time grows with the square."""
+_MOST_EVENTS = 5_000
+_SECONDS = 120.0
+"""For all answers together; beyond it none is begun, and none that is being read is read on."""
+_MAX_PROBLEMS = 50
+"""Of one claim."""
+_MOST_OF_ONE = 3
+"""Of one claim about one answer."""
+_NONE = "none of the recorded answers is one that the client has a call for"
+
+
+class _Tally(msgspec.Struct):
+    """What is known of a claim."""
+
+    read: int = 0
+    """Answers."""
+    wrong: int = 0
+    problems: list[Problem] = msgspec.field(default_factory=list)
+
+
+def why_not(client: str) -> str | None:
+    """What is said where the client cannot be used; None if it can."""
+    try:
+        import openai
+    except ImportError as error:
+        return f"--sdk {client} needs the package openai ({error}). Install it with: pip install openai"
+    with openai.OpenAI(base_url="http://127.0.0.1:9", api_key="-") as unused:
+        places = (unused.chat.completions, getattr(unused, "responses", None))
+    if not all(hasattr(place, "stream") for place in places):
+        return (
+            f"--sdk {client} needs a newer openai than {openai.__version__}. "
+            "Install it with: pip install --upgrade openai"
+        )
+    return None
+
+
+def claims_of(client: str) -> list[str]:
+    """The ids of the claims about a client."""
+    return [name for name in CLAIMS if name.startswith(f"sdk/{client}/")]
+
+
+def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
+    """Let a client read what was recorded; a finding for each claim. Never raises, whatever the bytes are.
+
+    Args:
+        client: one for which `why_not` has nothing to say.
+        transcripts: what was recorded, credentials covered.
+    """
+    from plumbline_conformance.sdk.openai_client import NAME, OpenAIClient, quiet
+
+    tallies = {name: _Tally() for name in claims_of(client)}
+    end = time.monotonic() + _SECONDS
+    late = long = 0
+
+    def tick() -> None:
+        if time.monotonic() > end:
+            raise TimeoutError
+
+    with replaying() as replay, quiet():
+        driver = OpenAIClient(replay, tick)
+        for scenario, place, exchange in _answers(transcripts):
+            if (call := call_of(exchange)) is None:
+                continue
+            if len(exchange.body) > _LONGEST or len(exchange.events) > _MOST_EVENTS:
+                long += 1
+                continue
+            try:
+                tick()
+                for slug, problems in driver.read(exchange, call):
+                    tally = tallies[f"sdk/{client}/{slug}"]
+                    tally.read += 1
+                    tally.wrong += bool(problems)
+                    tally.problems += [
+                        msgspec.structs.replace(problem, scenario=scenario, exchange=place)
+                        for problem in problems[:_MOST_OF_ONE]
+                    ]
+            except TimeoutError:
+                late += 1
+        driver.close()
+    left = [f"{long} were too long to be read again"] * bool(long)
+    left += [f"{late} were left out after {_SECONDS:g} seconds"] * bool(late)
+    return [_finding(name, tally, NAME, left) for name, tally in tallies.items()]
+
+
+def _answers(transcripts: Sequence[Transcript]) -> Iterator[tuple[str, int, Exchange]]:
+    """Every exchange with an answer that ends a call: its scenario, its place there, and itself."""
+    for seen in transcripts:
+        for place, exchange in enumerate(seen.everything if seen.skipped is None else ()):
+            if exchange.status == 200 or 400 <= exchange.status < 600:
+                yield seen.scenario, place, exchange
+
+
+def _finding(name: str, tally: _Tally, client: str, left: list[str]) -> Finding:
+    if not tally.read:
+        return Finding(check=name, verdict="skipped", reason="; ".join([_NONE, *left]))
+    count = f"{tally.wrong} of {tally.read} answers" if tally.wrong else f"{tally.read} answers"
+    reason = "; ".join([f"{client}, {count}", *left])
+    if not tally.wrong:
+        return Finding(check=name, verdict="pass", reason=reason)
+    verdict: Verdict = "fail" if CLAIMS[name].level == "MUST" else "warn"
+    return Finding(check=name, verdict=verdict, problems=tally.problems[:_MAX_PROBLEMS], reason=reason)

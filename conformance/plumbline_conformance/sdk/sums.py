@@ -1,0 +1,140 @@
+"""What a stream comes to: once from its bytes, and once from the objects that a client made of them.
+
+A sum has a text for each place: `choices[0].content`, `choices[0].tool_calls[1].arguments`. Empty texts are left out,
+because null and an empty text are the same to whoever reads one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from plumbline_conformance.case import Problem
+from plumbline_conformance.sse import Event
+
+__all__ = ["Sum", "chat_sum", "completions_sum", "differences", "member", "responses_sum", "said", "texts_of"]
+
+Sum = dict[str, str]
+Get = Callable[[Any, str], Any]
+"""Reads a member of an object, None where it has none."""
+_DELTAS = {
+    "response.output_text.delta": "text",
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+}
+_SHOWN = 120
+
+
+def member(value: Any, name: str) -> Any:
+    """Of JSON."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def said(events: Iterable[Event]) -> list[Any]:
+    """The JSON of the events up to `[DONE]`, after which no client reads on."""
+    found = []
+    for event in events:
+        if event.data is not None and event.data.startswith("[DONE]"):
+            break
+        found.append(event.json)
+    return found
+
+
+def chat_sum(chunks: Iterable[Any], get: Get, part: str = "delta") -> Sum:
+    """Texts, calls and finish reasons of every choice.
+
+    Args:
+        chunks: the JSON, or the client's objects.
+        get: reads a member of them.
+        part: where a choice has its text: `delta`, or the `message` of what was put together.
+    """
+    found: Sum = {}
+    for choice in (choice for chunk in chunks for choice in _list(get(chunk, "choices"))):
+        index = get(choice, "index")
+        if not _is_number(index):
+            continue
+        where, delta = f"choices[{index}]", get(choice, part)
+        for name in ("content", "refusal"):
+            _add(found, f"{where}.{name}", get(delta, name))
+        for place, call in enumerate(_list(get(delta, "tool_calls"))):
+            number = get(call, "index") if part == "delta" else place
+            if _is_number(number):
+                _add_call(found, f"{where}.tool_calls[{number}]", call, get)
+        _set(found, f"{where}.finish_reason", get(choice, "finish_reason"))
+    return found
+
+
+def _add_call(found: Sum, where: str, call: Any, get: Get) -> None:
+    # An id and a name come once; a client that adds up what comes twice has neither in the end.
+    if f"{where}.id" not in found:
+        _set(found, f"{where}.id", get(call, "id"))
+    function = get(call, "function")
+    if f"{where}.name" not in found:
+        _set(found, f"{where}.name", get(function, "name"))
+    _add(found, f"{where}.arguments", get(function, "arguments"))
+
+
+def completions_sum(chunks: Iterable[Any], get: Get) -> Sum:
+    """Texts and finish reasons of every choice."""
+    found: Sum = {}
+    for choice in (choice for chunk in chunks for choice in _list(get(chunk, "choices"))):
+        if _is_number(index := get(choice, "index")):
+            _add(found, f"choices[{index}].text", get(choice, "text"))
+            _set(found, f"choices[{index}].finish_reason", get(choice, "finish_reason"))
+    return found
+
+
+def responses_sum(events: Iterable[Any], get: Get) -> Sum:
+    """Texts and arguments of every item, as their deltas have them."""
+    found: Sum = {}
+    for event in events:
+        kind, index = get(event, "type"), get(event, "output_index")
+        if not isinstance(kind, str) or kind not in _DELTAS or not _is_number(index):
+            continue
+        # With zeros in front, the order of places is that of items.
+        where = f"output[{index:03}]"
+        part = get(event, "content_index")
+        if kind == "response.output_text.delta" and _is_number(part):
+            where += f".content[{part:03}]"
+        _add(found, f"{where}.{_DELTAS[kind]}", get(event, "delta"))
+    return found
+
+
+def texts_of(sums: Sum, kind: str) -> list[str]:
+    """Of the sum of a response: its texts of this kind, in the order of items."""
+    return [text for place, text in sorted(sums.items()) if place.endswith(f".{kind}")]
+
+
+def differences(bytes_say: Sum, client_has: Sum) -> Iterator[Problem]:
+    """Where a client has something else than the bytes say."""
+    for place in dict.fromkeys([*bytes_say, *client_has]):
+        expected, actual = bytes_say.get(place, ""), client_has.get(place, "")
+        if expected != actual:
+            start = next((at for at, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b), 0)
+            start = max(0, start - _SHOWN // 3)
+            yield Problem(
+                expected=_shown(expected, start), actual=_shown(actual, start), pointer=place, rule="SDK-02"
+            )
+
+
+def _shown(text: str, start: int) -> str:
+    cut = text[start : start + _SHOWN]
+    return f"{'…' if start else ''}{cut!r}{'…' if len(text) > start + _SHOWN else ''}"
+
+
+def _add(found: Sum, place: str, text: Any) -> None:
+    if isinstance(text, str) and text:
+        found[place] = found.get(place, "") + text
+
+
+def _set(found: Sum, place: str, text: Any) -> None:
+    if isinstance(text, str) and text:
+        found[place] = text
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
