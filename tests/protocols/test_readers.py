@@ -137,6 +137,12 @@ def test_null_for_what_is_needed_is_a_missing_field(api: str, field: str) -> Non
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+LEGACY: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "function_call": {"name": "f", "arguments": "{}"},
+}
+RETURNED: dict[str, Any] = {"role": "function", "name": "f"}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "r"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 HUGE = "9" * 5000
@@ -162,7 +168,10 @@ HUGE = "9" * 5000
         ("chat", {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None),
         ("chat", {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type", "unsupported_value"),
         ("chat", {"messages": [{"role": "assistant", "content": None}]}, "messages[0].content", "missing_required_parameter"),
-        ("chat", {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role", "unsupported_value"),
+        ("chat", {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role", None),
+        ("chat", {"messages": [LEGACY, {"role": "function", "name": "g", "content": "x"}]}, "messages[1].name", None),
+        ("chat", {"messages": [LEGACY]}, "messages[0].tool_calls", None),
+        ("chat", {"messages": [{**LEGACY, "tool_calls": [CALL]}]}, "messages[0].function_call", None),
         ("chat", {"messages": [{"role": "assistant", "content": "a", "audio": {"id": "x"}}]}, "messages[0].audio", "unsupported_parameter"),
         ("chat", {"messages": [USER, RESULT]}, "messages[1].role", None),
         ("chat", {"messages": [CALLS, {**RESULT, "tool_call_id": "c2"}]}, "messages[1].tool_call_id", None),
@@ -258,6 +267,20 @@ def test_every_role_is_read() -> None:
         ),
         Message(role="tool", content="r", tool_call_id="c1"),
         Message(role="assistant", content="no", reasoning="hm"),
+    )
+
+
+def test_calls_and_results_of_the_old_kind_are_those_of_today() -> None:
+    """CHAT-13: the role `function`."""
+    found = messages(
+        LEGACY, {"role": "function", "name": "f", "content": None}, LEGACY, {**RETURNED, "content": "r"}
+    )
+
+    assert found == (
+        Message(role="assistant", tool_calls=(ToolCall("fn0000000", "f", "{}"),)),
+        Message(role="tool", content="", tool_call_id="fn0000000"),
+        Message(role="assistant", tool_calls=(ToolCall("fn0000002", "f", "{}"),)),
+        Message(role="tool", content="r", tool_call_id="fn0000002"),
     )
 
 

@@ -46,12 +46,16 @@ __all__ = ["read_messages", "read_tool_list", "read_tools"]
 def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Message, ...]:
     """Read a conversation (CHAT-13).
 
+    Calls and results of the old kind (`function_call`, the role `function`) become those of today.
+
     Raises:
         ApiError: 400 for parts that are not text, and for tool messages that do not fit the calls (CHAT-14).
     """
-    found = tuple(_read_message(message, f"messages[{index}]") for index, message in enumerate(messages))
+    found: list[Message] = []
+    for index, message in enumerate(messages):
+        found.append(_read_message(message, index, found))
     _check_pairing(found)
-    return found
+    return tuple(found)
 
 
 def read_tools(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ...], ToolChoice]:
@@ -119,7 +123,8 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
     return tuple(found)
 
 
-def _read_message(message: ChatCompletionRequestMessage, where: str) -> Message:
+def _read_message(message: ChatCompletionRequestMessage, index: int, before: Sequence[Message]) -> Message:
+    where = f"messages[{index}]"
     match message:
         case ChatCompletionRequestSystemMessage():
             return Message(
@@ -150,16 +155,42 @@ def _read_message(message: ChatCompletionRequestMessage, where: str) -> Message:
                 tool_call_id=message.tool_call_id,
             )
         case ChatCompletionRequestAssistantMessage():
-            return _read_assistant(message, where)
-        case ChatCompletionRequestFunctionMessage():  # TOOL-16
-            raise unsupported_value(f"{where}.role", "function", "is not supported; use 'tool'")
+            return _read_assistant(message, index)
+        case ChatCompletionRequestFunctionMessage():
+            return _read_result(message, before, where)
 
 
-def _read_assistant(message: ChatCompletionRequestAssistantMessage, where: str) -> Message:
-    for name in ("audio", "function_call"):
-        if given(getattr(message, name)):
-            raise unsupported_parameter(f"{where}.{name}")
+def _read_result(
+    message: ChatCompletionRequestFunctionMessage, before: Sequence[Message], where: str
+) -> Message:
+    """CHAT-13: what a function of the old kind returned. It names no call, so it stands right behind its own.
+
+    Raises:
+        ApiError: 400 if no call of this function stands there.
+    """
+    called = before[-1].tool_calls if before else ()
+    if len(called) != 1 or called[0].name != message.name:
+        raise invalid_request(
+            "Messages with role 'function' must follow an assistant message with a 'function_call' of that name.",
+            f"{where}.role" if len(called) != 1 else f"{where}.name",
+        )
+    return Message(role="tool", content=message.content or "", tool_call_id=called[0].id)
+
+
+def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) -> Message:
+    where = f"messages[{index}]"
+    if given(message.audio):
+        raise unsupported_parameter(f"{where}.audio")
     calls: list[ToolCall] = []
+    legacy = or_default(message.function_call, None)
+    if legacy is not None:
+        if or_default(message.tool_calls, []):
+            raise invalid_request(
+                f"'{where}' has both 'function_call' and 'tool_calls'; send one of them.",
+                f"{where}.function_call",
+            )
+        # Calls of the old kind have no ids. Some templates insist on nine letters and digits.
+        calls.append(ToolCall(f"fn{index % 10**7:07}", legacy.name, legacy.arguments))
     for call in or_default(message.tool_calls, []):
         if isinstance(call, ChatCompletionMessageToolCall):
             calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
