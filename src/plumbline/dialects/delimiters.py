@@ -63,10 +63,6 @@ class Delimiters:
         texts = {text for head in heads for text in head.texts}
         self._apart = not any(one != other and one in other for one in texts for other in texts)
         self._begins: Callable[[str, int, bool], tuple[int, str | None]] = Finder(texts).search
-        self._beginning = {
-            text: tuple(one for one in delimiters if one.head is None or text in one.head.texts)
-            for text in texts
-        }
 
     def search(self, text: str, pos: int, *, closed: bool) -> Found:
         """The first delimiter behind `pos`; the text may go on unless it is `closed`.
@@ -77,12 +73,6 @@ class Delimiters:
         if pos > hold:
             return hold, None, None
         begins, whole = self._begins(text, pos, closed)
-        if whole is not None and self._apart:
-            # Before its own beginning a delimiter has white space and nothing else. So those that begin otherwise stand
-            # behind this place, and count only if nothing begins here or may yet.
-            found = _search(self._beginning[whole], text, pos, hold, closed)
-            if found[0] <= begins and (found[1] is not None or not closed):
-                return found
         if whole is not None or (begins < hold and not self._apart):
             return _search(self._all, text, pos, hold, closed)
         if self._padded and not closed:
@@ -131,19 +121,20 @@ def head(pattern: str) -> Head | None:
 
 def _head(tokens: Sequence[str]) -> Head | None:
     texts: list[str] = []
-    padded = False
+    padded: set[bool] = set()
     for alternative in _alternatives(tokens):
-        if alternative[:1] == [r"\s"] and alternative[1:2] in (["*"], ["+"]):
+        spaced = alternative[:1] == [r"\s"] and alternative[1:2] in (["*"], ["+"])
+        if spaced:
             if alternative[2:3] in (["?"], ["+"]):
                 return None
-            padded = True
             alternative = alternative[2:]
         found = _first(alternative)
         if found is None:
             return None
         texts += found.texts
-        padded = padded or found.padded
-    return Head(tuple(texts), padded)
+        padded.add(spaced or found.padded)
+    # White space before one alternative is none before another.
+    return Head(tuple(texts), padded.pop()) if len(padded) == 1 else None
 
 
 def _first(tokens: list[str]) -> Head | None:
