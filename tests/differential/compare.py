@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,16 +135,13 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
                 expected = our_thought(dialect, output, inside=inside)
                 opened = dialect.open[0] if inside or dialect.starts_inside else ""
                 for mode in MODES:
-                    try:
-                        read = peer.think(
-                            name, output.text, markers, opened, variables, streamed=mode == "streamed"
-                        )
-                    except NotImplementedError:  # A stub: the peer reads this family elsewhere.
+                    streamed = mode == "streamed"
+                    ask = partial(
+                        peer.think, name, output.text, markers, opened, variables, streamed=streamed
+                    )
+                    theirs = _instead(ask, expected)
+                    if theirs is None:
                         continue
-                    except Exception as error:
-                        theirs = f"{type(error).__name__}: {str(error)[:80]}"
-                    else:
-                        theirs = "" if read == expected else _said(read)
                     compared += 1
                     if theirs:
                         label = dialect.name + _THINKING
@@ -202,23 +200,18 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
             reason = "length" if output.reason == "length" else "stop"
             expected = says([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
             for mode in MODES:
-                try:
-                    read = peer.speak(
-                        name,
-                        thinker,
-                        output.text,
-                        wire,
-                        sorted(markup.markers),
-                        opened,
-                        dict(reasoning.switch.on),
-                        streamed=mode == "streamed",
-                    )
-                except NotImplementedError:  # A stub, or it needs files that are not at hand.
+                asked = (
+                    name,
+                    thinker,
+                    output.text,
+                    wire,
+                    sorted(markup.markers),
+                    opened,
+                    dict(reasoning.switch.on),
+                )
+                theirs = _instead(partial(peer.speak, *asked, streamed=mode == "streamed"), expected)
+                if theirs is None:
                     continue
-                except Exception as error:
-                    theirs = f"{type(error).__name__}: {str(error)[:80]}"
-                else:
-                    theirs = "" if read == expected else _said(read)
                 compared += 1
                 if theirs:
                     label = dialect.name + _TOGETHER
@@ -246,18 +239,13 @@ def differences(peer: Peer) -> tuple[int, list[Difference]]:
         for output in outputs(dialect):
             expected = ours(dialect, output, tools)
             for mode in MODES:
-                compared += 1
-                try:
-                    read = peer.read(name, output.text, wire, markers, streamed=mode == "streamed")
-                except NotImplementedError:  # A stub: the peer reads this family elsewhere.
-                    compared -= 1
+                ask = partial(peer.read, name, output.text, wire, markers, streamed=mode == "streamed")
+                theirs = _instead(ask, expected)
+                if theirs is None:
                     continue
-                except Exception as error:
-                    theirs = f"{type(error).__name__}: {str(error)[:80]}"
-                else:
-                    if read == expected:
-                        continue
-                    theirs = _said(read)
+                compared += 1
+                if not theirs:
+                    continue
                 found.append(
                     Difference(peer.name, dialect.name, output.title, mode, output.text, expected, theirs)
                 )
@@ -278,6 +266,17 @@ def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, An
         ):
             return rule
     return None
+
+
+def _instead(ask: Callable[[], Message], expected: Message) -> str | None:
+    """What a peer says instead of our reading; empty if it says the same, None if it does not read such outputs."""
+    try:
+        read = ask()
+    except NotImplementedError:  # A stub: it reads the family elsewhere, or needs files that are not at hand.
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:80]}"
+    return "" if read == expected else _said(read)
 
 
 def _said(said: Message) -> str:
