@@ -152,7 +152,8 @@ class Form(Protocol):
         """Read one call from its first character to its last. White space around it is not the form's.
 
         Raises:
-            MalformedError: this is no call. If it was announced, it stays as far as it got.
+            MalformedError: this is no call. If it was announced, it stays as far as it got, and what is still marked in
+                the cursor, or is the error's `rest`, is text.
         """
         ...
 

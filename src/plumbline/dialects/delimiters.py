@@ -63,6 +63,11 @@ class Delimiters:
         texts = {text for head in heads for text in head.texts}
         self._apart = not any(one != other and one in other for one in texts for other in texts)
         self._begins: Callable[[str, int, bool], tuple[int, str | None]] = Finder(texts).search
+        self._likely = {
+            text: tuple(one for one in delimiters if one.head is None or text in one.head.texts)
+            for text in (texts if self._apart else ())
+            if text[0] not in SPACE
+        }
 
     def search(self, text: str, pos: int, *, closed: bool) -> Found:
         """The first delimiter behind `pos`; the text may go on unless it is `closed`.
@@ -73,14 +78,21 @@ class Delimiters:
         if pos > hold:
             return hold, None, None
         begins, whole = self._begins(text, pos, closed)
-        if whole is not None or (begins < hold and not self._apart):
-            return _search(self._all, text, pos, hold, closed)
-        if self._padded and not closed:
-            hold = max(pos, len(text.rstrip(SPACE)))
-        if begins < len(text):
+        if begins < hold:
+            if whole is not None and (likely := self._likely.get(whole)):
+                # The beginning of another delimiter is no part of this one, and white space before it is none of this
+                # one either: others come later than here, and have no say if one of these is here or earlier.
+                found = _search(likely, text, pos, hold, closed)
+                if found[0] <= begins:
+                    return found
+            if whole is not None or not self._apart:
+                return _search(self._all, text, pos, hold, closed)
             # Of no beginning there is more than a part, and nothing is certain from the first part on.
-            padded = any(map(str.startswith, self._padded, repeat(text[begins:])))
-            hold = min(hold, max(pos, len(text[:begins].rstrip(SPACE))) if padded else begins)
+            hold = begins
+            if any(map(str.startswith, self._padded, repeat(text[begins:]))):
+                hold = max(pos, len(text[:begins].rstrip(SPACE)))
+        if self._padded and not closed and hold > pos and text[-1] in SPACE:
+            hold = min(hold, max(pos, len(text.rstrip(SPACE))))
         return _search(self._headless, text, pos, hold, closed) if self._headless else (hold, None, None)
 
     def begun(self, text: str, pos: int) -> int:

@@ -102,6 +102,13 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         yield from cursor.expect(">")
         return key
 
+    def _next(self, cursor: Cursor, key: str) -> Steps[str | None]:
+        """The name of the element that begins, of which the marker has been read; None if `key` ends instead."""
+        if (yield from cursor.take(f"</{key}>")):
+            return None
+        yield from cursor.expect("<")
+        return (yield from self._opened(cursor))
+
     def _element(
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
     ) -> Steps[None]:
@@ -144,10 +151,15 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
                 text = out.text
             else:
                 text, _ = yield from cursor.collect(finder(self.tag))
-            if (yield from cursor.take(f"</{key}>")):
+            # Until a tag follows, the text may be part of no element at all.
+            held = not cursor.marked and bool(text.strip())
+            if held:
+                cursor.mark(text + self.tag)
+            name = yield from self._next(cursor, key)
+            if held:
+                cursor.unmark()
+            if name is None:
                 break
-            yield from cursor.expect("<")
-            name = yield from self._opened(cursor)
             into = put
             if as_array:
                 put(comma)
@@ -170,17 +182,20 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
     ) -> Steps[None]:
         """An element of which nothing is known: an array if all in it are items."""
+        held = not cursor.marked
+        if held:
+            cursor.mark()
         found: list[tuple[str, str]] = []
         while True:
             text, _ = yield from cursor.collect(finder(self.tag))
-            if (yield from cursor.take(f"</{key}>")):
+            if (name := (yield from self._next(cursor, key))) is None:
                 break
-            yield from cursor.expect("<")
-            name = yield from self._opened(cursor)
             parts: list[str] = []
             inner = member_schema(schema, root, name)
             yield from self._element(cursor, parts.append, name, inner, root, depth + 1)
             found.append((name, "".join(parts)))
+        if held:
+            cursor.unmark()
         if not found:
             put(coerce(text, frozenset()))
         elif all(name == _ITEM for name, _ in found):

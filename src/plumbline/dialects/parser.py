@@ -267,7 +267,8 @@ class DialectParser(Telling):
                     self._end_call(complete=False)
                     self._warn(f"a call of {call.name} broke off: {error}")
                     if not isinstance(error, EndOfOutputError):
-                        self._content.write(error.rest, cursor.offset - len(error.rest))
+                        rest = raw or error.rest
+                        self._content.write(rest, cursor.offset - len(rest))
                         yield from self._after_broken(section)
                     return True
                 cut = isinstance(error, EndOfOutputError) and self._reason == "length"

@@ -190,28 +190,29 @@ class ResponseTemplateParser(DialectParser):
         # A delimiter that begins with any amount of white space would be looked for in all of it with every token.
         again = 0
         while True:
-            if not cursor.closed and _LITTLE < len(cursor.text) - cursor.pos < again:
+            if again > _LITTLE < len(cursor.text) - cursor.pos < again and not cursor.closed:
                 yield
                 continue
-            watched = delimiters[self._field]
+            text, watched = cursor.text, delimiters[self._field]
             start = cursor.pos + (self._empties > 1)
-            end, match, field = watched.search(cursor.text, start, closed=cursor.closed)
-            again = (len(cursor.text) - end) * 9 // 8 if match is None else 0
+            end, match, field = watched.search(text, start, closed=cursor.closed)
             if cursor.cut:
-                begun = watched.begun(cursor.text, start)
+                begun = watched.begun(text, start)
                 if match is None or match.start() > begun:
                     end, match = begun, None
             if end > cursor.pos:
-                piece, offset = cursor.text[cursor.pos : end], cursor.offset
+                piece, offset = text[cursor.pos : end], cursor.offset
                 cursor.pos = end
                 self._empties = 0
                 self._route(piece, offset)
             if match is not None:
+                again = 0
                 cursor.pos = match.end()
                 self._switch(match, field, cursor.offset)
             elif cursor.closed:
                 break
             else:
+                again = (len(text) - end) * 9 // 8
                 yield
         cursor.pos = len(cursor.text)
         self._close_region(cursor.offset, ended=False)
