@@ -61,9 +61,7 @@ class Finder:
         longest_first = sorted(self.markers, key=len, reverse=True)
         whole = [re.escape(marker) for marker in longest_first]
         self._pattern = re.compile("|".join(whole)) if whole else None
-        # Beginnings at the end come first: of `<a` and `<ab`, the former may still become the latter.
-        beginnings = [f"{_beginning(marker)}\\Z" for marker in longest_first if len(marker) > 1]
-        self._scan = re.compile("|".join([*beginnings, *whole]))
+        self._scan = re.compile(_whole_or_begun(self.markers))
         self._beginnings = frozenset(m[:size] for m in self.markers for size in range(1, len(m)))
         self._longest = max(map(len, self.markers), default=0)
         self.starts = frozenset(marker[0] for marker in self.markers)
@@ -93,10 +91,21 @@ class Finder:
         return True, None if match is None else match.group()
 
 
-def _beginning(marker: str) -> str:
-    """A pattern of every beginning of the marker that is not the whole."""
-    first, *rest = map(re.escape, marker[:-1])
-    return first + "".join(f"(?:{char}" for char in rest) + ")?" * len(rest)
+def _whole_or_begun(markers: Iterable[str], size: int = 0) -> str:
+    """A pattern of the markers, which are alike in their first characters, behind these; and of what ends amid one.
+
+    What is a marker and may become a longer one is a beginning where the text ends: longer ones are tried first.
+    """
+    longer: dict[str, list[str]] = {}
+    for marker in markers:
+        if len(marker) > size:
+            longer.setdefault(marker[size], []).append(marker)
+    options = [re.escape(char) + _whole_or_begun(those, size + 1) for char, those in longer.items()]
+    if size and options:
+        options.append(r"\Z")
+    if size and any(len(marker) == size for marker in markers):
+        options.append("")
+    return f"(?:{'|'.join(options)})" if len(options) > 1 else "".join(options)
 
 
 @lru_cache(maxsize=1024)

@@ -31,6 +31,7 @@ __all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTem
 _LITTLE = 256
 """Characters that are looked through again with every token."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
@@ -204,7 +205,11 @@ class ResponseTemplateParser(DialectParser):
                 piece, offset = text[cursor.pos : end], cursor.offset
                 cursor.pos = end
                 self._empties = 0
-                self._route(piece, offset)
+                if self._field == "tool_calls":
+                    self._body.append(piece)
+                    self._raw.append(piece)
+                elif self._field is not None:
+                    self._route(self._field, piece, offset)
             if match is not None:
                 again = 0
                 cursor.pos = match.end()
@@ -237,18 +242,14 @@ class ResponseTemplateParser(DialectParser):
             self._body = [text[pos:]]
             self._prose_offset = 0
 
-    def _route(self, piece: str, offset: int) -> None:
-        if self._field is None:
-            return
-        if self._field == "content":
+    def _route(self, field: str, piece: str, offset: int) -> None:
+        """Pass on text or thinking."""
+        if field == "content":
             self._content.write(piece, offset)
-        elif self._field in _THOUGHTS:
-            if self._thought_start is None:
-                self._thought_start = offset
-            self._thought.write(piece, offset)
-        else:
-            self._body.append(piece)
-            self._raw.append(piece)
+            return
+        if self._thought_start is None:
+            self._thought_start = offset
+        self._thought.write(piece, offset)
 
     def _switch(self, match: Any, field: Any, offset: int) -> None:
         """A delimiter was read: one region ends, another begins."""
@@ -378,7 +379,7 @@ def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         if isinstance(value, str) and types and "string" not in types:
             text = coerce(value, types)
         else:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        parts.append(f"{json.dumps(key, ensure_ascii=False)}: {text}")
+            text = _encoded(value)
+        parts.append(f"{_encoded(key)}: {text}")
     # Half of a surrogate pair can be escaped in JSON, but not be sent as a character.
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", "{" + ", ".join(parts) + "}")
