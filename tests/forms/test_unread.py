@@ -138,6 +138,7 @@ def test_what_is_drawn_of_a_pattern_matches_it_when_it_is_read(name: str) -> Non
     law()
 
 
+FORBIDDEN = ToolChoice(mode="none", forbidden=True)
 TEMPLATE: dict[str, Any] = {
     "start_anchor": "<turn>model\n",
     "fields": {
@@ -177,8 +178,40 @@ def test_a_form_is_held_where_a_response_template_reads_the_answers(opening: str
         compose(builder(), tools=(Tool(name="f"),), choice=ToolChoice(mode="required"), dialects=chosen)
 
 
+@pytest.mark.parametrize("opening", ["", "<think>\n", "<think>\n\n</think>\n\n"])
+def test_no_call_is_begun_that_a_response_template_would_read(opening: str) -> None:
+    """TOOL-03: also where the tokenizer says how calls look, their markup does not get into text with `none`."""
+    chosen = Chosen(None, None, template=ResponseTemplate(TEMPLATE))
+    inside, thought = opening == "<think>\n", "</think>" in opening
+    grammar = compose(builder(), choice=FORBIDDEN, dialects=chosen, inside=inside, thought=thought)
+    assert grammar is not None
+    for before in ("Hm.</think>\n\n",) if inside else ("", *(() if thought else ("<think>Hm.</think>",))):
+        assert accepts(grammar, f"{before}It is < 5 [degrees] {{now}}.")
+        assert not accepts(grammar, f"{before}It is so: <call>")
+        assert not accepts(grammar, f"{before}<call>{{}}</call>")
+    assert compose(builder(), choice=NO_CALLS, dialects=chosen, inside=inside) is None
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        {},
+        {"open_pattern": "[<(]call>"},
+        {"open_pattern": r"\[\w+\("},
+        {"open": '[{"name"'},
+        {"open": "{"},
+    ],
+)
+def test_what_begins_no_known_text_is_not_kept_out(calls: dict[str, Any]) -> None:
+    fields = {"tool_calls": {**calls, "close": "</call>", "content": "json"}} if calls else {}
+    source = {"start_anchor": "<a>", "fields": {**fields, "content": {}}}
+    chosen = Chosen(None, None, template=ResponseTemplate(source))
+    assert compose(builder(), choice=FORBIDDEN, dialects=chosen) is None
+
+
 def test_a_template_that_says_more_of_the_text_is_refused() -> None:
     framed = {"start_anchor": "<a>", "fields": {"content": {"open": "<text>", "close": "</text>"}}}
     chosen = Chosen(None, None, template=ResponseTemplate(framed))
     with pytest.raises(FormError, match="response template"):
         compose(builder(), output_format=ChoiceFormat(("a",)), dialects=chosen)
+    assert compose(builder(), choice=FORBIDDEN, dialects=chosen) is None

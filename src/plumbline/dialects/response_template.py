@@ -32,6 +32,8 @@ _LITTLE = 256
 """Characters that are looked through again with every token."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_MARKUP = re.compile(r'(?![{"\w]|.[{["]).{3}', re.DOTALL)
+"""What text has little use for, unlike `[` and the beginnings of JSON."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
@@ -109,6 +111,10 @@ class ResponseTemplate:
             for text in (*(field.open_literals or ()), *(field.close_literals or ()))
         )
         self.anchors: tuple[str, ...] = tuple(anchors)
+        begins = [one.head for one in opens if one.field.name == "tool_calls"]
+        texts = tuple(text for one in begins if one is not None for text in one.texts)
+        self.call_begins: tuple[str, ...] = texts if all(map(_MARKUP.match, texts)) else ()
+        """With one of these every call begins, white space aside; empty if that is not known, or is no markup."""
 
     def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
         """What the prompt has already written of the answer: its text behind the last start anchor.

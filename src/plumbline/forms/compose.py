@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, TypeGuard
+from typing import Literal
 
 import msgspec
 
@@ -60,11 +60,12 @@ def compose(
     callable_ = callable_tools(tools, choice)
     lazy = _must_be_held(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
-        if not choice.forbidden or dialects is None or not _marked(dialects.tool):
-            return None
         # TOOL-03: a model that may not call does not begin to, and so no markup of calls gets into its text.
-        body = text_without_calls(builder, dialects.tool, begun=thought)
-        thinks = _still_thinking(dialects, None, inside=inside, thought=thought)
+        framed = _framed(dialects or _NOTHING)
+        body = _without_calls(builder, dialects or _NOTHING, begun=thought) if choice.forbidden else None
+        if body is None or framed.template is not None:
+            return None
+        thinks = _still_thinking(framed, None, inside=inside, thought=thought)
         return builder.build(_after_thinking(builder, thinks, body, inside=inside))
     dialects = _framed(dialects or _NOTHING)
     if dialects.template is not None:
@@ -176,11 +177,15 @@ def _may_begin_with_space(output_format: OutputFormat) -> bool:
             return True
 
 
-def _marked(dialect: ToolDialect | None) -> TypeGuard[ToolDialect]:
-    """Whether calls can be kept out of text: they all begin with markers."""
-    if dialect is None:
-        return False
-    return dialect.reader == "harmony" or all(section.open for section in dialect.sections)
+def _without_calls(builder: GrammarBuilder, dialects: Chosen, *, begun: bool) -> str | None:
+    """Text in which no call begins; None if calls have no marker that could be kept out, or if there are none."""
+    if dialects.template is not None:
+        begins = dialects.template.call_begins
+        return builder.text(without=begins) if begins else None
+    dialect = dialects.tool
+    if dialect is None or (dialect.reader != "harmony" and not all(s.open for s in dialect.sections)):
+        return None
+    return text_without_calls(builder, dialect, begun=begun)
 
 
 def _must_be_held(tools: Sequence[Tool], callable_: Sequence[Tool], choice: ToolChoice) -> bool:
