@@ -117,7 +117,10 @@ def test_an_interruption_ends_both() -> None:
         command += ["--schemathesis", "--examples", "100000"]
         # Only ours is interrupted, as by `kill`: what it started must end all the same.
         script = (
-            "import sys; import plumbline_conformance.fuzz.run as run; from plumbline_conformance.cli import main; "
+            "import signal, sys; import plumbline_conformance.fuzz.run as run; "
+            "from plumbline_conformance.cli import main; "
+            # A shell lets what it starts in the background ignore interruptions, and all that this starts in turn.
+            "signal.signal(signal.SIGINT, signal.default_int_handler); "
             "run.search = lambda *a, **b: 0; sys.exit(main(sys.argv[1:]))"
         )
         process = subprocess.Popen(
