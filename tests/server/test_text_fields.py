@@ -167,3 +167,16 @@ async def test_an_end_of_sequence_that_ends_nothing_is_a_special_token_like_othe
         choice = await chat(server, ignore_eos=True, max_tokens=3, skip_special_tokens=skip)
 
         assert choice["message"]["content"] == ("aa" if skip else "a<|im_end|>a")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize(("stop", "param"), [("x" * 1_000_000, "stop"), (["a", "x" * 4097], "stop[1]")])
+async def test_a_stop_string_beyond_the_limit_is_refused_by_name(path: str, stop: Any, param: str) -> None:
+    prompts = {"/v1/completions": {"prompt": "hi"}, "/v1/responses": {"input": "hi"}}
+    async with serving(served(scripted(said("hi")))) as server:
+        body = {"model": "test-model", **prompts.get(path, {"messages": [USER]}), "stop": stop}
+        answer = await server.post(path, body)
+
+        error = answer.json["error"]
+        assert (answer.status, error["param"]) == (400, param)
+        assert error["code"] == "string_above_max_length"

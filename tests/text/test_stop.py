@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.strategies import cuts
@@ -80,3 +82,30 @@ def test_after_a_match_nothing_more_is_sent() -> None:
 
 def test_without_stop_strings_everything_passes() -> None:
     assert StopChecker(()).push("abc") == "abc"
+
+
+def test_memory_grows_with_the_matched_prefix_and_not_with_the_stop_string() -> None:
+    stops = tuple(char * 1_000_000 for char in "abcd")
+    tracemalloc.start()
+    try:
+        checker = StopChecker(stops)
+        assert checker.push("x" * 100 + "a" * 1000) == "x" * 100
+        assert checker.push("b") == "a" * 1000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 100_000
+
+
+@given(st.integers(1, 200), st.integers(0, 50), st.data())
+def test_long_repetitive_stop_strings_match_as_short_ones_do(
+    repeats: int, extra: int, data: st.DataObject
+) -> None:
+    """A text that nearly completes a periodic stop string again and again is where a naive search is quadratic."""
+    stop = "ab" * repeats + "c"
+    text = ("ab" * (repeats + extra) + "d") * 2 + "ab" * extra + stop + "z"
+    checker = StopChecker((stop, "abd>"))
+    sent = "".join(checker.push(piece) for piece in data.draw(cuts(text)))
+
+    assert (sent, checker.matched) == (text[: text.index(stop)], stop)

@@ -1,6 +1,8 @@
-"""Finds stop strings in text that arrives in pieces, without ever sending a part of one.
+"""Find stop strings in streamed text without ever sending a part of one.
 
-Text that could still become a stop string is held back (CS-15); everything before it is released at once.
+Text that could still become a stop string is held back (CS-15); everything before it is released at once. The search is
+Knuth, Morris and Pratt's: each character costs amortised constant time per stop string, and memory grows with the
+longest prefix that the text has matched, not with what the client sent.
 """
 
 from __future__ import annotations
@@ -9,66 +11,111 @@ __all__ = ["StopChecker"]
 
 
 class StopChecker:
-    """Watches one choice. `push` returns text that is safe to send; `matched` is set once a stop string is complete.
+    """Search the text of one choice for stop strings.
 
     The stop string that is *completed* first wins, however the text is cut into pieces; among those that end at the
     same character, the longest.
+
+    Args:
+        stops: the stop strings, none of them empty.
+        include: keep the stop string at the end of the text (`include_stop_str_in_output`).
+
+    Attributes:
+        matched: the stop string that was completed, or None.
     """
 
-    __slots__ = ("_beginnings", "_characters", "_held", "_include", "_longest", "_stops", "matched")
+    __slots__ = ("_first_chars", "_held", "_include", "_searches", "matched")
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
-        self._stops = stops
-        self._beginnings = frozenset(stop[:size] for stop in stops for size in range(1, len(stop)))
-        self._characters = frozenset("".join(self._beginnings))
-        self._longest = max(map(len, stops), default=0)
+        self._searches = [_PrefixSearch(stop) for stop in stops]
+        self._first_chars = {stop[0] for stop in stops}
         self._include = include
         self._held = ""
         self.matched: str | None = None
 
     def push(self, text: str, *, armed: bool = True) -> str:
-        """Take the next piece and return what can be sent. After a match everything further is dropped.
+        """Take the next piece of text and return what can be sent. After a match, further text is dropped.
 
         Args:
             text: the next piece.
-            armed: whether a stop string may be completed by this piece. While the answer is shorter than `min_tokens`
-                none may: what is completed then is passed over for good, but what is only begun counts later.
+            armed: whether this piece may complete a stop string. It may not while the answer is shorter than
+                `min_tokens`; a stop string that only begins in such a piece still counts later.
         """
-        if not self._stops:
+        if not self._searches:
             return text
         if self.matched is not None:
             return ""
+        if not self._held and self._first_chars.isdisjoint(text):
+            return text  # Nearly always: no stop string begins here.
+        found: tuple[int, str] | None = None
+        for search in self._searches:
+            end = search.advance(text, armed=armed)
+            if end is not None and (found is None or (-end, len(search.stop)) > (-found[0], len(found[1]))):
+                found = end, search.stop
         buffer = self._held + text
-        if armed:
-            found = self._completed(buffer, len(self._held))
-            if found is not None:
-                end, start = found
-                self.matched = buffer[start:end]
-                self._held = ""
-                return buffer[: end if self._include else start]
-        keep = self._undecided(buffer)
-        self._held = buffer[len(buffer) - keep :]
-        return buffer[: len(buffer) - keep]
+        if found is not None:
+            end = len(self._held) + found[0]
+            self.matched = found[1]
+            self._held = ""
+            return buffer[: end if self._include else end - len(self.matched)]
+        sendable = len(buffer) - max(search.length for search in self._searches)
+        self._held = buffer[sendable:]
+        return buffer[:sendable]
 
     def flush(self) -> str:
-        """The text held back, once it is certain that nothing follows."""
+        """Return the text held back, once no more text follows."""
         held, self._held = self._held, ""
         return held
 
-    def _completed(self, buffer: str, old: int) -> tuple[int, int] | None:
-        """(end, start) of the match that ends first behind the `old` characters that have been looked at before."""
-        best: tuple[int, int] | None = None
-        for stop in self._stops:
-            start = buffer.find(stop, max(0, old - len(stop) + 1))
-            if start >= 0 and (best is None or (start + len(stop), start) < best):
-                best = start + len(stop), start
-        return best
 
-    def _undecided(self, buffer: str) -> int:
-        """The length of the longest end of `buffer` that a stop string starts with."""
-        if buffer[-1:] not in self._characters:
-            return 0  # Nearly always: this character is in no beginning at all.
-        for length in range(min(self._longest - 1, len(buffer)), 0, -1):
-            if buffer[len(buffer) - length :] in self._beginnings:
-                return length
-        return 0
+class _PrefixSearch:
+    """Track the longest prefix of one stop string that the text so far ends with.
+
+    Attributes:
+        stop: the stop string.
+        length: the length of that prefix in characters.
+    """
+
+    __slots__ = ("_borders", "length", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.length = 0
+        self._borders = [0, 0]
+        """For each prefix length matched so far, the length of the longest proper prefix that is also its suffix.
+
+        Filled as far as the text has matched: a stop string of which the text has nothing costs nothing.
+        """
+
+    def advance(self, text: str, *, armed: bool) -> int | None:
+        """Search the next piece; returns the end of the first match in `text`, or None.
+
+        With `armed` false a complete match is passed over, and the search continues behind its first character.
+        """
+        stop, length = self.stop, self.length
+        position = 0
+        while position < len(text):
+            if not length:
+                position = text.find(stop[0], position)
+                if position < 0:
+                    break
+            char = text[position]
+            while length and stop[length] != char:
+                length = self._border(length)
+            length += stop[length] == char
+            position += 1
+            if length == len(stop):
+                if armed:
+                    return position
+                length = self._border(length)
+        self.length = length
+        return None
+
+    def _border(self, length: int) -> int:
+        stop, borders = self.stop, self._borders
+        while len(borders) <= length:
+            border, char = borders[-1], stop[len(borders) - 1]
+            while border and stop[border] != char:
+                border = borders[border]
+            borders.append(border + (stop[border] == char))
+        return borders[length]
