@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plumbline.dialects.api import Utterance
-from plumbline.dialects.response_template import ResponseTemplate
+from plumbline.dialects.parsers.response_template import ResponseTemplate
+from plumbline.dialects.spec.dialect import Utterance
 
 __all__ = ["DECLARED", "Declared"]
 

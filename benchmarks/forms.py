@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from plumbline.engine.api import Engine, GenerateRequest, SamplingParams
-from plumbline.engine.grammar import LarkCompiler, num_words
-from plumbline.forms.grammar import GrammarBuilder
+from plumbline.engines.grammar import LarkCompiler, num_words
+from plumbline.engines.port import Engine, GenerateRequest, SamplingParams
 from plumbline.server.loading import ServedModel, load, vocabulary
 from plumbline.server.settings import Settings
+from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["measure"]

@@ -27,11 +27,11 @@ from ours import said, thinks  # noqa: E402
 from peers import Peer, Stream, cut, peers  # noqa: E402
 
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls  # noqa: E402
-from plumbline.dialects.api import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
-from plumbline.dialects.markup import Markup  # noqa: E402
-from plumbline.dialects.parser import DialectParser  # noqa: E402
+from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
+from plumbline.dialects.parsers.render import render_utterance  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
-from plumbline.dialects.write import write_utterance  # noqa: E402
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.spec.markers import Markers  # noqa: E402
 from plumbline.events import TextDelta  # noqa: E402
 
 SIZE = 4
@@ -59,9 +59,9 @@ class Reading(NamedTuple):
     by: dict[str, Callable[[], Stream]]
 
 
-def ours(markup: Markup, pieces: list[str], tools: dict[str, Any], *, inside: bool) -> Stream:
+def ours(markup: Markers, pieces: list[str], tools: dict[str, Any], *, inside: bool) -> Stream:
     """Our parser, ready to read the tokens."""
-    parser = DialectParser(markup, tools, inside=inside, new_id=lambda name, number: "id")
+    parser = MarkerParser(markup, tools, inside=inside, new_id=lambda name, number: "id")
     tokens = [TextDelta(piece) for piece in pieces]
 
     def read() -> list[Any]:
@@ -91,8 +91,8 @@ def _name(dialect: ToolDialect | ReasoningDialect, known: set[str]) -> str | Non
 
 
 def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Reading:
-    text = write_utterance(SHAPES[shape], dialect, None)
-    markup = Markup(dialect, None)
+    text = render_utterance(SHAPES[shape], dialect, None)
+    markup = Markers(dialect, None)
     markers = sorted(markup.markers)
     pieces = cut(text, markers, SIZE)
     by: dict[str, Callable[[], Stream]] = {"plumbline": lambda: ours(markup, pieces, TOOLS, inside=False)}
@@ -102,10 +102,10 @@ def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Reading:
 
 
 def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Reading:
-    text = write_utterance(Utterance(("a",), TEXT), None, dialect)
-    markup = Markup(None, dialect)
+    text = render_utterance(Utterance(("a",), TEXT), None, dialect)
+    markup = Markers(None, dialect)
     # Some of their parsers look for the markers of calls as well.
-    markers = sorted(Markup(TOOL_DIALECTS.get(dialect.name), dialect).markers)
+    markers = sorted(Markers(TOOL_DIALECTS.get(dialect.name), dialect).markers)
     pieces = cut(text, markers, SIZE)
     opened = dialect.open[0] if dialect.starts_inside else ""
     variables = dict(dialect.switch.on)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plumbline.dialects.api import Call, Utterance
+from plumbline.dialects.spec.dialect import Call, Utterance
 
 __all__ = ["PROSE", "TOOLS", "call", "small_calls"]
 

@@ -15,13 +15,13 @@ import pytest
 from benchmarks.declared import DECLARED, Declared
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls
 
-from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
-from plumbline.dialects.harmony import HarmonyParser
-from plumbline.dialects.markup import Markup
-from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.parsers.harmony import HarmonyParser
+from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.render import render_utterance
+from plumbline.dialects.parsers.response_template import ResponseTemplateParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.response_template import ResponseTemplateParser
-from plumbline.dialects.write import write_utterance
+from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.spec.markers import Markers
 from plumbline.events import TextDelta
 
 TOOL_READERS = (*dict.fromkeys(TOOL_DIALECTS.values()), *DECLARED)
@@ -45,7 +45,7 @@ def run(
         text, make = written(tool, reasoning, utterance)
     tokens = [TextDelta(text[start : start + 4]) for start in range(0, len(text), 4)]
 
-    def read() -> DialectParser:
+    def read() -> MarkerParser:
         parser = make()
         push = parser.push
         for token in tokens:
@@ -60,18 +60,18 @@ def run(
 
 def written(
     tool: ToolDialect | None, reasoning: ReasoningDialect | None, utterance: Utterance
-) -> tuple[str, Callable[[], DialectParser]]:
+) -> tuple[str, Callable[[], MarkerParser]]:
     """What models of the dialects say, and what makes a parser of it."""
     harmony = "harmony" in (tool and tool.reader, reasoning and reasoning.reader)
-    kind = HarmonyParser if harmony else DialectParser
-    markup, inside = Markup(tool, reasoning), reasoning is not None and reasoning.starts_inside
+    kind = HarmonyParser if harmony else MarkerParser
+    markup, inside = Markers(tool, reasoning), reasoning is not None and reasoning.starts_inside
     tools = TOOLS if tool else {}
-    return write_utterance(utterance, tool, reasoning), lambda: kind(
+    return render_utterance(utterance, tool, reasoning), lambda: kind(
         markup, tools, inside=inside, new_id=lambda name, number: "id"
     )
 
 
-def declared(reader: Declared, utterance: Utterance) -> tuple[str, Callable[[], DialectParser]]:
+def declared(reader: Declared, utterance: Utterance) -> tuple[str, Callable[[], MarkerParser]]:
     """The same of a model whose tokenizer declares how it is read."""
     return reader.write(utterance), lambda: ResponseTemplateParser(
         reader.template, "", TOOLS, new_id=lambda name, number: "id"

@@ -12,18 +12,18 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from plumbline.engine.api import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
-from plumbline.engine.config import EngineConfig
-from plumbline.engine.core import EngineCore
-from plumbline.engine.runner import NullRunner
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.runner import NullRunner
+from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common import Defaults
+from plumbline.protocols.common.fields import Defaults
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings, pocket_model
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
 EVENTS = 1000

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline.engine.api import SamplingParams
+from plumbline.engines.port import SamplingParams
 
 __all__ = [
     "ChatPrompt",

@@ -15,14 +15,14 @@ import uvicorn
 from reference import application
 from reference.names import KEY, MODEL
 
-from plumbline.engine.api import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
+from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common import Defaults
+from plumbline.protocols.common.fields import Defaults
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.judge import record

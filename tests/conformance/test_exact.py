@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from good_server import MODEL, serving, tokenizer
 
+from plumbline.dialects.model_dialect import Speech
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
-from plumbline.dialects.speech import Speech
-from plumbline.engine.api import EngineInfo, GenerateRequest, TokenChunk
+from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common import Defaults
+from plumbline.protocols.common.fields import Defaults
 from plumbline.scripted_model.scripts import DEFAULT, load
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline_conformance.cli import main
 from plumbline_conformance.exact.scripts import Script, UnreadableScriptsError, read_scripts
 

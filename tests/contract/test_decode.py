@@ -27,7 +27,7 @@ from plumbline._generated.types import (
     HostedTool,
     ItemReferenceParam,
 )
-from plumbline.protocols.common import or_default as either
+from plumbline.protocols.common.fields import or_default as either
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
 

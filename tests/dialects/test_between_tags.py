@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.speeches import Folded, fold
 
-from plumbline.dialects.markup import Markup
-from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.markers import Markers
 from plumbline.events import FinishReason, TextDelta
 
 SCHEMA: dict[str, Any] = {
@@ -30,8 +30,8 @@ def read(dialect: str, text: str, reason: FinishReason = "stop") -> Folded:
     found = []
     for pieces in ([text], list(text)):
         tools = {"f": SCHEMA}
-        parser = DialectParser(
-            Markup(TOOL_DIALECTS[dialect], None), tools, inside=False, new_id=lambda _, number: str(number)
+        parser = MarkerParser(
+            Markers(TOOL_DIALECTS[dialect], None), tools, inside=False, new_id=lambda _, number: str(number)
         )
         events = [event for piece in pieces for event in parser.push(TextDelta(piece))]
         found.append(fold([*events, *parser.finish(reason)]))

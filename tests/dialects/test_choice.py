@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.speech import fold
 
+from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.registry import (
     REASONING_DIALECTS,
     TOOL_DIALECTS,
@@ -15,7 +16,6 @@ from plumbline.dialects.registry import (
     choose,
     fitting,
 )
-from plumbline.dialects.speech import Speech
 from plumbline.events import TextDelta
 
 _TEMPLATES = {
@@ -127,7 +127,7 @@ def test_harmony_is_read_whole_or_not_at_all(template: str, tool: str, reasoning
     chosen = choose(_TEMPLATES[template], tool=tool, reasoning=reasoning)
     assert (chosen.tool, chosen.reasoning) == (TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
     assert "its messages hold both" in chosen.describe()
-    speech = Speech(chosen, added={}, special_ids=frozenset(), table=[])
+    speech = ModelDialect(chosen, added={}, special_ids=frozenset(), table=[])
     said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
     for tools in ({}, {"f": {}}):
         parser = speech.parser(tools, inside=False)

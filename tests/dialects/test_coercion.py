@@ -10,10 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.speeches import DIALECTS, cut
 
-from plumbline.dialects.api import Call, Utterance
-from plumbline.dialects.coercion import admitted, allowed_types, coerce, is_text, member_schema, resolved
-from plumbline.dialects.json_text import quoted
-from plumbline.dialects.written_text import JsonWriter, StringWriter, unwrapped
+from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.streams.coercion import (
+    admitted,
+    allowed_types,
+    coerce,
+    is_text,
+    member_schema,
+    resolved,
+)
+from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, unwrapped
 from plumbline.events import TextDelta
 
 _WORDS = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.speech import cut
 
-from plumbline.dialects.custom import CustomCalls, InputReader
+from plumbline.dialects.parsers.custom_tools import CustomCalls, InputReader
 from plumbline.events import OutputEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(

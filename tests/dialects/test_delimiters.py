@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 
-from plumbline.dialects.delimiters import SPACE, Delimiter, Delimiters, Found, Head, head
+from plumbline.dialects.parsers.delimiters import SPACE, Delimiter, Delimiters, Found, Head, head
 
 laws = settings(max_examples=4 * EXAMPLES)
 

@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 
-from plumbline.dialects.api import ToolDialect
-from plumbline.dialects.cursor import Finder
-from plumbline.dialects.markup import Markup
 from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.dialect import ToolDialect
+from plumbline.dialects.spec.markers import Markers
+from plumbline.dialects.streams.cursor import Finder
 
 DIALECTS = tuple(dict.fromkeys(TOOL_DIALECTS.values()))
 laws = settings(max_examples=4 * EXAMPLES)
@@ -44,7 +44,7 @@ def test_a_marker_is_where_looking_everywhere_finds_it(
 @laws
 @given(st.data(), st.sampled_from(DIALECTS), st.booleans())
 def test_markers_of_a_dialect_are_found(data: st.DataObject, dialect: ToolDialect, closed: bool) -> None:
-    finder = Markup(dialect, None).in_text
+    finder = Markers(dialect, None).in_text
     pieces = st.sampled_from(finder.markers or ("a",)).flatmap(
         lambda marker: st.tuples(st.integers(0, len(marker)), st.integers(0, len(marker))).map(
             lambda cut: marker[min(cut) : max(cut)]

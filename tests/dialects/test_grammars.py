@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.lark import Language
 
-from plumbline.dialects.api import Call, Form
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.forms.grammar import GrammarBuilder
+from plumbline.dialects.spec.dialect import Call, CallFormat
+from plumbline.structured_output.grammar.builder import GrammarBuilder
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -68,17 +68,17 @@ FORMS = {
 }
 
 
-def _grammar(form: Form, name: str, schema: dict[str, Any]) -> Language:
+def _grammar(form: CallFormat, name: str, schema: dict[str, Any]) -> Language:
     builder = GrammarBuilder({}, frozenset())
     return Language(builder.build(form.grammar(builder, name, schema)))
 
 
-def _written(form: Form, name: str, arguments: dict[str, Any], number: int = 0) -> str:
+def _written(form: CallFormat, name: str, arguments: dict[str, Any], number: int = 0) -> str:
     return form.write(Call(name, json.dumps(arguments, ensure_ascii=False), number))
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_the_grammar_has_what_the_form_writes_and_nothing_else(form: Form) -> None:
+def test_the_grammar_has_what_the_form_writes_and_nothing_else(form: CallFormat) -> None:
     grammar = _grammar(form, "get_weather", SCHEMA)
     for number, arguments in enumerate(GOOD):
         written = _written(form, "get_weather", arguments, number)
@@ -92,7 +92,7 @@ def test_the_grammar_has_what_the_form_writes_and_nothing_else(form: Form) -> No
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_tool_without_parameters_has_one_call(form: Form) -> None:
+def test_a_tool_without_parameters_has_one_call(form: CallFormat) -> None:
     for schema in (
         {"type": "object", "properties": {}, "additionalProperties": False},
         {"type": "object", "additionalProperties": False},
@@ -103,7 +103,7 @@ def test_a_tool_without_parameters_has_one_call(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_optional_parameters_may_be_left_out_in_every_way(form: Form) -> None:
+def test_optional_parameters_may_be_left_out_in_every_way(form: CallFormat) -> None:
     keys = ("a", "b", "c", "d")
     schema = {
         "type": "object",

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from tests.support.speech import Folded, cut, parse
 
-from plumbline.dialects.api import Call, Utterance
-from plumbline.dialects.harmony import HarmonyParser, is_inside, write_harmony
-from plumbline.dialects.markup import Markup
+from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.markers import Markers
 from plumbline.events import FinishReason
 
 laws = settings(max_examples=EXAMPLES)
-MARKUP = Markup(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["gpt-oss"])
+MARKUP = Markers(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["gpt-oss"])
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
 TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
 

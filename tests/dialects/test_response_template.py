@@ -13,13 +13,13 @@ from support.response_templates import JSON_CALLS, TAGGED_CALLS
 from tests.support.speech import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.dialects.delimiters import Delimiters, Found
-from plumbline.dialects.registry import UnknownDialectError, choose
-from plumbline.dialects.response_template import (
+from plumbline.dialects.parsers.delimiters import Delimiters, Found
+from plumbline.dialects.parsers.response_template import (
     BadResponseTemplateError,
     ResponseTemplate,
     ResponseTemplateParser,
 )
+from plumbline.dialects.registry import UnknownDialectError, choose
 from plumbline.events import FinishReason
 
 laws = settings(max_examples=EXAMPLES)

@@ -10,16 +10,16 @@ import pytest
 from support.models import byte_level
 from support.speech import fold
 
-from plumbline.dialects.api import ToolDialect
-from plumbline.dialects.markup import Markup
-from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.dialects.section_choice import EXAMPLE
-from plumbline.dialects.write import write_calls
+from plumbline.dialects.spec.dialect import ToolDialect
+from plumbline.dialects.spec.markers import Markers
+from plumbline.dialects.variant import EXAMPLE
 from plumbline.events import TextDelta
 from plumbline.text.render import Renderer
 from plumbline.text.shown_call import shown_call
-from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
 _TESTS = Path(__file__).parent.parent
@@ -61,8 +61,8 @@ def _rendered(source: str, dialect: ToolDialect) -> tuple[str, str]:
 
 
 def _read(dialect: ToolDialect, text: str) -> list[tuple[str, ...]]:
-    parser = DialectParser(
-        Markup(dialect, None), {"set_alarm": ALARM}, inside=False, new_id=lambda name, number: name
+    parser = MarkerParser(
+        Markers(dialect, None), {"set_alarm": ALARM}, inside=False, new_id=lambda name, number: name
     )
     return fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
 
@@ -185,7 +185,7 @@ def test_markers_choose_where_no_turn_is_shown(
 
 def test_both_ends_of_a_section_are_those_that_the_template_writes() -> None:
     section = TOOL_DIALECTS["deepseek_v4"].sections[0]
-    plain = write_calls([EXAMPLE], section)
+    plain = render_calls([EXAMPLE], section)
     written = plain.replace("tool_calls>", "toolcalls>")
     assert written != plain
     for template, shows in (

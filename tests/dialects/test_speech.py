@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
-from plumbline.dialects.speech import Speech
-from plumbline.dialects.switch import Switch
+from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 from plumbline.events import TextDelta, ToolCallStart
 
 
@@ -29,10 +29,10 @@ class Vocabulary:
             for token_id in ([self.added[piece]] if piece in self.added else piece.encode())
         ]
 
-    def speech(self, tool: str, reasoning: str) -> Speech:
+    def speech(self, tool: str, reasoning: str) -> ModelDialect:
         """The dialects with this vocabulary."""
-        return Speech(
-            Chosen(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning]),
+        return ModelDialect(
+            DialectChoice(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning]),
             added=self.added,
             special_ids=frozenset(self.added.values()),
             table=self.table,
@@ -136,7 +136,7 @@ def test_an_id_that_the_model_repeats_or_that_is_too_long_is_replaced() -> None:
 def test_a_switch_names_the_variables_of_its_template(
     effort: str | None, budget: int | None, variables: dict[str, object]
 ) -> None:
-    switch = Switch(
+    switch = ThinkingControl(
         on=(("t", True),), off=(("t", False),), effort="e", efforts=("low", "high", "max"), budget="b"
     )
     assert switch.variables(effort, budget) == variables

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.parsers.render import render_utterance
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.write import write_utterance
+from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text("utf-8").splitlines()
 
@@ -26,7 +26,7 @@ def _code(text: str) -> str:
 def tool_row(dialect: ToolDialect) -> str:
     """The row of a tool dialect."""
     call = Call("f", '{"a": "x", "n": 1}')
-    written = write_utterance(Utterance((call,)), dialect, None)
+    written = render_utterance(Utterance((call,)), dialect, None)
     aliases = ", ".join(dialect.aliases)
     forbidden = ", ".join(map(_code, getattr(dialect.sections[0].form, "forbidden", ())))
     return f"| {dialect.name} | {aliases} | {_code(written)} | {forbidden} |"

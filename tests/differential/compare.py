@@ -24,12 +24,12 @@ sys.path[:0] = [str(HERE), str(ROOT / "src")]
 from ours import said, says, thinks  # noqa: E402
 from peers import Message, Peer, peers  # noqa: E402
 
-from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
-from plumbline.dialects.harmony import HarmonyParser  # noqa: E402
-from plumbline.dialects.markup import Markup  # noqa: E402
-from plumbline.dialects.parser import DialectParser  # noqa: E402
+from plumbline.dialects.parsers.harmony import HarmonyParser  # noqa: E402
+from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
+from plumbline.dialects.parsers.render import render_utterance  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
-from plumbline.dialects.write import write_utterance  # noqa: E402
+from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.spec.markers import Markers  # noqa: E402
 from plumbline.events import TextDelta  # noqa: E402
 
 GENERATED = 6
@@ -88,13 +88,15 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
             assert not any(text in city for text in forbidden)
             arguments = {"city": city, "days": draw.randint(-9, 10**9)}
             calls.append(Call("get_weather", json.dumps(arguments, ensure_ascii=False)))
-        yield Output(f"made by chance, {number + 1}", write_utterance(Utterance(tuple(calls)), dialect, None))
+        yield Output(
+            f"made by chance, {number + 1}", render_utterance(Utterance(tuple(calls)), dialect, None)
+        )
 
 
 def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message:
     """Our reading. It is the same however the output is cut; other tests see to that."""
-    parser = DialectParser(
-        Markup(dialect, None), tools, inside=False, new_id=lambda name, number: str(number)
+    parser = MarkerParser(
+        Markers(dialect, None), tools, inside=False, new_id=lambda name, number: str(number)
     )
     events = [
         *parser.push(TextDelta(output.text)),
@@ -105,8 +107,8 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
 
 def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
     """Our reading of thinking and text."""
-    parser = DialectParser(
-        Markup(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
+    parser = MarkerParser(
+        Markers(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
     )
     events = [
         *parser.push(TextDelta(output.text)),
@@ -127,7 +129,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
             continue
         file = json.loads(path.read_text("utf-8"))
         # Some of their parsers look for the markers of calls as well.
-        markers = sorted(Markup(TOOL_DIALECTS.get(dialect.name), dialect).markers)
+        markers = sorted(Markers(TOOL_DIALECTS.get(dialect.name), dialect).markers)
         variables = dict(dialect.switch.on)
         for inside in (False, True):
             for case in file["inside" if inside else "cases"]:
@@ -167,7 +169,7 @@ def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator
         utterance = Utterance((*(calls if not dialect.sections[0].open else ()), *text), thought)
         if dialect.sections[0].open or dialect.reader == "harmony":
             utterance = Utterance((*text, *calls), thought)
-        yield Output(f"made by chance, {number + 1}", write_utterance(utterance, dialect, reasoning))
+        yield Output(f"made by chance, {number + 1}", render_utterance(utterance, dialect, reasoning))
 
 
 def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
@@ -190,8 +192,8 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
         thinker = next((n for n in (reasoning.name, *reasoning.aliases) if n in set(peer.thinkers())), None)
         if name is None or thinker is None:
             continue
-        markup = Markup(dialect, reasoning)
-        kind = HarmonyParser if dialect.reader == "harmony" else DialectParser
+        markup = Markers(dialect, reasoning)
+        kind = HarmonyParser if dialect.reader == "harmony" else MarkerParser
         opened = reasoning.open[0] if reasoning.starts_inside else ""
         for output in whole_outputs(dialect, reasoning):
             parser = kind(
@@ -235,7 +237,7 @@ def differences(peer: Peer) -> tuple[int, list[Difference]]:
         name = next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
         if name is None or dialect.reader != "sections":
             continue
-        markers = sorted(Markup(dialect, None).markers)
+        markers = sorted(Markers(dialect, None).markers)
         for output in outputs(dialect):
             expected = ours(dialect, output, tools)
             for mode in MODES:

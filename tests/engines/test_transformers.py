@@ -12,7 +12,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plumbline.engine.api import (
+from plumbline.engines.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.models import load_model
+from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
@@ -20,12 +25,7 @@ from plumbline.engine.api import (
     SamplingParams,
     TokenChunk,
 )
-from plumbline.engine.config import EngineConfig
-from plumbline.engine.grammar import LarkCompiler, Vocabulary
-from plumbline.engine.loop import PlumblineEngine
-from plumbline.engine.runner import ModelRunner
 from plumbline.engines.transformers import TransformersEngine
-from plumbline.models import load_model
 
 VOCAB, EOS, LIMIT = 120, 3, 96
 torch.set_num_threads(1)
@@ -138,7 +138,7 @@ def test_our_own_engine_gives_the_same_answer(play, folder, sampling):
         model = load_model(folder)
         config = EngineConfig(max_model_len=LIMIT, num_blocks=32, block_size=16)
         runner = ModelRunner(model, num_blocks=32, block_size=16, device=model.device)
-        ours = PlumblineEngine(config, runner, model="tiny", eos_token_ids=model.config.eos_token_ids)
+        ours = NativeEngine(config, runner, model="tiny", eos_token_ids=model.config.eos_token_ids)
         await ours.start()
         try:
             for name, prompt in PROMPTS.items():
@@ -324,7 +324,7 @@ def test_answers_in_a_grammar_are_those_of_our_own_engine(folder: Path) -> None:
         reference = TransformersEngine.from_folder(
             folder, model="tiny", dtype=torch.float32, grammars=lambda _: LarkCompiler(known)
         )
-        ours = PlumblineEngine(config, runner, model="tiny", eos_token_ids=ends, grammars=LarkCompiler(known))
+        ours = NativeEngine(config, runner, model="tiny", eos_token_ids=ends, grammars=LarkCompiler(known))
         found: list[list[list[int]]] = []
         for engine in (reference, ours):
             await engine.start()

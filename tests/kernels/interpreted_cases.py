@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.models import ModelConfig, random_model
+from plumbline.engines.native.models import ModelConfig, random_model
 from plumbline_kernels import _attention_triton, _backend, attention, logits, norm, rope_kv, sampling, swiglu
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"

@@ -8,7 +8,7 @@ from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
 from support.speeches import DIALECTS, Dialect, cut, fold
 
-from plumbline.dialects.continued import begin_with
+from plumbline.dialects.parsers.continuation import continue_message
 from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
 
 laws = settings(max_examples=EXAMPLES)
@@ -19,7 +19,7 @@ def continued(
 ) -> list[OutputEvent]:
     """The events of an answer to a message that begins so; every character of it is a token with a logprob."""
     parser = dialect.parser(plan, logprobs=not echo)
-    events = begin_with(parser, begun, echo=echo)
+    events = continue_message(parser, begun, echo=echo)
     for piece in pieces:
         entries = () if echo else tuple(Logprob(char, 0, char.encode(), char, -1.0) for char in piece)
         events += parser.push(TextDelta(piece, entries))

@@ -15,9 +15,9 @@ from support.plans import Plan, plans, sizes
 from support.response_templates import TEMPLATES
 from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
-from plumbline.dialects.api import Call, Utterance
-from plumbline.dialects.elements import ElementCall
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.elements import ElementCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import Call, Utterance
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer

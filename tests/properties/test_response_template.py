@@ -13,7 +13,7 @@ from support.response_templates import TEMPLATES, Template
 from support.speeches import cut, fold
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.dialects.api import Call, Utterance
+from plumbline.dialects.spec.dialect import Call, Utterance
 from plumbline.events import TextDelta
 
 laws = settings(max_examples=EXAMPLES)

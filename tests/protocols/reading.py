@@ -12,10 +12,10 @@ from plumbline._generated.types import (
     CreateCompletionRequest,
     CreateResponse,
 )
-from plumbline.protocols.chat import read_chat
-from plumbline.protocols.common import Defaults
-from plumbline.protocols.completions import read_completion
-from plumbline.protocols.responses import read_response
+from plumbline.protocols.chat.reader import read_chat
+from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.completions.reader import read_completion
+from plumbline.protocols.responses.reader import read_response
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
 

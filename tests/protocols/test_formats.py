@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.responses import CreateResponse
-from plumbline.forms.strict import strict_violation
-from plumbline.protocols.formats import read_format
+from plumbline.protocols.common.output_formats import read_format
+from plumbline.structured_output.strict_subset import strict_violation
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
 from plumbline.wire.decode import decode, encode
 

@@ -11,7 +11,7 @@ import pytest
 from plumbline._generated.types import (
     TokenCountsBody,
 )
-from plumbline.protocols.responses import read_response_prompt
+from plumbline.protocols.responses.reader import read_response_prompt
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError

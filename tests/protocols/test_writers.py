@@ -32,7 +32,7 @@ from plumbline._generated.types import (
     CreateCompletionRequest,
     CreateResponse,
 )
-from plumbline.engine.api import TokenLogprob
+from plumbline.engines.port import TokenLogprob
 from plumbline.events import (
     Finish,
     OutputEvent,
@@ -44,11 +44,11 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.chat import ChatWriter
-from plumbline.protocols.common import Defaults
-from plumbline.protocols.completions import CompletionWriter, PromptText, read_completion
-from plumbline.protocols.responses import read_response
-from plumbline.protocols.responses_writer import ResponsesWriter
+from plumbline.protocols.chat.reader import ChatWriter
+from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.completions.reader import CompletionWriter, PromptText, read_completion
+from plumbline.protocols.responses.reader import read_response
+from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.text.assemble import TextAssembler
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import rate_limited, server_error

@@ -21,14 +21,14 @@ from support.models import (
     until,
 )
 
+from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.registry import choose
-from plumbline.dialects.speech import Speech
-from plumbline.engine.api import GenerateRequest, SamplingParams
+from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
-from plumbline.forms.errors import FormError
-from plumbline.merge import merged
-from plumbline.road import EmptyPromptError, PromptTooLongError, Road
+from plumbline.road.merge import merged
+from plumbline.road.road import EmptyPromptError, PromptTooLongError, Road
+from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer
 from plumbline.turn import (
     ChatPrompt,
@@ -251,7 +251,7 @@ async def test_a_finish_names_the_stop_that_made_it() -> None:
 
 async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_grammar() -> None:
     """TOOL-01: the rest of such a call would be held by nobody."""
-    speech = Speech(
+    speech = ModelDialect(
         choose("", tool="hermes", reasoning="qwen3"),
         added=TOKENIZER.added,
         special_ids=TOKENIZER.special_ids,
@@ -284,5 +284,5 @@ async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_gram
         if size == 0:
             await road.prepare(base)
             continue
-        with pytest.raises(FormError, match="breaks off"):
+        with pytest.raises(ConstraintError, match="breaks off"):
             await road.prepare(base)

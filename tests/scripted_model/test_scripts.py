@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.speeches import fold
 
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
-from plumbline.dialects.speech import Speech
+from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.events import TextDelta
 from plumbline.scripted_model import vocabulary
 from plumbline.scripted_model.scripts import (
@@ -27,7 +27,7 @@ from plumbline.scripted_model.scripts import (
 )
 from plumbline.scripted_model.training import prompt_ids
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Message, Tool
 
@@ -149,8 +149,8 @@ def test_yaml_and_json_are_the_same_set(tmp_path: Path) -> None:
 def test_what_an_answer_means_is_what_its_dialects_read(renderer: Renderer) -> None:
     """The meanings were written by hand; the parser reads the same."""
     ours = renderer.tokenizer
-    chosen = Chosen(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
-    speech = Speech(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+    chosen = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
     meant = [script for script in SET.scripts if script.message is not None]
     assert len(meant) >= 25
     for script in meant:

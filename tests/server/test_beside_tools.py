@@ -12,8 +12,8 @@ import pytest
 from support.asgi import serving
 from support.models import TOKENIZER, served, tiny_engine
 
+from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.registry import choose
-from plumbline.dialects.speech import Speech
 
 FORM = {
     "type": "object",
@@ -43,7 +43,7 @@ def test_both_come_about_and_each_is_what_was_promised(dialect: str) -> None:
     """SO-01, TOOL-01; the form's documents begin like Llama's calls."""
 
     async def main() -> None:
-        speech = Speech(
+        speech = ModelDialect(
             choose("", tool=dialect, reasoning="none"),
             added=TOKENIZER.added,
             special_ids=TOKENIZER.special_ids,

@@ -17,9 +17,9 @@ from support.asgi import serving
 from support.laws import EXAMPLES
 from support.models import TOKENIZER, played, scripted, served
 
+from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.registry import choose
-from plumbline.dialects.speech import Speech
-from plumbline.engine.api import GenerateRequest, TokenChunk
+from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading import ServedModel
 
 TOOL = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
@@ -57,7 +57,7 @@ def speaking(*texts: str) -> ServedModel:
     """A model that says these in turn, whatever it is asked, and speaks Hermes with thinking."""
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     model = served(scripted(lambda request: _limited(request, next(scripts))))
-    speech = Speech(
+    speech = ModelDialect(
         choose("", tool="hermes", reasoning="qwen3"),
         added=TOKENIZER.added,
         special_ids=TOKENIZER.special_ids,

@@ -11,7 +11,7 @@ from support.asgi import Answer, serving
 from support.bodies import BODIES, each_api
 from support.models import GatedEngine, said, scripted, served, until
 
-from plumbline.engine.api import EngineStats
+from plumbline.engines.port import EngineStats
 
 
 @each_api

@@ -20,7 +20,7 @@ from support.models import (
     served,
 )
 
-from plumbline.engine.api import TokenLogprob
+from plumbline.engines.port import TokenLogprob
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
 

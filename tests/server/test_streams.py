@@ -12,7 +12,7 @@ import pytest
 from support.asgi import Event, Server, serving
 from support.models import RENDERER, GatedEngine, said, scripted, served, tiny_engine, until
 
-from plumbline.engine.api import GenerateRequest, TokenChunk
+from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.text.render import Renderer
 from plumbline.turn import Prompt
 

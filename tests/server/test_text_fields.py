@@ -10,7 +10,7 @@ from support.asgi import Server, serving
 from support.judges import as_folded, fold_chunks
 from support.models import CHATML, TOKENIZER, chatml, played, said, scripted, served, spoken
 
-from plumbline.engine.api import GenerateRequest, TokenChunk
+from plumbline.engines.port import GenerateRequest, TokenChunk
 
 Json = dict[str, Any]
 USER = {"role": "user", "content": "hi"}

@@ -9,23 +9,23 @@ from typing import Any
 
 import torch
 
-from plumbline.engine.api import (
+from plumbline.engines.grammar import LarkCompiler
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.models import ModelConfig, random_model
+from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.port import (
     Engine,
     EngineInfo,
     GenerateRequest,
     TokenChunk,
     TokenLogprob,
 )
-from plumbline.engine.config import EngineConfig
-from plumbline.engine.grammar import LarkCompiler
-from plumbline.engine.loop import PlumblineEngine
-from plumbline.engine.runner import ModelRunner
 from plumbline.engines.scripted import Script, ScriptedEngine
-from plumbline.models import ModelConfig, random_model
-from plumbline.protocols.common import Defaults
+from plumbline.protocols.common.fields import Defaults
 from plumbline.server.loading import ServedModel, vocabulary
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -257,7 +257,7 @@ def served(
     )
 
 
-def tiny_engine(**changes: Any) -> PlumblineEngine:
+def tiny_engine(**changes: Any) -> NativeEngine:
     """Our own engine with a random transformer that knows the test tokenizer's vocabulary."""
     torch.set_num_threads(1)
     model = random_model(
@@ -289,7 +289,7 @@ def tiny_engine(**changes: Any) -> PlumblineEngine:
         model, num_blocks=config.num_blocks, block_size=config.block_size, device=torch.device("cpu")
     )
     ends = frozenset({EOS})
-    return PlumblineEngine(
+    return NativeEngine(
         config,
         runner,
         model="tiny",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
-from plumbline.dialects.api import Call, Utterance
-from plumbline.dialects.response_template import ResponseTemplate, ResponseTemplateParser
+from plumbline.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
+from plumbline.dialects.spec.dialect import Call, Utterance
 from support.plans import Plan
 from support.speeches import Dialect
 

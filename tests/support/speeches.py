@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.api import Call, ReasoningDialect, ToolDialect, Utterance
-from plumbline.dialects.harmony import HarmonyParser
-from plumbline.dialects.markup import Markup
-from plumbline.dialects.parser import DialectParser
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.parsers.harmony import HarmonyParser
+from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.render import render_utterance
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.tagged import TaggedCall
-from plumbline.dialects.write import write_utterance
+from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.spec.markers import Markers
 from plumbline.events import (
     FinishReason,
     OutputEvent,
@@ -114,7 +114,7 @@ class Dialect:
     def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
         self.tool = tool
         self.reasoning = reasoning
-        self.markup = Markup(tool, reasoning)
+        self.markup = Markers(tool, reasoning)
         self.says_calls = tool is not None
         self.form = tool.sections[0].form if tool is not None else None
         self.bare = tool is not None and not (tool.sections[0].open or tool.sections[0].item_open)
@@ -124,7 +124,7 @@ class Dialect:
             not self.forbidden or getattr(self.form, "typed", "") != "" or hasattr(self.form, "quote")
         )
         reader = {d.reader for d in (tool, reasoning) if d is not None}
-        self.kind = HarmonyParser if "harmony" in reader else DialectParser
+        self.kind = HarmonyParser if "harmony" in reader else MarkerParser
         self.markers = sorted(self.markup.markers, key=len, reverse=True)
         parts = [marker for marker in self.markers if len(marker) > 3]
         self.atoms = [*self.markers, *(marker[: len(marker) // 2] for marker in parts)] or ["<"]
@@ -157,7 +157,7 @@ class Dialect:
 
     def write(self, utterance: Utterance) -> str:
         """What a model says."""
-        return write_utterance(utterance, self.tool, self.reasoning)
+        return render_utterance(utterance, self.tool, self.reasoning)
 
     def fill(self, text: str) -> str:
         """Markers of this dialect where the plan has places for them."""
@@ -191,7 +191,7 @@ class Dialect:
 
     def parser(
         self, plan: Plan | None = None, *, logprobs: bool = False, schema: dict[str, Any] | None = None
-    ) -> DialectParser:
+    ) -> MarkerParser:
         """A parser for one answer, to tools of which this is the schema."""
         inside = self.reasoning is not None and self.reasoning.starts_inside
         return self.kind(

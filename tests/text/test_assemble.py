@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.models import TOKENIZER
 from support.strategies import cuts, texts
 
-from plumbline.engine.api import TokenLogprob
+from plumbline.engines.port import TokenLogprob
 from plumbline.events import Logprob, TextDelta
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.stop import StopChecker

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plumbline.dialects.registry import choose
-from plumbline.text.deepseek_prompt import DeepSeekEncoder, ModelTexts, Version
-from plumbline.text.template import TemplateError
+from plumbline.text.prompts.deepseek import DeepSeekEncoder, ModelTexts, Version
+from plumbline.text.templates.template import TemplateError
 
 PROGRAM = '''
 import os

@@ -7,7 +7,7 @@ from support.models import byte_level
 
 from plumbline.dialects.registry import REASONING_DIALECTS
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline.turn import ChatPrompt, Message
 
 TEMPLATE = "{{ reasoning_effort }}|{{ enable_thinking }}|{{ thinking }}"

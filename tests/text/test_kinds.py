@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.strategies import cuts
 from support.tokenizers import KINDS, reference, tokenizer
 
-from plumbline.engine.api import TokenLogprob
+from plumbline.engines.port import TokenLogprob
 from plumbline.events import Logprob, TextDelta
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.stop import StopChecker

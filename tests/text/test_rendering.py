@@ -14,7 +14,7 @@ from support.models import (
 )
 
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
 

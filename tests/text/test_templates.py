@@ -19,7 +19,7 @@ from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from plumbline.text.render import Renderer, UnusedVariableError
-from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
 FOLDER = Path(__file__).parent / "templates"

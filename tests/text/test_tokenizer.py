@@ -23,7 +23,7 @@ from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
 from plumbline.text.render import Renderer
-from plumbline.text.template import TemplateError
+from plumbline.text.templates.template import TemplateError
 from plumbline.text.tokenizer import Guard, Markers, TextTokenizer, UnsupportedTokenizerError
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, Tool, ToolCall
 

@@ -6,7 +6,7 @@ import pytest
 from support.models import byte_level
 
 from plumbline.text.render import Renderer
-from plumbline.text.template import ChatTemplate, TemplateError
+from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, ToolCall
 
 TOKENIZER = byte_level()

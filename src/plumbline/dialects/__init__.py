@@ -1,1 +1,1 @@
-"""How model families write reasoning and tool calls, and the one parser that reads them all."""
+"""Describe how model families write reasoning and tool calls, and parse and render it."""

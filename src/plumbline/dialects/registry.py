@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from plumbline.dialects.api import ReasoningDialect, ToolDialect
 from plumbline.dialects.families import (
     arrays,
     blocks,
@@ -23,10 +22,11 @@ from plumbline.dialects.families import (
     qwen,
     step,
 )
-from plumbline.dialects.response_template import ResponseTemplate
-from plumbline.dialects.section_choice import Shows, as_written
+from plumbline.dialects.parsers.response_template import ResponseTemplate
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
+from plumbline.dialects.variant import Shows, as_written
 
-__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "Chosen", "UnknownDialectError", "choose", "fitting"]
+__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "DialectChoice", "UnknownDialectError", "choose", "fitting"]
 
 _FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step, blocks)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
@@ -45,7 +45,7 @@ class UnknownDialectError(ValueError):
     """No dialect has this name; the text lists those there are."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class DialectChoice(msgspec.Struct, frozen=True):
     """The dialects of a served model, and why."""
 
     tool: ToolDialect | None
@@ -92,7 +92,7 @@ def choose(
     response_template: Mapping[str, Any] | None = None,
     added_tokens: Collection[str] = (),
     shows: Shows | None = None,
-) -> Chosen:
+) -> DialectChoice:
     """The dialects to read a model's answers with; of the ways to write calls the model's own is the first.
 
     Args:
@@ -115,19 +115,19 @@ def choose(
             raise UnknownDialectError(
                 f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
             )
-        return Chosen(None, None, "given", "given", ResponseTemplate(response_template))
+        return DialectChoice(None, None, "given", "given", ResponseTemplate(response_template))
     found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template, added_tokens)
     found_reasoning, reasoning_reason = _chosen(
         REASONING_DIALECTS, "--reasoning-parser", reasoning, template, added_tokens
     )
     if response_template is not None and found_tool is None and tool == reasoning == "auto":
-        return Chosen(None, None, "detected", "detected", ResponseTemplate(response_template))
+        return DialectChoice(None, None, "detected", "detected", ResponseTemplate(response_template))
     if found_tool is not None and found_tool.reader == "harmony" and found_reasoning is None:
         # Its messages are thinking, text and calls in one: whoever does not read them all takes their headers for text.
         found_reasoning, reasoning_reason = REASONING_DIALECTS[found_tool.name], "its messages hold both"
     if found_tool is not None:
         found_tool = as_written(found_tool, template=template, added_tokens=added_tokens, shows=shows)
-    return Chosen(found_tool, found_reasoning, tool_reason, reasoning_reason)
+    return DialectChoice(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
 def fitting(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:

@@ -1,1 +1,1 @@
-"""Other engines behind the same port: transformers, scripted, null (and vLLM later)."""
+"""Engines behind one port: the native engine, transformers, scripts of tokens; and what they share."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 
 import msgspec
 
-from plumbline.engine.api import (
+from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
     EngineInfo,

@@ -18,19 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.engine.api import (
+from plumbline.engines.grammar import GrammarCompiler, Matcher, num_words
+from plumbline.engines.logprobs import logprob_rows
+from plumbline.engines.masks import fill_mask
+from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
     TokenChunk,
     TokenLogprob,
 )
-from plumbline.engine.core import Output
-from plumbline.engine.grammar import GrammarCompiler, Matcher, num_words
-from plumbline.engine.loop import FEATURES, ThreadedEngine
-from plumbline.engine.masks import fill_mask
-from plumbline.engine.request import RequestState
-from plumbline.engine.sampler import logprob_rows
+from plumbline.engines.request import RequestState
+from plumbline.engines.threaded import FEATURES, Output, ThreadedEngine
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["TransformersEngine"]

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from plumbline.engine.api import GenerateRequest, SamplingParams
+from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.scripted_model.scripts import CONTROL, Script, ScriptSet
 from plumbline.server.loading import load
 from plumbline.server.settings import Settings

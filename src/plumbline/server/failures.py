@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from plumbline.engine.api import EngineClosedError, EngineFullError, RefusedRequestError
-from plumbline.road import AbortedError, BrokenPromiseError, GenerationError
+from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
+from plumbline.road.road import AbortedError, ConstraintFailedError, GenerationError
 from plumbline.text.render import UnusedVariableError
-from plumbline.text.template import TemplateError
+from plumbline.text.templates.template import TemplateError
 from plumbline.wire.errors import ApiError, engine_unavailable, invalid_request, rate_limited, server_error
 
 __all__ = ["FAILURES", "api_errors", "as_api_error", "refused_by_template"]
@@ -42,7 +42,7 @@ def as_api_error(error: Exception) -> ApiError:
             return engine_unavailable(str(error))
         case RefusedRequestError():
             return invalid_request(str(error), error.param)
-        case BrokenPromiseError():
+        case ConstraintFailedError():
             return invalid_request(str(error), None, "invalid_value")
         case GenerationError():
             return server_error(str(error))

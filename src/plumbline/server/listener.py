@@ -17,7 +17,7 @@ import socket
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from plumbline.engine.api import Engine
+from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings

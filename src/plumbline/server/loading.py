@@ -13,24 +13,24 @@ import msgspec
 import torch
 
 from plumbline import __version__
-from plumbline.dialects.registry import Chosen, UnknownDialectError, choose
-from plumbline.dialects.response_template import BadResponseTemplateError
-from plumbline.dialects.speech import Speech
-from plumbline.engine.api import Engine
-from plumbline.engine.config import EngineConfig
-from plumbline.engine.grammar import LarkCompiler, Vocabulary
-from plumbline.engine.loop import PlumblineEngine
-from plumbline.engine.runner import ModelRunner
-from plumbline.models.config import ModelConfig
-from plumbline.models.loader import load_model, resolve_model
-from plumbline.protocols.common import Defaults
+from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.parsers.response_template import BadResponseTemplateError
+from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
+from plumbline.engines.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.loader import load_model, resolve_model
+from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.port import Engine
+from plumbline.protocols.common.fields import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
-from plumbline.text.deepseek_prompt import DeepSeekEncoder, ModelTexts
-from plumbline.text.encoders import PromptFormat
-from plumbline.text.harmony_prompt import HarmonyEncoder
+from plumbline.text.prompts.deepseek import DeepSeekEncoder, ModelTexts
+from plumbline.text.prompts.encoders import PromptFormat
+from plumbline.text.prompts.harmony import HarmonyEncoder
 from plumbline.text.render import Renderer
 from plumbline.text.shown_call import shown_call
-from plumbline.text.template import ChatTemplate
+from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["ServedModel", "load", "vocabulary"]
@@ -48,7 +48,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults
     created: int
     fingerprint: str
-    speech: Speech | None = None
+    speech: ModelDialect | None = None
     """How the model writes reasoning and calls; None reads every answer as text."""
 
 
@@ -85,7 +85,7 @@ def load(settings: Settings) -> ServedModel:
             _prompt_format(folder, template, chosen),
             None if chosen.reasoning is None else chosen.reasoning.switch.variables,
         ),
-        speech=Speech(
+        speech=ModelDialect(
             chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
         ),
         names=names,
@@ -108,7 +108,7 @@ def _response_template(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: Chosen) -> PromptFormat | None:
+def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: DialectChoice) -> PromptFormat | None:
     """What renders the prompts: the model's template, or the encoder of a family that has none."""
     if template is not None:
         return template
@@ -152,7 +152,7 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
     config = _engine_config(model.config, settings, model.dtype)
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
     ends = model.config.eos_token_ids
-    return PlumblineEngine(
+    return NativeEngine(
         config,
         runner,
         model=name,

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from plumbline.engine.api import Engine
+from plumbline.engines.port import Engine
 from plumbline.events import ChoiceEvent, Finish
 
 __all__ = ["CONTENT_TYPE", "Metrics"]

@@ -26,19 +26,23 @@ from plumbline._generated.own import (
 )
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
 from plumbline._generated.service import Service
-from plumbline.engine.api import EngineFullError
+from plumbline.engines.port import EngineFullError
 from plumbline.events import ChoiceEvent, OutputEvent
-from plumbline.forms.errors import FormError
-from plumbline.merge import merged
-from plumbline.protocols.chat import ChatWriter, read_chat
-from plumbline.protocols.chat_continuation import check_ending
-from plumbline.protocols.chat_messages import read_messages, read_tool_list
-from plumbline.protocols.common import or_default, template_variables
-from plumbline.protocols.completions import CompletionPlan, CompletionWriter, PromptText, read_completion
-from plumbline.protocols.formats import FormatRequest, form_refused
-from plumbline.protocols.responses import read_response, read_response_prompt
-from plumbline.protocols.responses_writer import ResponsesWriter
-from plumbline.road import (
+from plumbline.protocols.chat.continuation import check_ending
+from plumbline.protocols.chat.messages import read_messages, read_tool_list
+from plumbline.protocols.chat.reader import ChatWriter, read_chat
+from plumbline.protocols.common.fields import or_default, template_variables
+from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
+from plumbline.protocols.completions.reader import (
+    CompletionPlan,
+    CompletionWriter,
+    PromptText,
+    read_completion,
+)
+from plumbline.protocols.responses.reader import read_response, read_response_prompt
+from plumbline.protocols.responses.writer import ResponsesWriter
+from plumbline.road.merge import merged
+from plumbline.road.road import (
     EmptyPromptError,
     NoThinkingError,
     PreparedTurn,
@@ -50,8 +54,9 @@ from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
+from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.echo import echoed
-from plumbline.text.template import TemplateError
+from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -246,8 +251,8 @@ class PlumblineService(Service):
             ) from error
         except TemplateError as error:
             raise refused_by_template(error, param) from error
-        except FormError as error:
-            raise form_refused(request, error) from error
+        except ConstraintError as error:
+            raise constraint_refused(request, error) from error
         except EngineFullError as error:  # So many forms are being compiled that this one had no turn.
             raise as_api_error(error) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline.engine.api import TokenLogprob
+from plumbline.engines.port import TokenLogprob
 from plumbline.events import Logprob, TextDelta
 from plumbline.text.detokenize import Detokenizer
 from plumbline.text.stop import StopChecker

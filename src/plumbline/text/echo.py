@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from plumbline.engine.api import TokenLogprob
+from plumbline.engines.port import TokenLogprob
 from plumbline.events import Logprob
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import Prompt, TextPrompt

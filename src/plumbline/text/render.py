@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from plumbline.text.content_form import ContentForm
-from plumbline.text.encoders import PromptFormat
-from plumbline.text.template import TemplateError
+from plumbline.text.prompts.encoders import PromptFormat
+from plumbline.text.templates.content_format import ContentForm
+from plumbline.text.templates.template import TemplateError
+from plumbline.text.templates.values import Arguments, NoContent
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
-from plumbline.text.values import Arguments, NoContent
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 
 __all__ = ["Renderer", "UnusedVariableError"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.section_choice import EXAMPLE, SCHEMA
+from plumbline.dialects.variant import EXAMPLE, SCHEMA
 from plumbline.text.render import Renderer
-from plumbline.text.template import TemplateError
+from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
 __all__ = ["shown_call"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.families.qwen import ENABLE_THINKING
-from plumbline.dialects.forms import JsonCall, KeyedJson
-from plumbline.dialects.switch import Switch
+from plumbline.dialects.formats.json_calls import JsonCall, KeyedJson
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
@@ -109,7 +109,7 @@ TOOLS = (
     ),
 )
 
-_COHERE_THINKING = Switch(on=(("reasoning", True),), off=(("reasoning", False),))
+_COHERE_THINKING = ThinkingControl(on=(("reasoning", True),), off=(("reasoning", False),))
 
 REASONING = (
     ReasoningDialect(
@@ -117,7 +117,7 @@ REASONING = (
         open=("Here is my thought process:", "Here's my thought process:"),
         close=("Here is my response:", "Here's my response:"),
         detect=(r"Here is my thought process:",),
-        switch=Switch(on=(("thinking", True),), off=(("thinking", False),)),
+        switch=ThinkingControl(on=(("thinking", True),), off=(("thinking", False),)),
     ),
     ReasoningDialect(
         name="hunyuan_a13b",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.families.qwen import ENABLE_THINKING
-from plumbline.dialects.forms import JsonCall, NamedJson
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.forms import NamedJson
-from plumbline.dialects.switch import Switch
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.json_calls import NamedJson
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
@@ -116,7 +116,7 @@ REASONING = (
         call_ends=True,
         detect=(r"<｜Assistant｜>", r"</think>", r"\bthinking\b"),
         unlike=r"reasoning_effort",
-        switch=Switch(on=(("thinking", True),), off=(("thinking", False),)),
+        switch=ThinkingControl(on=(("thinking", True),), off=(("thinking", False),)),
     ),
     ReasoningDialect(
         name="deepseek_v4",
@@ -129,7 +129,7 @@ REASONING = (
         call_ends=True,
         detect=(r"<｜Assistant｜>", r"</think>", r"reasoning_effort"),
         tokens=("｜DSML｜",),
-        switch=Switch(
+        switch=ThinkingControl(
             on=(("thinking", True),),
             off=(("thinking", False),),
             effort="reasoning_effort",

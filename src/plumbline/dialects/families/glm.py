@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.families.qwen import ENABLE_THINKING
-from plumbline.dialects.switch import Switch
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
@@ -132,7 +132,7 @@ REASONING = (
         call_ends=True,
         detect=(r"</think>", r"no_think"),
         unlike=r"enable_thinking",
-        switch=Switch(
+        switch=ThinkingControl(
             on=(("reasoning_effort", "high"),),
             off=(("reasoning_effort", "no_think"),),
             effort="reasoning_effort",
@@ -145,6 +145,6 @@ REASONING = (
         close=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
         call_ends=True,
         detect=(r"<ifm\|think>",),
-        switch=Switch(effort="reasoning_effort", efforts=("low", "medium", "high")),
+        switch=ThinkingControl(effort="reasoning_effort", efforts=("low", "medium", "high")),
     ),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.families.qwen import ENABLE_THINKING
-from plumbline.dialects.gemma import BracedCall
+from plumbline.dialects.formats.gemma import BracedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
 

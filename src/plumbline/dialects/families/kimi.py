@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.forms import NamedJson
-from plumbline.dialects.switch import Switch
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.json_calls import NamedJson
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
-_THINKING = Switch(on=(("thinking", True),), off=(("thinking", False),))
+_THINKING = ThinkingControl(on=(("thinking", True),), off=(("thinking", False),))
 _ANSWER = ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>")
 _K3 = TaggedCall(
     open='<|open|>call tool="',

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import Section, ToolDialect
-from plumbline.dialects.forms import JsonCall
-from plumbline.dialects.pythonic import PythonCall
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.pythonic import PythonCall
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
 

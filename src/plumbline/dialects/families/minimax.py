@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.elements import ElementCall
-from plumbline.dialects.forms import JsonCall
-from plumbline.dialects.switch import Switch
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.elements import ElementCall
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
@@ -101,6 +101,6 @@ REASONING = (
         after_close="",
         call_ends=True,
         detect=(r"<mm:think>",),
-        switch=Switch(on=(("thinking_mode", "enabled"),), off=(("thinking_mode", "disabled"),)),
+        switch=ThinkingControl(on=(("thinking_mode", "enabled"),), off=(("thinking_mode", "disabled"),)),
     ),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.forms import JsonCall, NamedJson
-from plumbline.dialects.switch import Switch
+from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
@@ -35,7 +35,7 @@ REASONING = (
         after_close="",
         call_ends=True,
         detect=(r"\[THINK\]",),
-        switch=Switch(
+        switch=ThinkingControl(
             on=(("reasoning_effort", "high"),),
             off=(("reasoning_effort", "none"),),
             effort="reasoning_effort",

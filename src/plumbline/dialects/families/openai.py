@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.harmony import HarmonyForm
+from plumbline.dialects.parsers.harmony import HarmonyFormat
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
 
@@ -12,7 +12,7 @@ TOOLS = (
         name="harmony",
         aliases=("openai", "gpt-oss"),
         reader="harmony",
-        sections=(Section(form=HarmonyForm(), between="<|start|>assistant"),),
+        sections=(Section(form=HarmonyFormat(), between="<|start|>assistant"),),
         detect=(r"<\|channel\|>", r"<\|constrain\|>|functions\.", r"<\|message\|>"),
     ),
 )
@@ -27,7 +27,7 @@ REASONING = (
         after_open="",
         before_close="",
         after_close="",
-        markers=HarmonyForm().markers,
+        markers=HarmonyFormat().markers,
         detect=(r"<\|channel\|>", r"analysis", r"<\|message\|>"),
     ),
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.forms import JsonCall
-from plumbline.dialects.switch import Switch
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["ENABLE_THINKING", "REASONING", "TOOLS"]
 
-ENABLE_THINKING = Switch(on=(("enable_thinking", True),), off=(("enable_thinking", False),))
+ENABLE_THINKING = ThinkingControl(on=(("enable_thinking", True),), off=(("enable_thinking", False),))
 
 _JSON = Section(
     form=JsonCall(),
@@ -143,7 +143,7 @@ REASONING = (
         call_ends=True,
         detect=(r"<seed:think>",),
         # A budget of 0 is the family's way to say no thinking.
-        switch=Switch(off=(("thinking_budget", 0),), budget="thinking_budget"),
+        switch=ThinkingControl(off=(("thinking_budget", 0),), budget="thinking_budget"),
     ),
     ReasoningDialect(
         name="ernie45",

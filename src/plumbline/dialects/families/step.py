@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.api import ReasoningDialect, Section, ToolDialect
-from plumbline.dialects.tagged import TaggedCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
 

@@ -1,0 +1,260 @@
+"""Calls of MiniMax M3: parameters and everything inside of them are elements, each tag behind a marker of its own.
+
+NS<invoke name="order">
+NS<items>NS<item>NS<sku>a-1NS</sku>NS</item>NS</items>
+NS</invoke>
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from plumbline.dialects.formats.grammar_parts import with_definitions
+from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.streams.coercion import allowed_types, coerce, member_schema, resolved
+from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
+from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between
+
+__all__ = ["ElementCall"]
+
+_NAME = re.compile(r"[^\s<>\"']+")
+_TAG = re.compile(r"[^\s<>/]+")
+_NESTING = frozenset(("array", "object"))
+_MAX_DEPTH = 64
+_GRAMMAR_DEPTH = 3
+"""How deep values nest in a grammar where the schema does not say what they are."""
+_ITEM = "item"
+
+Write = Callable[[str], None]
+
+
+class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call whose values are text or elements; the schema says which are arrays, and what a text means.
+
+    Where the schema says what a value is, it is passed on while it is written: strings, the elements of arrays and
+    objects, and their JSON. Everything else is passed on when its element is complete.
+    """
+
+    tag: str
+    """The marker before each tag. No text can have it."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts inside a call that may be control tokens."""
+        return (self.tag,)
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """Texts that a string cannot have."""
+        return (self.tag,)
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the call."""
+        yield from cursor.expect(f'{self.tag}<invoke name="')
+        name = yield from cursor.run(_NAME, 256)
+        yield from cursor.expect('">')
+        call.begin(name)
+        root = call.schemas.get(name, {})
+        keys: set[str] = set()
+        while True:
+            yield from cursor.space()
+            yield from cursor.expect(f"{self.tag}<")
+            if (yield from cursor.take("/invoke>")):
+                break
+            key = yield from self._opened(cursor)
+            schema = member_schema(root, root, key)
+            if key in keys:  # The first one counts: what has been passed on cannot become a list.
+                yield from self._element(cursor, _ignore, key, schema, root, 1)
+                continue
+            call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
+            keys.add(key)
+            yield from self._element(cursor, call.arguments, key, schema, root, 1)
+        call.arguments("}" if keys else "{}")
+
+    def write(self, call: Call) -> str:
+        """The call."""
+        lines = [f'{self.tag}<invoke name="{call.name}">']
+        lines += [self._written(key, value) for key, value in json.loads(call.arguments).items()]
+        return "\n".join([*lines, f"{self.tag}</invoke>"])
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        required = schema.get("required") or ()
+        parts = [grammar.literal(f'{self.tag}<invoke name="{name}">\n')]
+        for key, value in (schema.get("properties") or {}).items():
+            one = grammar.sequence([self._one(grammar, key, value, schema, 1), grammar.literal("\n")])
+            parts.append(one if key in required else grammar.optional(one))
+        return grammar.sequence([*parts, grammar.literal(f"{self.tag}</invoke>")])
+
+    # Reading
+
+    def _opened(self, cursor: Cursor) -> Steps[str]:
+        """The name in a tag of which `<` has been read."""
+        key = yield from cursor.run(_TAG, 256)
+        if not key:
+            cursor.fail("expected the name of an element")
+        yield from cursor.expect(">")
+        return key
+
+    def _next(self, cursor: Cursor, key: str) -> Steps[str | None]:
+        """The name of the element that begins, of which the marker has been read; None if `key` ends instead."""
+        if (yield from cursor.take(f"</{key}>")):
+            return None
+        yield from cursor.expect("<")
+        return (yield from self._opened(cursor))
+
+    def _element(
+        self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[None]:
+        """Pass on the JSON of an element whose opening tag has been read; read it through its closing one."""
+        if depth > _MAX_DEPTH:
+            raise MalformedError("the value is nested too deeply")
+        types = allowed_types(schema, root)
+        if not types:
+            yield from self._unknown(cursor, put, key, schema, root, depth)
+        elif "string" in types and not types & _NESTING:
+            yield from self._string(cursor, put, key, types)
+        else:
+            yield from self._nesting(cursor, put, key, schema, root, depth)
+
+    def _string(self, cursor: Cursor, put: Write, key: str, types: frozenset[str]) -> Steps[None]:
+        """An element that may be a string, and has none in it."""
+        out = StringWriter(put, types)
+        if (yield from cursor.until(finder(self.tag), out.write)) is None:
+            raise EndOfOutputError("expected the end of an element")
+        yield from cursor.expect(f"</{key}>")
+        out.close()
+
+    def _nesting(
+        self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[None]:
+        """An element of known types that may have elements in it; what it becomes if it has is known by these."""
+        types = allowed_types(schema, root)
+        as_array = "array" in types and "object" not in types
+        # An object whose members the schema does not name may be JSON, in which a string may have the tag.
+        is_json = "string" not in types
+        comma = first = "[" if as_array else "{"
+        keys: set[str] = set()
+        while True:
+            if is_json:
+                out = JsonWriter(put if comma == first else None, types)
+                yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
+                if out.begun:
+                    yield from cursor.expect(f"</{key}>")
+                    return
+                text = out.text
+            else:
+                text, _ = yield from cursor.collect(finder(self.tag))
+            # Until a tag follows, the text may be part of no element at all.
+            held = not cursor.marked and bool(text.strip())
+            if held:
+                cursor.mark(text + self.tag)
+            name = yield from self._next(cursor, key)
+            if held:
+                cursor.unmark()
+            if name is None:
+                break
+            into = put
+            if as_array:
+                put(comma)
+            elif name in keys:  # The first of several counts.
+                into = _ignore
+            else:
+                keys.add(name)
+                put(f"{comma}{quoted(name)}: ")
+            comma = ", "
+            inner = member_schema(schema, root, None if as_array else name)
+            yield from self._element(cursor, into, name, inner, root, depth + 1)
+        if comma != first:
+            put("]" if as_array else "}")
+        elif is_json and types & _NESTING and not text.strip():
+            put("[]" if as_array else "{}")
+        else:
+            put(coerce(text, types))
+
+    def _unknown(
+        self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
+    ) -> Steps[None]:
+        """An element of which nothing is known: an array if all in it are items."""
+        held = not cursor.marked
+        if held:
+            cursor.mark()
+        found: list[tuple[str, str]] = []
+        while True:
+            text, _ = yield from cursor.collect(finder(self.tag))
+            if (name := (yield from self._next(cursor, key))) is None:
+                break
+            parts: list[str] = []
+            inner = member_schema(schema, root, name)
+            yield from self._element(cursor, parts.append, name, inner, root, depth + 1)
+            found.append((name, "".join(parts)))
+        if held:
+            cursor.unmark()
+        if not found:
+            put(coerce(text, frozenset()))
+        elif all(name == _ITEM for name, _ in found):
+            put(f"[{', '.join(value for _, value in found)}]")
+        else:
+            members: dict[str, str] = {}
+            for name, value in found:
+                members.setdefault(name, value)  # The first of several counts.
+            put("{" + ", ".join(f"{quoted(k)}: {v}" for k, v in members.items()) + "}")
+
+    # Writing
+
+    def _written(self, key: str, value: Any) -> str:
+        if isinstance(value, dict):
+            text = "".join(self._written(name, item) for name, item in value.items())
+        elif isinstance(value, list):
+            text = "".join(self._written(_ITEM, item) for item in value)
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+        return f"{self.tag}<{key}>{text}{self.tag}</{key}>"
+
+    def _one(self, grammar: Grammar, key: str, schema: Any, root: Mapping[str, Any], depth: int) -> str:
+        """The grammar of an element."""
+        schema = resolved(schema, root)
+        start, end = f"{self.tag}<{key}>", f"{self.tag}</{key}>"
+        if isinstance(schema.get("enum"), list):
+            return grammar.choice([grammar.literal(self._written(key, value)) for value in schema["enum"]])
+        if "const" in schema:
+            return grammar.literal(self._written(key, schema["const"]))
+        types = allowed_types(schema, root) or frozenset(
+            ("string", *(("array", "object") if depth < _GRAMMAR_DEPTH else ()))
+        )
+        options: list[str] = []
+        # One lexeme for both: a lexer that has begun a text of five characters would not find the null in it.
+        nullable = types == {"string", "null"}
+        if "string" in types:
+            options.append(grammar.raw_text(schema, end, self.tag, or_null=nullable))
+        if "array" in types:
+            item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
+            some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
+            options.append(grammar.sequence([some, grammar.literal(end)]))
+        if "object" in types and not schema.get("properties"):
+            # Names that the schema does not know cannot be closed again by a grammar. JSON is understood as well.
+            whole = with_definitions({**schema, "type": "object"}, root)
+            options.append(grammar.sequence([grammar.json(whole), grammar.literal(end)]))
+        elif "object" in types:
+            required = schema.get("required") or ()
+            parts = []
+            for name, value in (schema.get("properties") or {}).items():
+                one = self._one(grammar, name, value, root, depth + 1)
+                parts.append(one if name in required else grammar.optional(one))
+            options.append(grammar.sequence([*parts, grammar.literal(end)]))
+        plain = [] if nullable else [k for k in ("integer", "number", "boolean", "null") if k in types]
+        if plain:
+            limits = {name: value for name, value in schema.items() if name not in ("type", "anyOf", "oneOf")}
+            value = grammar.json(with_definitions({**limits, "type": plain}, root))
+            options.append(grammar.sequence([value, grammar.literal(end)]))
+        return grammar.sequence([grammar.literal(start), grammar.choice(options)])
+
+
+def _ignore(_: str) -> None:
+    """Takes what means nothing."""

@@ -1,0 +1,39 @@
+"""Pieces of grammars that several forms need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plumbline.dialects.spec.dialect import Grammar
+
+__all__ = ["separated", "with_definitions"]
+
+
+def separated(grammar: Grammar, items: Sequence[tuple[str, bool]], separator: str) -> str | None:
+    """Items in their order with a separator between each two that are there; None if there are no items.
+
+    Args:
+        grammar: what builds the expressions.
+        items: an expression each, and whether it has to be there.
+        separator: the text between two.
+    """
+    comma = grammar.literal(separator)
+    # From the last item to the first. Everything is kept flat, because grammars may not nest deeply.
+    after: list[str] = []  # What may follow once an item stands before it.
+    alone: list[str] = []  # What there may be if none does; nothing at all, if no item has to be there.
+    for item, required in reversed(items):
+        first = grammar.sequence([item, *after])
+        alone = [first] if required else [first, *alone]
+        further = grammar.sequence([comma, item])
+        after.insert(0, further if required else grammar.optional(further))
+    if not alone:
+        return None
+    some = grammar.choice(alone)
+    return some if any(required for _, required in items) else grammar.optional(some)
+
+
+def with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
+    """A part of a schema with the definitions that it may refer to."""
+    defined = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    return {**defined, **schema} if isinstance(schema, Mapping) and defined else schema

@@ -1,0 +1,252 @@
+"""Calls written as JSON: an object with name and arguments, a name and then the arguments, or the name as a key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.streams.cursor import Cursor, MalformedError, Steps
+from plumbline.dialects.streams.json_stream import json_string, json_value
+
+__all__ = ["JsonCall", "KeyedJson", "NamedJson", "numbered"]
+
+_FURTHER_KEYS = ("type", "id", "index")
+_NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
+
+
+class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One JSON object: `{"name": "f", "arguments": {…}}`.
+
+    The keys may come in any order. Arguments that come before the name are held back until it is known. Further keys
+    are passed over, unless they stand where arguments should: an object with a name and other data is no call without
+    arguments. OpenAI's own shape (`{"type": "function", "function": {…}}`) is read too.
+    """
+
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    id_key: str | None = None
+    """A key that holds the call's number in the answer, as a string; it is written first."""
+    other_name_keys: tuple[str, ...] = ()
+    other_arguments_keys: tuple[str, ...] = ("arguments", "parameters")
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the object."""
+        names = (self.name_key, *self.other_name_keys)
+        argument_keys = (self.arguments_key, *self.other_arguments_keys)
+        name: str | None = None
+        held: list[str] | None = None
+        begun = complete = False
+        other: str | None = None
+        depth = 0
+        yield from cursor.expect("{")
+        try:
+            while True:
+                if cursor.has_space():
+                    yield from cursor.space()
+                if cursor.skip("}"):
+                    depth -= 1
+                    if depth < 0:
+                        break
+                else:
+                    key = yield from json_string(cursor)
+                    if cursor.has_space():
+                        yield from cursor.space()
+                    if not cursor.skip(":"):
+                        yield from cursor.expect(":")
+                    if cursor.has_space():
+                        yield from cursor.space()
+                    char = yield from cursor.peek()
+                    if key in names and name is None:
+                        name = yield from json_string(cursor)
+                        if held is not None:
+                            call.begin(name)
+                            begun = complete = True
+                            call.arguments("".join(held))
+                    elif key in argument_keys and held is None and not begun:
+                        held = []
+                        if name is not None and char == "{":
+                            call.begin(name)
+                            begun = True
+                            yield from json_value(cursor, call.arguments)
+                        else:
+                            yield from _held_arguments(cursor, held)
+                            if name is not None:
+                                call.begin(name)
+                                begun = True
+                                call.arguments("".join(held))
+                        complete = begun
+                    elif key == "function" and char == "{" and name is None:
+                        cursor.pos += 1
+                        depth += 1
+                        continue
+                    elif name is None and held is None and key not in (*_FURTHER_KEYS, self.id_key):
+                        raise MalformedError(f"{key[:40]!r} is no key of a call")
+                    else:
+                        if key not in (*_FURTHER_KEYS, self.id_key, *names, *argument_keys):
+                            other = key
+                        yield from json_value(cursor, _ignore)
+                if cursor.has_space():
+                    yield from cursor.space()
+                if not cursor.skip(",") and (yield from cursor.peek()) != "}":
+                    cursor.fail("expected ',' or '}'")
+        except MalformedError:
+            if not complete:
+                raise
+            return  # Only braces are missing behind complete arguments: the call is whole.
+        if name is None:
+            raise MalformedError("a call without a name")
+        if not begun:
+            if other is not None:
+                raise MalformedError(f"there are no arguments, and {other[:40]!r} is no key of a call")
+            call.begin(name)
+            call.arguments("{}")
+
+    def write(self, call: Call) -> str:
+        """The object, with the spaces that Python's and most templates' JSON has."""
+        first = f'{json.dumps(self.id_key)}: "{call.number}", ' if self.id_key else ""
+        return (
+            f"{{{first}{json.dumps(self.name_key)}: {json.dumps(call.name, ensure_ascii=False)}, "
+            f"{json.dumps(self.arguments_key)}: {call.arguments}}}"
+        )
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The object with this name, its arguments under the schema."""
+        before, _, after = self.write(Call(name, "\0")).partition("\0")
+        start = [grammar.literal(before)]
+        if self.id_key:
+            start = numbered(grammar, before, f'{json.dumps(self.id_key)}: "')
+        return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
+
+
+class KeyedJson(msgspec.Struct, frozen=True):
+    """An object with one member, the call: `{"f": {…}}`."""
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the object."""
+        yield from cursor.expect("{")
+        if cursor.has_space():
+            yield from cursor.space()
+        name = yield from json_string(cursor)
+        if cursor.has_space():
+            yield from cursor.space()
+        yield from cursor.expect(":")
+        if cursor.has_space():
+            yield from cursor.space()
+        if (yield from cursor.peek()) != "{":
+            cursor.fail("expected '{'")
+        call.begin(name)
+        yield from json_value(cursor, call.arguments)
+        if cursor.has_space():
+            yield from cursor.space()
+        yield from cursor.take("}")
+
+    def write(self, call: Call) -> str:
+        """The object."""
+        return f"{{{json.dumps(call.name, ensure_ascii=False)}: {call.arguments}}}"
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The object with this name, its value under the schema."""
+        before = grammar.literal(f"{{{json.dumps(name, ensure_ascii=False)}: ")
+        return grammar.sequence([before, grammar.json(schema), grammar.literal("}")])
+
+
+class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
+    """A name and then the arguments: `PREFIX name SEPARATOR {…} SUFFIX`."""
+
+    separator: str
+    """Between name and arguments; white space around it is read too."""
+    prefix: str = ""
+    suffix: str = ""
+    """After the arguments, if it is there."""
+    numbered: bool = False
+    """The name is written as `functions.name:0`, the model's own id; it is read with or without its parts."""
+    id_marker: str | None = None
+    """After the name there may be this text and an id, before the separator."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts inside a call that may be control tokens."""
+        return tuple(text for text in (self.separator, self.prefix, self.suffix, self.id_marker) if text)
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the call."""
+        if self.prefix:
+            yield from cursor.expect(self.prefix)
+            if cursor.has_space():
+                yield from cursor.space()
+        name = yield from cursor.run(_NAME, 512)
+        if not name:
+            cursor.fail("expected the name of a tool")
+        if self.numbered:
+            name = re.sub(r"^functions\.|:[0-9]+$", "", name)
+        if cursor.has_space():
+            yield from cursor.space()
+        call_id: str | None = None
+        if self.id_marker is not None and (yield from cursor.take(self.id_marker)):
+            call_id = yield from cursor.run(_NAME, 512)
+            if cursor.has_space():
+                yield from cursor.space()
+        separator = self.separator.strip()
+        if separator:
+            yield from cursor.take(separator)  # Models that leave it out mean the same.
+            yield from cursor.space()
+        if (yield from cursor.peek()) != "{":
+            cursor.fail("expected '{'")
+        call.begin(name, call_id or None)
+        yield from json_value(cursor, call.arguments)
+        if self.suffix:
+            if cursor.has_space():
+                yield from cursor.space()
+            yield from cursor.take(self.suffix.strip())
+
+    def write(self, call: Call) -> str:
+        """The call."""
+        name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
+        return f"{self.prefix}{name}{self.separator}{call.arguments}{self.suffix}"
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The call with this name, its arguments under the schema."""
+        before, _, after = self.write(Call(name, "\0")).partition("\0")
+        start = [grammar.literal(before)]
+        if self.numbered:
+            start = numbered(grammar, before, f"{self.prefix}functions.{name}:")
+        after_it = [grammar.literal(after)] if after else []
+        return grammar.sequence([*start, grammar.json(schema), *after_it])
+
+
+def numbered(grammar: Grammar, text: str, before: str) -> list[str]:
+    """Text in which the number 0 stands behind `before`, with any number in its place."""
+    start, _, rest = text.partition(before + "0")
+    return [grammar.literal(start + before), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]
+
+
+def _ignore(_: str) -> None:
+    """Takes what means nothing."""
+
+
+def _held_arguments(cursor: Cursor, held: list[str]) -> Steps[None]:
+    """Arguments that cannot be passed on yet. Some models write them as a string that holds JSON; null stands for none.
+
+    Raises:
+        MalformedError: they are no object.
+    """
+    parts: list[str] = []
+    yield from json_value(cursor, parts.append)
+    text = "".join(parts)
+    value = json.loads(text)
+    if isinstance(value, str):
+        text = value.strip() or "{}"
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise MalformedError("the arguments are no JSON object") from error
+    if value is None:
+        text, value = "{}", {}
+    if not isinstance(value, dict):
+        raise MalformedError("the arguments are no JSON object")
+    held.append(text)

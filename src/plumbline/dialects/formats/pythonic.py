@@ -1,0 +1,109 @@
+"""Calls written as Python calls them: `get_weather(city="Paris", days=3)`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from plumbline.dialects.formats.grammar_parts import separated, with_definitions
+from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.streams.coercion import admitted, allowed_types
+from plumbline.dialects.streams.cursor import Cursor, Steps
+from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.python_stream import python_value
+
+__all__ = ["PythonCall"]
+
+_NAME = re.compile(r"[^\s\[\](){}<>\"'=,;]+")
+_WORDS = {True: "True", False: "False", None: "None"}
+
+
+class PythonCall(msgspec.Struct, frozen=True):
+    """A call with keyword arguments, whose values are Python literals.
+
+    Values are written as JSON, which is Python too but for three words; those are Python's at the top.
+    """
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the call. Until its first keyword it may be prose in brackets."""
+        name = yield from cursor.run(_NAME, 256)
+        if not name:
+            cursor.fail("expected the name of a tool")
+        if not cursor.skip("("):
+            yield from cursor.expect("(")
+        if cursor.has_space():
+            yield from cursor.space()
+        comma = ""
+        keys: set[str] = set()
+        while not cursor.skip(")"):
+            key = yield from cursor.run(_NAME, 256)
+            if not key:
+                cursor.fail("expected the name of a parameter")
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.skip("="):
+                yield from cursor.expect("=")
+            if not keys:
+                call.begin(name)
+            if cursor.has_space():
+                yield from cursor.space()
+            if key in keys:  # Python would refuse it; the first one counts.
+                yield from python_value(cursor, lambda _: None)
+            else:
+                call.arguments(f"{comma or '{'}{quoted(key)}: ")
+                comma = ", "
+                keys.add(key)
+                yield from python_value(cursor, call.arguments)
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.skip(","):
+                yield from cursor.expect(")")
+                break
+            if cursor.has_space():
+                yield from cursor.space()
+        if not keys:
+            call.begin(name)
+        call.arguments("}" if keys else "{}")
+
+    def write(self, call: Call) -> str:
+        """The call."""
+        arguments = json.loads(call.arguments)
+        return f"{call.name}({', '.join(f'{key}={_literal(value)}' for key, value in arguments.items())})"
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        required = schema.get("required") or ()
+        opening = grammar.literal(f"{name}(")
+        items = [
+            (
+                grammar.sequence([grammar.literal(f"{key}="), _value(grammar, value, schema)]),
+                key in required,
+            )
+            for key, value in properties.items()
+        ]
+        inside = separated(grammar, items, ", ")
+        return grammar.sequence([opening, *([inside] if inside else []), grammar.literal(")")])
+
+
+def _literal(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return _WORDS[value]
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _value(grammar: Grammar, schema: Any, root: Mapping[str, Any]) -> str:
+    """The value of a parameter: JSON, and Python's words for JSON's where the schema admits them."""
+    types = allowed_types(schema, root)
+    options = []
+    if types != {"boolean"} and types != {"null"}:
+        options.append(grammar.json(with_definitions(schema, root)))
+    for word in (True, False, None):
+        kind = "null" if word is None else "boolean"
+        if (not types or kind in types) and admitted(schema, word):
+            options.append(grammar.literal(_WORDS[word]))
+    return grammar.choice(options)

@@ -1,0 +1,272 @@
+"""Calls written in tags, one for each parameter, with values that carry no types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from plumbline.dialects.formats.grammar_parts import with_definitions
+from plumbline.dialects.formats.json_calls import numbered
+from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.streams.coercion import allowed_types, coerce
+from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Steps, finder
+from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between, unwrapped
+
+__all__ = ["TaggedCall"]
+
+_NAME = re.compile(r"[^\s\[\](){}<>\"']+")
+_STRING = frozenset(("string",))
+_ANYTHING: frozenset[str] = frozenset()
+_TYPE_NAMES = {"integer": "number"}
+_CDATA = "<![CDATA["
+
+
+class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`OPEN name OPENED  (KEY key KEYED value END)…  CLOSE`, for example
+
+        <function=get_weather>
+        <parameter=city>
+        Paris
+        </parameter>
+        </function>
+
+    Strings, objects and arrays are passed on while they are written. A string ends at the first `end`, which nothing
+    can escape; in a value that is JSON, an `end` inside of a string is part of that string.
+    """
+
+    open: str
+    """Before the name; may be empty."""
+    opened: str = ""
+    """After the name; empty if the name ends with its line or with a tag."""
+    name_ends: tuple[str, ...] = ()
+    """What follows a name and `opened`, for else it is prose; there are some where `opened` is empty."""
+    number: str = ""
+    """An attribute between name and `opened` that has the call's number: `" index="`."""
+    key: str
+    """Before the name of a parameter."""
+    key_end: str
+    """After it."""
+    value_open: str = ""
+    """Before the value, if that has a tag of its own."""
+    value_gap: str = ""
+    """White space that is written before `value_open`."""
+    end: str
+    """After the value."""
+    close: str = ""
+    newline: str = ""
+    """Written after `opened` and after each `end`."""
+    wrapped: bool = False
+    """One line feed at each side of a value belongs to the markup."""
+    typed: Literal["", "string", "type"] = ""
+    """An attribute of a parameter that says whether its value is a string (`string="true"`), or its type
+    (`type="number"`)."""
+
+    cdata: bool = False
+    """A value may stand in `<![CDATA[` and `]]>`, which are none of it. They are read and not written."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts inside a call that may be control tokens."""
+        texts = (
+            self.open,
+            self.opened,
+            self.key,
+            self.key_end,
+            self.value_open,
+            self.end,
+            self.close,
+        )
+        return tuple(text for text in texts if text)
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """Texts that a value cannot have."""
+        return (self.end, _CDATA) if self.cdata else (self.end,)
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the call."""
+        if self.open:
+            yield from cursor.expect(self.open)
+        name = yield from cursor.run(_NAME, 256)
+        if not name:
+            cursor.fail("expected the name of a tool")
+        if self.number:
+            yield from cursor.collect(finder(self.opened))
+        elif self.opened:
+            yield from cursor.expect(self.opened)
+        if self.name_ends:
+            yield from cursor.space()
+            if (yield from cursor.look_for(finder(*self.name_ends))) is None:
+                cursor.fail(f"expected {self.key!r}")
+        call.begin(name)
+        root = call.schemas.get(name, {})
+        properties = root.get("properties")
+        comma = "{"
+        keys: set[str] = set()
+        while True:
+            yield from cursor.space()
+            if not (yield from cursor.take(self.key)):
+                break
+            key, is_string = yield from self._key(cursor)
+            types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
+            if is_string is not None:
+                types = _STRING if is_string else _ANYTHING
+            is_json = is_string is False or (bool(types) and "string" not in types)
+            if key in keys:  # The first one counts.
+                yield from self._skip(cursor, is_json)
+                continue
+            keys.add(key)
+            call.arguments(f"{comma}{quoted(key)}: ")
+            comma = ", "
+            yield from self._value(cursor, call, types, is_json)
+        closed = bool(self.close) and (yield from cursor.take(self.close))
+        if not closed:
+            char = yield from cursor.peek()
+            # The token limit may have cut further parameters. And what goes on with text has not ended: the value
+            # before it had its own end in it, and a call without the rest of it must not be carried out.
+            ended = any(marker.startswith(char) for marker in self.markers) if char else not cursor.cut
+            if not ended:
+                cursor.fail("expected the end of the call")
+        call.arguments("{}" if comma == "{" else "}")
+
+    def write(self, call: Call) -> str:
+        """The call; strings as they are, everything else as JSON."""
+        number = f"{self.number}{call.number + 1}" if self.number else ""
+        parts = [self.open, call.name, number, self.opened, self.newline]
+        for key, value in json.loads(call.arguments).items():
+            text = _text(value)
+            line = "\n" if self.wrapped else ""
+            attribute = self._attribute(_type_name(value))
+            parts += [self.key, key, attribute, self._keyed, line, text, line, self.end, self.newline]
+        return "".join([*parts, self.close])
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        required = schema.get("required") or ()
+        line = "\n" if self.wrapped else ""
+        if self.number:
+            before = f"{self.open}{name}{self.number}0{self.opened}{self.newline}"
+            parts = numbered(grammar, before, f"{self.open}{name}{self.number}")
+        else:
+            parts = [grammar.literal(self.open + name + self.opened + self.newline)]
+        for key, value in properties.items():
+            options = []
+            for kind, types in self._alternatives(allowed_types(value, schema)):
+                before = grammar.literal(self.key + key + self._attribute(kind) + self._keyed + line)
+                options.append(grammar.sequence([before, self._typed(grammar, value, schema, types)]))
+            one = grammar.choice(options)
+            if self.newline:
+                one = grammar.sequence([one, grammar.literal(self.newline)])
+            parts.append(one if key in required else grammar.optional(one))
+        if self.close:
+            parts.append(grammar.literal(self.close))
+        return grammar.sequence(parts)
+
+    def _alternatives(self, types: frozenset[str]) -> list[tuple[str, frozenset[str] | None]]:
+        """The ways to write a parameter that may have these types.
+
+        Returns: a type for the attribute, and the types of the JSON under it; None is text, which is not quoted.
+        """
+        if not self.typed:
+            # Where text is allowed, every other value is text as well: it is told apart when it is read.
+            return [("", types if types and "string" not in types else None)]
+        found: list[tuple[str, frozenset[str] | None]] = []
+        if not types or "string" in types:
+            found.append(("string", None))
+        other = types - _STRING
+        if self.typed == "string":
+            return [*found, ("object", other)] if other or not types else found
+        kinds = sorted(other) if types else ["array", "boolean", "null", "number", "object"]
+        return [*found, *((_TYPE_NAMES.get(kind, kind), frozenset((kind,))) for kind in kinds)]
+
+    def _typed(
+        self, grammar: Grammar, schema: Any, root: Mapping[str, Any], types: frozenset[str] | None
+    ) -> str:
+        """A value, and what ends it."""
+        after = ("\n" if self.wrapped else "") + self.end
+        if types is None:
+            known = schema if isinstance(schema, Mapping) else {}
+            options = [known["const"]] if "const" in known else known.get("enum")
+            if not isinstance(options, list):
+                nullable = not self.typed and allowed_types(schema, root) == {"string", "null"}
+                begun = _CDATA if self.cdata else ""  # What begins like this is read without it.
+                return grammar.raw_text(known, after, self.end, or_null=nullable, not_first=begun)
+            texts = [o for o in options if isinstance(o, str) or not self.typed]
+            return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
+        if types and types != allowed_types(schema, root):
+            schema = {"allOf": [{"type": sorted(types)}, schema]}
+        return grammar.sequence([grammar.json(with_definitions(schema, root)), grammar.literal(after)])
+
+    @property
+    def _keyed(self) -> str:
+        return self.key_end + self.value_gap + self.value_open
+
+    def _attribute(self, kind: str) -> str:
+        """The attribute of a value of this type, from the quote that ends the key up to its own last one."""
+        match self.typed:
+            case "string":
+                return f'" string="{"true" if kind == "string" else "false"}'
+            case "type":
+                return f'" type="{kind}'
+        return ""
+
+    def _key(self, cursor: Cursor) -> Steps[tuple[str, bool | None]]:
+        """The name of a parameter, and whether the markup says that its value is a string."""
+        yield from cursor.space()
+        text, _ = yield from cursor.collect(finder(self.key_end))
+        if self.value_open:
+            yield from cursor.space()
+            yield from cursor.expect(self.value_open)
+        if not self.typed:
+            return text.strip(), None
+        key, _, attribute = text.partition('"')
+        yes = "true" if self.typed == "string" else "string"
+        return key.strip(), attribute.endswith(yes) if attribute else None
+
+    def _skip(self, cursor: Cursor, is_json: bool) -> Steps[None]:
+        """Read a value that means nothing."""
+        if is_json:
+            yield from json_between(cursor, JsonWriter(None, _ANYTHING), finder(self.end))
+        else:
+            yield from cursor.collect(finder(self.end))
+
+    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str], is_json: bool) -> Steps[None]:
+        end = self.end
+        if self.cdata and (yield from cursor.take(_CDATA)):
+            end = f"]]>{end}"
+        if not is_json:
+            yield from self._string(cursor, call, end, types)
+            return
+        out = JsonWriter(call.arguments, types)
+        yield from json_between(cursor, out, finder(end))
+        if not out.begun:
+            call.arguments(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
+
+    def _string(self, cursor: Cursor, call: CallSink, end: str, types: frozenset[str]) -> Steps[None]:
+        """Pass a string on while it is written; what may be something else, as soon as that is certain."""
+        out = StringWriter(call.arguments, types, wrapped=self.wrapped)
+        if (yield from cursor.until(finder(end), out.write)) is None:
+            raise EndOfOutputError(f"expected {end!r}")
+        out.close()
+
+
+def _type_name(value: Any) -> str:
+    """The JSON type of a value, as attributes name it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def _text(value: Any) -> str:
+    """A value as it stands between tags."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Parse model output into events, and render it back, for every dialect."""

@@ -1,0 +1,391 @@
+"""Hugging Face response templates: a tokenizer's own declaration of how its model's answers are read.
+
+The template language belongs to transformers, and so do its checks and its content parsers; the reading is ours, so
+that these answers obey the same laws as all others. Source: `response_template` of `tokenizer_config.json`, version 1,
+as transformers reads it.
+
+Arguments come in one piece, when the region of their call closes. Earlier nothing is certain, also of JSON with a name
+in front: of two members of one name the last counts, what is no JSON at its end is no call at all, and the region ends
+at its delimiter wherever that stands, also inside of a string. To announce before that is to read by other rules than
+those that the tokenizer declares; a dialect has such rules (`hermes`), and can be given by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from plumbline.dialects.parsers.delimiters import Delimiter, Delimiters, Head, head
+from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.spec.dialect import NewId, ReasoningDialect
+from plumbline.dialects.spec.markers import Markers
+from plumbline.dialects.streams.coercion import allowed_types, coerce
+from plumbline.dialects.streams.cursor import MalformedError, Steps
+
+__all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTemplateParser"]
+
+_LITTLE = 256
+"""Characters that are looked through again with every token."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_MARKUP = re.compile(r'(?![{"\w]|.[{["]).{3}', re.DOTALL)
+"""What text has little use for, unlike `[` and the beginnings of JSON."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_FIELDS = (*_THOUGHTS, "content", "tool_calls")
+
+
+class BadResponseTemplateError(ValueError):
+    """The tokenizer's response template cannot be used; the text says why."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What stands around the text of an answer that is read by a response template."""
+
+    reasoning: ReasoningDialect | None
+    """How the thinking before it is written, if there may be any."""
+
+    def state(self, opening: str) -> Literal["before", "inside", "after"]:
+        """Where a prompt leaves the answer that it has begun with this text."""
+        if self.reasoning is None:
+            return "after"
+        opened = max(opening.rfind(text) for text in self.reasoning.open)
+        closed = max(opening.rfind(text) for text in self.reasoning.close)
+        return "inside" if opened > closed else "after" if closed >= 0 else "before"
+
+
+class ResponseTemplate:
+    """A checked template. Immutable.
+
+    Raises:
+        BadResponseTemplateError: it is not valid, or has fields that no API can show.
+    """
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        try:
+            from transformers.utils.chat_parsing import content_parsers
+            from transformers.utils.chat_parsing.response_templates import load_response_template
+        except ImportError as error:
+            raise BadResponseTemplateError(
+                "this release of transformers reads no response templates"
+            ) from error
+        try:
+            loaded: Any = load_response_template(dict(source))
+            for field in loaded.fields.values():
+                _check_tags(field.content_args, content_parsers.re.compile)
+        except (ValueError, TypeError, KeyError, content_parsers.re.error) as error:
+            raise BadResponseTemplateError(
+                f"the tokenizer's response template is not valid: {error}"
+            ) from error
+        unknown = sorted(set(loaded.fields) - set(_FIELDS))
+        if unknown:
+            raise BadResponseTemplateError(
+                f"the tokenizer's response template has fields that no API can show: {', '.join(unknown)}"
+            )
+        self.fields: Mapping[str, Any] = loaded.fields
+        self.implicit: str | None = loaded.implicit
+        self._loaded = loaded
+        opens = [
+            _delimiter(field.open_re, field.open_literals, field.open_literal_can_extend, field)
+            for field in self.fields.values()
+            if field.open_re is not None
+        ]
+        closes = {
+            name: [_delimiter(field.close_re, field.close_literals, field.close_literal_can_extend, None)]
+            for name, field in self.fields.items()
+            if field.close_re is not None
+        }
+        self.delimiters: Mapping[str | None, Delimiters] = {
+            name: Delimiters([*(opens if name == self.implicit else ()), *closes.get(name or "", ())])
+            for name in (*self.fields, self.implicit)
+        }
+        """Those that may come next, by the field whose region is being read."""
+        self._process = content_parsers.process_field
+        anchors = loaded.start_anchor_literals or ()
+        self.markers = frozenset(
+            text
+            for field in self.fields.values()
+            for text in (*(field.open_literals or ()), *(field.close_literals or ()))
+        )
+        self.anchors: tuple[str, ...] = tuple(anchors)
+        begins = [one.head for one in opens if one.field.name == "tool_calls"]
+        texts = tuple(text for one in begins if one is not None for text in one.texts)
+        self.call_begins: tuple[str, ...] = texts if all(map(_MARKUP.match, texts)) else ()
+        """With one of these every call begins, white space aside; empty if that is not known, or is no markup."""
+
+    def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
+        """What the prompt has already written of the answer: its text behind the last start anchor.
+
+        An anchor that begins with an added token is looked for among the ids, so that text of a user cannot be it.
+        """
+        firsts = {
+            token_id
+            for text, token_id in added.items()
+            if any(anchor.startswith(text) for anchor in self.anchors)
+        }
+        start = next((i for i in range(len(token_ids) - 1, -1, -1) if token_ids[i] in firsts), 0)
+        text = b"".join(table[token_id] for token_id in token_ids[start:]).decode("utf-8", "replace")
+        rest: str = self._loaded.truncate_past_last_anchor(text)
+        return "" if rest == text else rest
+
+    def frame(self) -> Frame | None:
+        """How an answer of thinking and text is written; None if the template has more to say of it than that."""
+        content = self.fields.get("content")
+        thoughts = [field for name, field in self.fields.items() if name in _THOUGHTS]
+        if content is None or self.implicit != "content" or content.content != "text" or content.transform:
+            return None
+        if not thoughts:
+            return Frame(None)
+        (thought, *others) = thoughts
+        plain = thought.content == "text" and not thought.transform and not others
+        if not plain or not thought.open_literals or not thought.close_literals:
+            return None
+        opens, closes = tuple(thought.open_literals), tuple(thought.close_literals)
+        return Frame(ReasoningDialect(name="hf", open=opens, close=closes))
+
+    def value(self, field: Any, body: str, captures: Mapping[str, str]) -> Any:
+        """What a region says.
+
+        Raises:
+            MalformedError: it is not what the template calls for.
+        """
+        try:
+            return self._process(body, field, captures)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise MalformedError(str(error)) from error
+
+
+class ResponseTemplateParser(MarkerParser):
+    """Reads one choice by a response template."""
+
+    def __init__(
+        self,
+        template: ResponseTemplate,
+        opening: str,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        new_id: NewId,
+        logprobs: bool = False,
+    ) -> None:
+        self._template = template
+        self._field: str | None = template.implicit
+        self._captures: dict[str, str] = {}
+        self._body: list[str] = []
+        self._raw: list[str] = []
+        self._quiet = True
+        # Delimiters without a character that stand here. There may be no end of them: what ends the implicit field, or
+        # ends what another has just begun, is not read a second time.
+        self._empties = 0
+        self._opening = opening
+        super().__init__(
+            Markers(None, None), tools, inside=False, new_id=new_id, logprobs=logprobs, holds=True
+        )
+
+    @property
+    def reads_calls(self) -> bool:
+        """A template always says how calls look; without tools they are text."""
+        return True
+
+    def _answer(self) -> Steps[None]:
+        self._run_opening()
+        cursor, delimiters = self._cursor, self._template.delimiters
+        if self._field in _THOUGHTS:
+            self._thought_start = 0
+        # A delimiter that begins with any amount of white space would be looked for in all of it with every token.
+        again = 0
+        while True:
+            if again > _LITTLE < len(cursor.text) - cursor.pos < again and not cursor.closed:
+                yield
+                continue
+            text, watched = cursor.text, delimiters[self._field]
+            start = cursor.pos + (self._empties > 1)
+            end, match, field = watched.search(text, start, closed=cursor.closed)
+            if cursor.cut:
+                begun = watched.begun(text, start)
+                if match is None or match.start() > begun:
+                    end, match = begun, None
+            if end > cursor.pos:
+                piece, offset = text[cursor.pos : end], cursor.offset
+                cursor.pos = end
+                self._empties = 0
+                if self._field == "tool_calls":
+                    self._body.append(piece)
+                    self._raw.append(piece)
+                elif self._field is not None:
+                    self._route(self._field, piece, offset)
+            if match is not None:
+                again = 0
+                cursor.pos = match.end()
+                self._switch(match, field, cursor.offset)
+            elif cursor.closed:
+                break
+            else:
+                again = (len(text) - end) * 9 // 8
+                yield
+        cursor.pos = len(cursor.text)
+        self._close_region(cursor.offset, ended=False)
+        self._content.flush()
+
+    def _run_opening(self) -> None:
+        """Bring the regions to where the prompt has left them."""
+        text, pos = self._opening, 0
+        while True:
+            watched = self._template.delimiters[self._field]
+            end, match, field = watched.search(text, pos + (self._empties > 1), closed=False)
+            if end > pos:
+                self._empties = 0
+            if match is None:
+                break
+            pos = match.end()
+            self._switch(match, field, 0)
+        self._quiet = False
+        self._empties = 0
+        self._body, self._raw = [], []
+        if self._field == "tool_calls":
+            self._body = [text[pos:]]
+            self._prose_offset = 0
+
+    def _route(self, field: str, piece: str, offset: int) -> None:
+        """Pass on text or thinking."""
+        if field == "content":
+            self._content.write(piece, offset)
+            return
+        if self._thought_start is None:
+            self._thought_start = offset
+        self._thought.write(piece, offset)
+
+    def _switch(self, match: Any, field: Any, offset: int) -> None:
+        """A delimiter was read: one region ends, another begins."""
+        if match.start() < match.end():
+            self._empties = 0
+        else:
+            self._empties += 2 if field is None and self._field == self._template.implicit else 1
+        if self._field == "tool_calls":
+            self._raw.append(match.group())
+        self._close_region(offset)
+        if field is None:
+            self._field = self._template.implicit
+            return
+        self._field = field.name
+        self._captures = {key: value for key, value in match.groupdict().items() if value is not None}
+        self._body = []
+        self._raw = [match.group()]
+        if self._quiet:
+            return
+        start = offset - len(match.group())
+        if field.name == "tool_calls":
+            self._prose_offset = start  # LP-03: what turns out to be no call is text, and has its logprobs.
+            return
+        self._content.drop()
+        if field.name in _THOUGHTS:
+            self._thought.drop()
+            self._thought_start = start
+
+    def _close_region(self, offset: int, *, ended: bool = True) -> None:
+        """Tell what the region was; not `ended`, the output has, and its delimiter never came."""
+        name = self._field
+        if self._quiet or name is None or name == "content":
+            return
+        if name in _THOUGHTS:
+            self._end_thought(offset)
+            return
+        raw, body = "".join(self._raw), "".join(self._body)
+        self._raw, self._body = [], []
+        if self._cursor.cut and not ended and raw:
+            self._prose_offset = None
+            self._warn("the token limit cut a call before its name")
+            return
+        field = self._template.fields[name]
+        try:
+            # JSON shows by itself whether it is whole. Of lines and tags what is missing would be left out unnoticed.
+            if not ended and field.close_re is not None and field.content != "json":
+                raise MalformedError("its end never came")
+            calls = self._calls(self._template.value(field, body, self._captures))
+        except MalformedError as error:
+            self._prose_offset = None
+            if raw.strip():
+                self._warn(f"markup that is no call was kept as text: {error}")
+            self._content.write(raw, offset - len(raw))
+            return
+        self._prose_offset = None
+        for called, arguments in calls:
+            self.begin_call(called, None)
+            self.call_arguments(arguments)
+            self._end_call(complete=True)
+        self._content.drop()
+
+    def _calls(self, value: Any) -> list[tuple[str, str]]:
+        """Name and arguments of each of the calls that a region says.
+
+        Raises:
+            MalformedError: one of them is no call.
+        """
+        found = []
+        for name, arguments in map(_call, value if isinstance(value, list) else [value]):
+            if name not in self._tools:  # TOOL-02
+                raise MalformedError(f"{name[:40]!r} is no tool of this request")
+            try:
+                found.append((name, _json(arguments, self._tools[name])))
+            except (ValueError, RecursionError) as error:
+                raise MalformedError(f"the arguments are no JSON object: {error}") from error
+        return found
+
+
+def _check_tags(arguments: Any, compiled: Callable[[str], Any]) -> None:
+    """See to it that patterns of tags are patterns: transformers looks at them only when it reads with them."""
+    while isinstance(arguments, Mapping):
+        if "tag_pattern" in arguments:
+            compiled(arguments["tag_pattern"])
+        parser = arguments.get("value_parser")
+        arguments = parser.get("args") if isinstance(parser, Mapping) else None
+
+
+def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, field: Any) -> Delimiter:
+    begins = Head(tuple(literals), False) if literals is not None else head(pattern.pattern)
+    return Delimiter(pattern, begins, literals is not None and not can_extend, field)
+
+
+def _call(value: Any) -> tuple[str, Any]:
+    """Name and arguments of a call in the form of the chat API.
+
+    Raises:
+        MalformedError: it has another form.
+    """
+    function = value.get("function", value) if isinstance(value, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str):
+        raise MalformedError("a call without a name")
+    arguments = function.get("arguments", function.get("parameters"))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise MalformedError("the arguments are no JSON object") from error
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, Mapping):
+        raise MalformedError("the arguments are no JSON object")
+    return name, arguments
+
+
+def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Arguments as JSON; texts become what the schema allows where it allows no text.
+
+    Raises:
+        ValueError: they have numbers that are no JSON.
+        RecursionError: they are nested too deep.
+    """
+    properties = schema.get("properties")
+    parts: list[str] = []
+    for key, value in arguments.items():
+        types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, schema)
+        if isinstance(value, str) and types and "string" not in types:
+            text = coerce(value, types)
+        else:
+            text = _encoded(value)
+        parts.append(f"{_encoded(key)}: {text}")
+    # Half of a surrogate pair can be escaped in JSON, but not be sent as a character.
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", "{" + ", ".join(parts) + "}")

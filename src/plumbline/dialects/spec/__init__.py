@@ -1,0 +1,1 @@
+"""Describe dialects as data: markers, call formats, how a template controls thinking."""

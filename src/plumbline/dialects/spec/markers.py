@@ -1,0 +1,58 @@
+"""What can be prepared once for a pair of dialects: which texts mean something, and where."""
+
+from __future__ import annotations
+
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.streams.cursor import Finder
+
+__all__ = ["Markers"]
+
+
+class Markers:
+    """The texts of a tool dialect and a reasoning dialect, either of which may be missing. Immutable."""
+
+    def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
+        self.tool = tool
+        self.reasoning = reasoning
+        self.sections: dict[str, tuple[Section, ...]] = {}
+        self.bare: tuple[Section, ...] = ()
+        self.silent = (tool.silent if tool else ()) + (reasoning.silent if reasoning else ())
+        if tool is not None:
+            for section in tool.sections:
+                for marker in filter(None, (*section.open, section.item_open)):
+                    self.sections[marker] = (*self.sections.get(marker, ()), section)
+            self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
+        starts = "".join(section.starts for section in self.bare)
+        self.before_bare = Finder((marker for marker in self.sections if marker[0] in starts), least=2)
+        self.in_text = Finder((*self.sections, *self.silent), least=2)
+        thinks = reasoning is not None and not reasoning.append
+        self.opens = reasoning.open if reasoning is not None and thinks else ()
+        self.closes = reasoning.close if reasoning is not None and thinks else ()
+        self.opening = Finder(self.opens)
+        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent))
+        self.after_silent = Finder((*self.sections, *self.silent, *self.opens))
+        # In a line of prose, and in thinking, these are texts that somebody writes about.
+        self.at_line = frozenset(
+            marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
+        )
+        calls = tuple(marker for marker in self.sections if marker not in self.at_line)
+        ends = calls if reasoning is not None and reasoning.call_ends else ()
+        self.in_thought = Finder((*self.closes, *ends), least=2)
+        self.after_broken = {
+            id(section): Finder((*section.close, section.item_close, *self.sections))
+            for section in (tool.sections if tool else ())
+        }
+        self.markers = (
+            frozenset((*self.in_text.markers, *self.at_boundary.markers))
+            | frozenset(
+                marker
+                for section in (tool.sections if tool else ())
+                for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
+                if marker
+            )
+            | frozenset(reasoning.markers if reasoning is not None else ())
+        )
+        """Every text of this dialect; those that are control tokens have to be shown to the parser."""
+        self.closers = {
+            id(section): Finder(section.close) for section in (tool.sections if tool else ()) if section.close
+        }

@@ -1,0 +1,210 @@
+"""Text to JSON by schema: for dialects that write arguments without types (`<parameter=count>3</parameter>`).
+
+What a text means is decided by the types that the parameter's schema allows:
+
+| the schema allows | the text becomes |
+|---|---|
+| strings and nothing else | that string, character by character |
+| no strings | the JSON that it is; a string if it is none of an allowed type |
+| strings and other types | null, an object or an array if that is allowed and the text is one; else a string |
+| nothing that is known | the JSON that it is; else a string |
+
+So "02134" stays a string everywhere, and `7` is a number only where no string is allowed or nothing is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from plumbline.dialects.streams.json_stream import quoted
+
+__all__ = [
+    "LOOKED_AT",
+    "admitted",
+    "allowed_types",
+    "coerce",
+    "is_text",
+    "member_schema",
+    "referred",
+    "resolved",
+]
+
+LOOKED_AT = 64
+"""Characters of a text by which it is told whether it can be something else than a string."""
+_NUMBER_BEGUN = re.compile(r"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?\s*")
+"""More than the beginnings of numbers, and all of those."""
+_SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
+_MAX_DEPTH = 16
+
+
+def allowed_types(
+    schema: Any, root: Mapping[str, Any], depth: int = 0, seen: dict[int, frozenset[str]] | None = None
+) -> frozenset[str]:
+    """The JSON types that a schema allows; empty if it does not say. `integer` counts as a type of its own.
+
+    Args:
+        schema: the schema.
+        root: what references refer to.
+        depth: how many references and branches were followed to it.
+        seen: what was found of schemas on the way, by their identity: many branches may refer to the same one.
+    """
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        return frozenset()
+    if isinstance(kind := schema.get("type"), str) and "$ref" not in schema:
+        return frozenset((kind,))
+    seen = {} if seen is None else seen
+    if id(schema) not in seen:
+        seen[id(schema)] = frozenset()  # For those that need themselves.
+        seen[id(schema)] = _types(schema, root, depth, seen)
+    return seen[id(schema)]
+
+
+def _types(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, seen: dict[int, frozenset[str]]
+) -> frozenset[str]:
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        return allowed_types(referred(reference, root), root, depth + 1, seen)
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return frozenset((declared,))
+    if isinstance(declared, list):
+        return frozenset(kind for kind in declared if isinstance(kind, str))
+    if "const" in schema:
+        return frozenset((_type_of(schema["const"]),))
+    if isinstance(schema.get("enum"), list):
+        return frozenset(_type_of(value) for value in schema["enum"])
+    for key in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(key)
+        if isinstance(branches, list):
+            found = [allowed_types(branch, root, depth + 1, seen) for branch in branches]
+            if key == "allOf":
+                return next((types for types in found if types), frozenset())
+            return frozenset() if not all(found) else frozenset().union(*found)
+    if "properties" in schema:
+        return frozenset(("object",))
+    return frozenset(("array",)) if "items" in schema else frozenset()
+
+
+def coerce(text: str, types: frozenset[str]) -> str:
+    """The JSON text that `text` means where these types are allowed."""
+    if types == {"string"}:
+        return quoted(text)
+    bare = _PYTHON_WORDS.get(text.strip(), text.strip())
+    kind = _WORD_TYPES.get(bare) or ("integer" if _SHORT_INTEGER.fullmatch(bare) else None)
+    if kind is None:  # Else it is known without decoding it.
+        try:
+            value = _DECODER.decode(bare)
+        except (ValueError, RecursionError):
+            return quoted(text)
+        kind = _type_of(value)
+    if not types:
+        return quoted(text) if kind == "string" and bare[:1] != '"' else bare
+    fits = kind in types or (kind == "integer" and "number" in types)
+    if kind == "number" and types & {"integer"} and value - value == 0 and value == int(value):
+        fits = True  # `3.0` is an integer; what is infinite as a float is none.
+    if "string" in types and kind not in ("null", "object", "array"):
+        fits = False
+    return bare if fits else quoted(text)
+
+
+def is_text(begun: str, types: frozenset[str]) -> bool:
+    """Whether a text that begins like this is certain to become a string, whatever follows.
+
+    What is certain of a beginning is certain of all that begin with it, so that it does not matter in which pieces a
+    text comes. Nothing beyond the first `LOOKED_AT` characters is looked at.
+    """
+    if types == {"string"}:
+        return True
+    begun = begun[:LOOKED_AT].lstrip()
+    if not begun or (types and "string" not in types):
+        return False
+    if begun[0] in "{[":
+        return bool(types) and ("object" if begun[0] == "{" else "array") not in types
+    words: tuple[str, ...] = ("null", "None", "true", "false", "True", "False")
+    if types:
+        words = ("null", "None") if "null" in types else ()
+    elif begun[0] == '"' or _NUMBER_BEGUN.fullmatch(begun):
+        return False
+    return not any(word.startswith(begun) or begun.rstrip() == word for word in words)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no value of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+"""Made once: `json.loads` makes one for every text that it reads with an option."""
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that a reference leads to, or the schema itself; empty if there is none.
+
+    Of several branches the one that describes an object or an array is taken, because only those have parts.
+    """
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
+        if isinstance(schema.get("$ref"), str):
+            schema = referred(schema["$ref"], root)
+            continue
+        lists = [schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)]
+        branches = [branch for several in lists for branch in several]
+        wanted = [b for b in branches if allowed_types(b, root) & {"object", "array"}]
+        if not wanted or "properties" in schema or "items" in schema:
+            return schema
+        schema = wanted[0]
+    return {}
+
+
+def member_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
+    """The schema of a member of an object, or with None of an array's elements; None if the schema does not say."""
+    whole = resolved(schema, root)
+    if name is None:
+        return whole.get("items")
+    properties = whole.get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        return properties[name]
+    return whole.get("additionalProperties")
+
+
+def admitted(schema: Any, value: Any) -> bool:
+    """Whether the `enum` or `const` of a schema, if it has one, lets a value through."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    options = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
+    return not isinstance(options, list) or any(type(o) is type(value) and o == value for o in options)
+
+
+def referred(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a local reference leads to; None if it leads nowhere."""
+    if not reference.startswith("#"):
+        return None
+    value: Any = root
+    for part in reference[1:].split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"

@@ -1,0 +1,264 @@
+"""JSON read while it is being written: checked character by character, passed on as it stands.
+
+Arguments of calls are passed to clients as the model wrote them, so nothing is parsed into values here. Three things
+that models often get wrong and that have one meaning only are put right on the way: raw control characters inside
+strings are escaped, and Python's `True`, `False` and `None` become JSON's words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from json.encoder import encode_basestring
+from typing import Final
+
+from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps
+
+__all__ = ["JsonScanner", "json_string", "json_value", "quoted", "quoted_text"]
+
+_VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT, _STRING, _ESCAPE, _HEX, _ATOM = range(10)
+
+_SPACE = re.compile(r"[ \t\r\n]+")
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+_ATOM_RUN = re.compile(r"[-+.0-9A-Za-z_]+")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WORDS: Final = {
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "True": "true",
+    "False": "false",
+    "None": "null",
+}
+_SHORT_STRING = re.compile(r'"([^"\\\x00-\x1f]*)("?)')
+_AT_ONCE = 48
+_MAX_DEPTH = 256
+_MAX_ATOM = 400
+
+
+class JsonScanner:
+    """Checks one JSON value as it comes.
+
+    Args:
+        max_depth: what nests deeper is refused.
+        max_atom: numbers and words of more characters are refused.
+
+    Attributes:
+        done: the value is complete. A number at the very top is complete only when something follows it.
+        stopped: where the last `feed` stopped, also where it raised.
+    """
+
+    __slots__ = ("_atom", "_digits", "_max_atom", "_max_depth", "_raw", "_stack", "_state", "done", "stopped")
+
+    def __init__(self, *, max_depth: int = _MAX_DEPTH, max_atom: int = _MAX_ATOM) -> None:
+        self._max_depth = max_depth
+        self._max_atom = max_atom
+        self.done = False
+        self.stopped = 0
+        self._state = _VALUE
+        self._stack: list[str] = []
+        self._atom = ""
+        self._digits = 0
+        self._raw = False
+        """The string that is open has had a control character."""
+
+    @property
+    def in_string(self) -> bool:
+        """What was read ends inside of a string without raw control characters, and not inside of an escape."""
+        return self._state == _STRING and not self._raw
+
+    @property
+    def atom(self) -> str:
+        """The number or word in which what was read ends: it is held until it is complete."""
+        return self._atom if self._state == _ATOM else ""
+
+    def feed(self, text: str, pos: int, out: list[str]) -> int:
+        """Read on from `pos`; returns where it stopped: at the end of the text, or right after the value.
+
+        Appends to `out` what can be passed on.
+
+        Raises:
+            MalformedError: this is no JSON. What was appended before is still good.
+        """
+        start = pos
+        end = len(text)
+        stack = self._stack
+        try:
+            while pos < end and not self.done:
+                state = self._state
+                if state == _STRING:
+                    match = _PLAIN.match(text, pos)
+                    if match is not None:
+                        pos = match.end()
+                        continue
+                    char = text[pos]
+                    if char == '"':
+                        self._close_string()
+                    elif char == "\\":
+                        self._state = _ESCAPE
+                    else:  # A control character: JSON wants it escaped.
+                        out.append(text[start:pos])
+                        out.append(quoted_text(char))
+                        self._raw = True
+                        start = pos + 1
+                    pos += 1
+                elif state == _ATOM:
+                    match = _ATOM_RUN.match(text, pos)
+                    if match is not None:
+                        self._atom += match.group()
+                        pos = start = match.end()
+                        if len(self._atom) > self._max_atom:
+                            raise MalformedError("a number or word is too long", rest=self._atom)
+                        continue
+                    self._close_atom(out)
+                elif state == _ESCAPE:
+                    char = text[pos]
+                    if char == "u":
+                        self._state, self._digits = _HEX, 4
+                    elif char in '"\\/bfnrt':
+                        self._state = _STRING
+                    else:
+                        raise MalformedError(f"'\\{char}' is no escape of JSON")
+                    pos += 1
+                elif state == _HEX:
+                    if text[pos] not in "0123456789abcdefABCDEF":
+                        raise MalformedError("expected a hexadecimal digit")
+                    pos += 1
+                    self._digits -= 1
+                    if not self._digits:
+                        self._state = _STRING
+                else:
+                    match = _SPACE.match(text, pos)
+                    if match is not None:
+                        pos = match.end()
+                        continue
+                    char = text[pos]
+                    if char == '"' and state in (_VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY):
+                        stack.append("key" if state in (_KEY, _FIRST_KEY) else "text")
+                        self._state, self._raw = _STRING, False
+                    elif char in "{[" and state in (_VALUE, _FIRST_VALUE):
+                        if len(stack) >= self._max_depth:
+                            raise MalformedError("the JSON is nested too deeply")
+                        stack.append(char)
+                        self._state = _FIRST_KEY if char == "{" else _FIRST_VALUE
+                    elif char == ":" and state == _COLON:
+                        self._state = _VALUE
+                    elif char == "," and state == _NEXT:
+                        self._state = _KEY if stack[-1] == "{" else _VALUE
+                    elif (char == "}" and state in (_FIRST_KEY, _NEXT) and stack[-1] == "{") or (
+                        char == "]" and state in (_FIRST_VALUE, _NEXT) and stack[-1] == "["
+                    ):
+                        stack.pop()
+                        self._value_done()
+                    elif state in (_VALUE, _FIRST_VALUE) and _ATOM_RUN.match(char):
+                        # Held back until it is complete, so that nothing is passed on that is no JSON.
+                        out.append(text[start:pos])
+                        start = pos
+                        self._state, self._atom = _ATOM, ""
+                        continue
+                    else:
+                        raise MalformedError(f"unexpected {char!r} in JSON")
+                    pos += 1
+        finally:
+            self.stopped = pos
+            if self._state != _ATOM:
+                out.append(text[start:pos])
+        return pos
+
+    def close(self, out: list[str]) -> None:
+        """Nothing more comes: a number or word at the very top is complete now.
+
+        Raises:
+            EndOfOutputError: the value is not complete.
+        """
+        if self._state == _ATOM and not self._stack:
+            self._close_atom(out)
+        if not self.done:
+            raise EndOfOutputError("the JSON is not complete")
+
+    def _close_string(self) -> None:
+        if self._stack.pop() == "key":
+            self._state = _COLON
+        else:
+            self._value_done()
+
+    def _close_atom(self, out: list[str]) -> None:
+        word = _WORDS.get(self._atom)
+        if word is None and _NUMBER.fullmatch(self._atom) is None:
+            raise MalformedError(f"{self._atom!r} is no value of JSON", rest=self._atom)
+        out.append(word or self._atom)
+        self._value_done()
+
+    def _value_done(self) -> None:
+        self._state = _NEXT
+        self.done = not self._stack
+
+
+quoted: Final = encode_basestring
+"""The text as a JSON string, without the encoder that `json.dumps` makes for every text."""
+
+
+def quoted_text(text: str) -> str:
+    """The text as it stands inside of a JSON string."""
+    return encode_basestring(text)[1:-1]
+
+
+def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:
+    """Read one JSON value, passing on what is certain of it.
+
+    Raises:
+        MalformedError: this is no JSON.
+        EndOfOutputError: the output ended inside of it.
+    """
+    scanner = JsonScanner()
+    while True:
+        out: list[str] = []
+        try:
+            scanner.feed(cursor.text, cursor.pos, out)
+        finally:
+            cursor.pos = scanner.stopped
+            if piece := "".join(out):
+                write(piece)
+        if scanner.done:
+            return
+        if cursor.closed:
+            out = []
+            scanner.close(out)
+            write("".join(out))
+            return
+        yield
+
+
+def json_string(cursor: Cursor, limit: int = 256) -> Steps[str]:
+    """Read a short JSON string, such as a key or a name, and decode it.
+
+    Raises:
+        MalformedError: something else comes, or it is longer than `limit`.
+    """
+    if (yield from cursor.peek()) != '"':
+        cursor.fail("expected a string")
+    while True:  # Most names are plain and short: they are taken as they stand once they are there.
+        match = _SHORT_STRING.match(cursor.text, cursor.pos)
+        if match is None or cursor.closed or match.end() - cursor.pos > _AT_ONCE:
+            break
+        if match.group(2):
+            cursor.pos = match.end()
+            return match.group(1)
+        if match.end() < len(cursor.text):
+            break
+        yield
+    parts: list[str] = []
+    size = 0
+
+    def add(piece: str) -> None:
+        nonlocal size
+        parts.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise MalformedError(f"a name is longer than {limit} characters")
+
+    yield from json_value(cursor, add)
+    value = json.loads("".join(parts))
+    assert isinstance(value, str)
+    return value

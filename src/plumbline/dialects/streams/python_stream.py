@@ -1,0 +1,180 @@
+"""Python literals read while they are being written, and passed on as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from plumbline.dialects.streams.cursor import Cursor, MalformedError, Steps, finder
+from plumbline.dialects.streams.json_stream import quoted_text
+
+__all__ = ["python_value"]
+
+_MAX_DEPTH = 64
+_MAX_ATOM = 400
+_ATOM = re.compile(r"[-+.0-9A-Za-z_]+")
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WORDS: Final = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "true": "true",
+    "false": "false",
+    "null": "null",
+}
+_ESCAPES: Final = {
+    "\\": "\\\\",
+    "'": "'",
+    '"': '\\"',
+    "a": "\\u0007",
+    "b": "\\b",
+    "f": "\\f",
+    "n": "\\n",
+    "r": "\\r",
+    "t": "\\t",
+    "v": "\\u000b",
+    "\n": "",
+}
+"""What a backslash and a character mean, as they stand in a JSON string."""
+_CODES: Final = {"x": 2, "u": 4, "U": 8}
+"""How many hexadecimal digits follow."""
+
+_STRING_ENDS: Final = {quote: finder(quote, "\\") for quote in ("'", '"', "'''", '"""')}
+
+Write = Callable[[str], None]
+
+
+def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
+    """Read one literal: a string, number, word, list, tuple or dict. JSON's words are understood too.
+
+    Raises:
+        MalformedError: this is no literal.
+        EndOfOutputError: the output ended inside of it.
+    """
+    if depth > _MAX_DEPTH:
+        raise MalformedError("the literal is nested too deeply")
+    char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
+    if char in ("'", '"'):
+        yield from _string(cursor, write)
+    elif char == "{":
+        yield from _items(cursor, write, depth, "}", keyed=True)
+    elif char == "[":
+        yield from _items(cursor, write, depth, "]", keyed=False)
+    elif char == "(":
+        yield from _items(cursor, write, depth, ")", keyed=False)
+    else:
+        atom = yield from cursor.run(_ATOM, _MAX_ATOM)
+        if not atom or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
+            cursor.fail("expected a value")
+        write(_word(atom))
+
+
+def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool) -> Steps[None]:
+    """The elements of a list or tuple, or the members of a dict."""
+    cursor.pos += 1
+    write("{" if keyed else "[")
+    comma = ""
+    while True:
+        if cursor.has_space():
+            yield from cursor.space()
+        if cursor.skip(close):
+            break
+        write(comma)
+        comma = ", "
+        if keyed:
+            if (yield from cursor.peek()) not in ("'", '"'):
+                cursor.fail("expected a key")
+            yield from _string(cursor, write)
+            if cursor.has_space():
+                yield from cursor.space()
+            yield from cursor.expect(":")
+            write(": ")
+            if cursor.has_space():
+                yield from cursor.space()
+        yield from python_value(cursor, write, depth + 1)
+        if cursor.has_space():
+            yield from cursor.space()
+        if not cursor.skip(","):
+            yield from cursor.expect(close)
+            break
+    write("}" if keyed else "]")
+
+
+def _string(cursor: Cursor, write: Write) -> Steps[None]:
+    """A string in any of Python's quotes, passed on while it is written."""
+    quote = cursor.text[cursor.pos]
+    if cursor.text[cursor.pos + 1 : cursor.pos + 2] not in ("", quote):
+        cursor.pos += 1
+    elif (yield from cursor.take(quote * 3)):
+        quote = quote * 3
+    else:
+        yield from cursor.expect(quote)
+    write('"')
+    ends = _STRING_ENDS[quote]
+
+    def write_text(piece: str, _: int) -> None:
+        write(quoted_text(piece))
+
+    while True:
+        marker = yield from cursor.until(ends, write_text)
+        if marker == quote:
+            break
+        if marker is None:
+            cursor.fail("expected the end of a string")
+        yield from _escape(cursor, write)
+    write('"')
+
+
+def _escape(cursor: Cursor, write: Write) -> Steps[None]:
+    """What follows a backslash."""
+    char = yield from cursor.peek()
+    if not char:
+        cursor.fail("expected an escape")
+    cursor.pos += 1
+    if char in _ESCAPES:
+        write(_ESCAPES[char])
+    elif char in _CODES:
+        digits = ""
+        while len(digits) < _CODES[char]:
+            digit = yield from cursor.peek()
+            if not digit or digit not in "0123456789abcdefABCDEF":
+                cursor.fail("expected a hexadecimal digit")
+            digits += digit
+            cursor.pos += 1
+        write(_character(int(digits, 16)))
+    elif char in "01234567":
+        digits = char
+        while len(digits) < 3 and (digit := (yield from cursor.peek())) and digit in "01234567":
+            digits += digit
+            cursor.pos += 1
+        write(_character(int(digits, 8)))
+    else:  # Python keeps the backslash of what is no escape.
+        write(quoted_text("\\" + char))
+
+
+def _character(code: int) -> str:
+    if code > 0x10FFFF:
+        raise MalformedError("there is no such character")
+    if 0xD800 <= code < 0xE000:  # Half of a pair: JSON writes such halves as they are.
+        return f"\\u{code:04x}"
+    return quoted_text(chr(code))
+
+
+def _word(atom: str) -> str:
+    """A word or number of Python as JSON."""
+    word = _WORDS.get(atom)
+    if word is not None:
+        return word
+    if _JSON_NUMBER.fullmatch(atom):
+        return atom
+    try:
+        return str(int(atom, 10)) if atom.strip("+-0_123456789") == "" else _finite(float(atom))
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(f"{atom!r} is no literal", rest=atom) from error
+
+
+def _finite(value: float) -> str:
+    if value - value != 0:
+        raise ValueError("JSON has no such number")
+    return repr(value)

@@ -1,0 +1,106 @@
+"""The masks of a step, computed beside the forward pass.
+
+A mask needs the token before it and nothing of the forward pass that follows: `start` before the pass, `wait` before
+the draw. Masks that cost little are computed in `wait`: a GPU works on the pass meanwhile, and on a CPU that is less
+than handing them to a thread and back. Costly ones have a thread of their own, because llguidance does not hold the
+interpreter while it works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.engines.grammar import GrammarError, num_words
+from plumbline.engines.request import RequestState
+
+__all__ = ["MaskWorker", "StepMasks", "fill_mask"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMasks:
+    """What the grammars of a step allow.
+
+    Attributes:
+        rows: which of the step's draws have a grammar, ascending.
+        bitmask: int32 [len(rows), num_words(vocab)], in the layout of `plumbline_kernels.sampling.apply_bitmask`.
+    """
+
+    rows: list[int]
+    bitmask: NDArray[np.int32]
+
+
+_WORTH_A_THREAD = 1.5e-3
+"""Seconds of work in a step from which on a thread pays. On two cores a thread slowed a pass of 3 ms down by 0.6 ms,
+while all masks of the step took 0.3 ms."""
+_WEIGHT = 0.1
+"""Of the last step, in the moving average of what masks cost."""
+
+
+class MaskWorker:
+    """Computes masks, in one thread where they cost much. That is made when it is first needed.
+
+    Args:
+        vocab_size: tokens of the model.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._num_words = num_words(vocab_size)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plumbline-masks")
+        self._running: Future[StepMasks] | None = None
+        self._requested: tuple[list[int], list[RequestState]] | None = None
+        self._cost = 0.0
+
+    def start(self, states: Sequence[RequestState]) -> None:
+        """Begin with the masks of the step's draws, in their order."""
+        if self._running is not None:
+            # The step before this one failed between `start` and `wait`, and its matchers may be in use still.
+            self._running.exception()
+        rows = [row for row, state in enumerate(states) if state.matcher is not None]
+        self._running = self._requested = None
+        if rows:
+            self._requested = rows, [states[row] for row in rows]
+            if self._cost >= _WORTH_A_THREAD:
+                self._running = self._thread.submit(self._fill, *self._requested)
+
+    def wait(self) -> StepMasks | None:
+        """The masks; None if no draw of the step has a grammar."""
+        running, self._running = self._running, None
+        asked, self._requested = self._requested, None
+        if running is not None:
+            return running.result()
+        return None if asked is None else self._fill(*asked)
+
+    def _fill(self, rows: list[int], states: Sequence[RequestState]) -> StepMasks:
+        began = time.thread_time()  # Of this thread alone: waiting for the interpreter is no work.
+        bitmask = np.zeros((len(rows), self._num_words), dtype=np.int32)
+        for row, state in zip(bitmask, states, strict=True):
+            fill_mask(state, row)
+        self._cost += _WEIGHT * (time.thread_time() - began - self._cost)
+        return StepMasks(rows, bitmask)
+
+
+def fill_mask(state: RequestState, row: NDArray[np.int32]) -> None:
+    """Write a request's mask into `row`. A grammar that fails allows everything and ends its request at the draw."""
+    assert state.matcher is not None
+    try:
+        state.matcher.mask_into(row)
+        if not row.any():
+            raise GrammarError("No token of the model can continue it.")
+    except GrammarError as error:
+        state.error = f"The grammar of this request failed: {error}"
+        row.fill(-1)
+        return
+    late = state.end_ids if state.num_tokens < state.min_len else state.ignored_ids
+    if late:
+        # `min_tokens` and `ignore_eos` put the end off for as long as the grammar has another way to go on.
+        longer = row.view(np.uint32).copy()
+        for token_id in late:
+            longer[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+        if longer.any():
+            row[:] = longer.view(np.int32)

@@ -1,0 +1,42 @@
+"""Put the native engine core behind the port."""
+
+from __future__ import annotations
+
+from plumbline.engines.grammar import GrammarCompiler
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.runner import Runner
+from plumbline.engines.port import EngineInfo
+from plumbline.engines.threaded import FEATURES, ThreadedEngine
+
+__all__ = ["NativeEngine"]
+
+
+class NativeEngine(ThreadedEngine):
+    """Our own engine: continuous batching over paged blocks."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        *,
+        model: str,
+        eos_token_ids: frozenset[int],
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
+        info = EngineInfo(
+            name="plumbline",
+            model=model,
+            vocab_size=runner.vocab_size,
+            max_model_len=config.max_model_len,
+            eos_token_ids=eos_token_ids,
+            features=FEATURES,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+        )
+        super().__init__(
+            EngineCore(config, runner, eos_token_ids),
+            info,
+            max_in_flight=config.max_num_seqs + config.max_num_waiting,
+            grammars=grammars,
+        )

@@ -1,0 +1,17 @@
+"""Models as data: what a Hugging Face folder describes, and the one transformer that runs all of them."""
+
+from plumbline.engines.native.models.config import ModelConfig, RopeConfig, UnsupportedModelError, load_config
+from plumbline.engines.native.models.loader import WeightsError, load_model, random_model, resolve_model
+from plumbline.engines.native.models.transformer import Transformer
+
+__all__ = [
+    "ModelConfig",
+    "RopeConfig",
+    "Transformer",
+    "UnsupportedModelError",
+    "WeightsError",
+    "load_config",
+    "load_model",
+    "random_model",
+    "resolve_model",
+]

@@ -1,0 +1,196 @@
+"""From a model folder to a Transformer: safetensors files, one or sharded, with the projections merged.
+
+Every tensor in the files must be used and every weight must be found: a checkpoint that does not fit is refused with
+the names that do not, instead of running with random weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from plumbline.engines.native.models.config import ModelConfig, load_config
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.transformer import Layer, Transformer
+
+__all__ = ["WeightsError", "load_model", "random_model", "resolve_model"]
+
+Fetch = Callable[[str, tuple[int, ...]], Tensor]
+
+
+class WeightsError(ValueError):
+    """The weights do not fit the config; the message lists the names."""
+
+
+def resolve_model(path_or_id: str | Path) -> Path:
+    """Return the folder of a model: a local one as it is, a hub id after downloading what serving needs.
+
+    Raises:
+        FileNotFoundError: it is neither a folder nor a hub id that can be reached.
+    """
+    path = Path(path_or_id).expanduser()
+    if path.is_dir():
+        return path
+    name = str(path_or_id)
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise FileNotFoundError(f"{name} is neither a folder nor a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise FileNotFoundError(
+            f"{name} is not a local folder and could not be downloaded from the hub: {error}"
+        ) from error
+
+
+def load_model(
+    path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> Transformer:
+    """Load a model folder or hub id; `dtype` None takes the one of the config.
+
+    Raises:
+        UnsupportedModelError: the config asks for what the transformer does not do.
+        WeightsError: the files and the config do not fit.
+    """
+    folder = resolve_model(path)
+    config = load_config(folder)
+    with _Checkpoint(folder, dtype or config.dtype, torch.device(device)) as checkpoint:
+        if config.tie_word_embeddings:
+            # A tied model may come with the redundant copy.
+            checkpoint.unused.discard("lm_head.weight")
+        model = build(config, checkpoint.fetch)
+        checkpoint.finish()
+    return model
+
+
+def random_model(
+    config: ModelConfig,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Transformer:
+    """Make a model of this config with random weights, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = dtype or config.dtype
+
+    def fetch(name: str, shape: tuple[int, ...]) -> Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=kind, device=device)
+        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, kind)
+
+    return build(config, fetch)
+
+
+def build(config: ModelConfig, fetch: Fetch) -> Transformer:
+    """Assemble the transformer from tensors asked for by their Hugging Face names and shapes."""
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
+
+    def linear(prefix: str, parts: Iterable[tuple[str, int]], width: int, bias: bool) -> Linear:
+        """One linear layer from the named projections, stacked along the output."""
+        parts = tuple(parts)
+        weights = [fetch(f"{prefix}.{name}.weight", (out, width)) for name, out in parts]
+        biases = [fetch(f"{prefix}.{name}.bias", (out,)) for name, out in parts] if bias else []
+        return Linear(_merge(weights), _merge(biases) if biases else None)
+
+    def head_norms(prefix: str) -> tuple[Tensor, Tensor]:
+        q_norm = fetch(f"{prefix}.q_norm.weight", (head_dim,))
+        return q_norm, fetch(f"{prefix}.k_norm.weight", (head_dim,))
+
+    embedding = fetch("model.embed_tokens.weight", (config.vocab_size, hidden))
+    layers = []
+    for index in range(config.num_layers):
+        prefix = f"model.layers.{index}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        qkv = (("q_proj", q_width), ("k_proj", kv_width), ("v_proj", kv_width))
+        layers.append(
+            Layer(
+                input_norm=fetch(f"{prefix}.input_layernorm.weight", (hidden,)),
+                qkv=linear(attention, qkv, hidden, config.qkv_bias),
+                o=linear(attention, [("o_proj", hidden)], q_width, config.o_bias),
+                post_attention_norm=fetch(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
+                gate_up=linear(mlp, [("gate_proj", inner), ("up_proj", inner)], hidden, config.mlp_bias),
+                down=linear(mlp, [("down_proj", hidden)], inner, config.mlp_bias),
+                head_norms=head_norms(attention) if config.qk_norm else None,
+                sliding_window=config.sliding_window(index),
+            )
+        )
+    norm = fetch("model.norm.weight", (hidden,))
+    lm_head = None if config.tie_word_embeddings else fetch("lm_head.weight", (config.vocab_size, hidden))
+    return Transformer(config, embedding, layers, norm, lm_head)
+
+
+def _merge(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+class _Checkpoint:
+    """The safetensors files of a folder, mapped into memory and read one tensor at a time."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self.folder, self.dtype, self.device = folder, dtype, device
+        self._files: dict[str, Any] = {}
+        self._where: dict[str, str] = {}
+        self.missing: list[str] = []
+        self.unused: set[str] = set()
+
+    def __enter__(self) -> _Checkpoint:
+        """Open every file and learn where each tensor is."""
+        for name in self._file_names():
+            path = self.folder / name
+            if not path.exists():
+                raise WeightsError(f"{path} is named by the index but missing")
+            file: Any = safe_open(path, framework="pt", device="cpu")
+            self._files[name] = file.__enter__()
+            self._where |= dict.fromkeys(file.keys(), name)
+        # Old checkpoints carry the rotary frequencies, which the config determines.
+        self.unused = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Unmap the files."""
+        self._files.clear()
+
+    def _file_names(self) -> list[str]:
+        index = self.folder / "model.safetensors.index.json"
+        if index.exists():
+            return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if (self.folder / "model.safetensors").exists():
+            return ["model.safetensors"]
+        raise WeightsError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
+
+    def fetch(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor; a missing one is noted and stands in as zeros until `finish` refuses the checkpoint."""
+        file = self._where.get(name)
+        if file is None:
+            self.missing.append(name)
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        self.unused.discard(name)
+        tensor: Tensor = self._files[file].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
+        return tensor.to(self.device, self.dtype)
+
+    def finish(self) -> None:
+        """Refuse the checkpoint unless it was used to the last tensor."""
+        problems = []
+        if self.missing:
+            problems.append(f"missing: {_some(self.missing)}")
+        if self.unused:
+            problems.append(f"not used: {_some(sorted(self.unused))}")
+        if problems:
+            raise WeightsError(f"the weights in {self.folder} do not fit its config; " + "; ".join(problems))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

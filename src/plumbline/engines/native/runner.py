@@ -1,0 +1,163 @@
+"""Runs the model over a step's inputs: `forward` and `sample` as two calls.
+
+They are two because the mask of a grammar for step N+1 needs the token of step N on the host: the forward pass of
+N+1 can run while that token is checked. A runner owns the weights, the KV cache and the sampler's device state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plumbline.engines.logprobs import logprob_rows
+from plumbline.engines.masks import StepMasks
+from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.sampler import Sampler
+from plumbline.engines.native.slots import Slots, StepInputs
+from plumbline.engines.port import TokenLogprob
+from plumbline.engines.request import RequestState
+
+__all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The outcome of a step, on the host.
+
+    Attributes:
+        token_ids: int64 [num_draws], in the order of `StepInputs.draw_states`.
+        logprobs: one entry per draw, None where the request did not ask.
+        prompt_logprobs: (request, position of the first entry, entries) for each chunk of a prompt that was asked for.
+    """
+
+    token_ids: NDArray[np.int64]
+    logprobs: list[TokenLogprob | None]
+    prompt_logprobs: list[tuple[RequestState, int, list[TokenLogprob]]] = field(default_factory=list)
+
+
+class Runner(Protocol):
+    """What the engine loop needs of a model. One thread calls it."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs have to be."""
+        ...
+
+    def admit(self, state: RequestState) -> None:
+        """A request got its slot."""
+        ...
+
+    def release(self, slot: int) -> None:
+        """A slot became free."""
+        ...
+
+    def forward(self, inputs: StepInputs) -> None:
+        """Compute the step's tokens and write their KV."""
+        ...
+
+    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
+        """Draw the tokens of the rows that `forward` has just computed, as far as the masks allow them."""
+        ...
+
+
+class ModelRunner:
+    """A transformer with its paged KV cache."""
+
+    def __init__(self, model: Transformer, *, num_blocks: int, block_size: int, device: torch.device) -> None:
+        self._model = model
+        self._device = device
+        self._kv = model.allocate_kv(num_blocks, block_size)
+        self._sampler = Sampler(model.config.vocab_size, device)
+        self._hidden: Tensor | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """The model's vocabulary."""
+        return self._model.config.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._device
+
+    def admit(self, state: RequestState) -> None:
+        """Prepare the sampler for a request."""
+        self._sampler.admit(state)
+
+    def release(self, slot: int) -> None:
+        """Drop what the sampler kept for a slot."""
+        self._sampler.release(slot)
+
+    @torch.inference_mode()
+    def forward(self, inputs: StepInputs) -> None:
+        """Compute hidden states [num_tokens, hidden] and write K and V into the cache."""
+        self._hidden = self._model.forward(inputs.token_ids, inputs.batch, self._kv)
+
+    @torch.inference_mode()
+    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
+        """Logits of the drawing rows only, then the sampler."""
+        hidden = self._hidden
+        assert hidden is not None, "sample() follows forward()"
+        self._hidden = None
+        prompt = [self._score_prompt(hidden, *row) for row in inputs.prompt_rows]
+        if not inputs.draw_states:
+            return Drawn(np.zeros(0, dtype=np.int64), [], prompt)
+        all_rows_draw = len(inputs.draw_states) == hidden.shape[0]
+        logits = self._model.compute_logits(hidden if all_rows_draw else hidden[inputs.draw_rows])
+        token_ids, logprobs = self._sampler.draw(logits, inputs.draw_states, inputs.draw_slots, slots, masks)
+        return Drawn(token_ids, logprobs, prompt)
+
+    def _score_prompt(
+        self, hidden: Tensor, state: RequestState, row: int, position: int, count: int
+    ) -> tuple[RequestState, int, list[TokenLogprob]]:
+        """The logprobs that the rows [row, row + count) give to the prompt tokens after them."""
+        following = state.token_ids[position + 1 : min(position + count + 1, state.num_prompt_tokens)]
+        if not following:
+            return state, position + 1, []
+        logits = self._model.compute_logits(hidden[row : row + len(following)])
+        chosen = torch.tensor(following, dtype=torch.int64, device=logits.device)
+        tops = [state.sampling.prompt_logprobs or 0] * len(following)
+        return state, position + 1, logprob_rows(torch.log_softmax(logits, dim=-1), chosen, tops)
+
+
+class NullRunner:
+    """Draws random tokens without a model, so that benchmarks see the engine's own cost per token."""
+
+    def __init__(self, vocab_size: int, seed: int = 0) -> None:
+        self._vocab_size = vocab_size
+        self._random = np.random.default_rng(seed)
+
+    @property
+    def vocab_size(self) -> int:
+        """As given."""
+        return self._vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
+    def admit(self, state: RequestState) -> None:
+        """Nothing to prepare."""
+
+    def release(self, slot: int) -> None:
+        """Nothing to drop."""
+
+    def forward(self, inputs: StepInputs) -> None:
+        """Nothing to compute."""
+
+    def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
+        """Uniform random tokens; there are no logits that a mask could change."""
+        assert masks is None, "a runner without logits holds no grammar"
+        count = len(inputs.draw_states)
+        return Drawn(self._random.integers(0, self._vocab_size, count), [None] * count)

@@ -1,0 +1,199 @@
+"""From logits to one token per row, with logprobs.
+
+The order is the port's (`SamplingParams`): bias and bans, penalties, the mask of a grammar, temperature, top_k, top_p,
+min_p, one draw. The kernels do the arithmetic; this module decides which rows need which of it. A row without bias,
+penalties, bans, grammar or logprobs costs nothing beyond the draw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plumbline.engines.logprobs import logprob_rows
+from plumbline.engines.masks import StepMasks
+from plumbline.engines.native.slots import Slots
+from plumbline.engines.port import SamplingParams, TokenLogprob
+from plumbline.engines.request import RequestState
+from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
+
+__all__ = ["Sampler"]
+
+_NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class _RowFilter:
+    """What one request does to its logits. Built when the request gets its slot, dropped when it loses it."""
+
+    bias: tuple[Tensor, Tensor] | None
+    banned: Tensor | None
+    """bool [vocab]; True where a token may never be drawn."""
+    stop_ids: Tensor | None
+    """Banned until the output is long enough for `min_tokens`."""
+    prompt_mask: Tensor | None
+    counts: Tensor | None
+    """int32 [vocab], how often each token was generated; None without penalties."""
+
+
+class Sampler:
+    """Draws tokens. Keeps per-request filters by slot; the engine thread alone touches it."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._filters: dict[int, _RowFilter] = {}
+
+    def admit(self, state: RequestState) -> None:
+        """Prepare what a request with a slot needs; the counts start from what it has generated already."""
+        sampling = state.sampling
+        penalised = _penalised(sampling)
+        # With a grammar its mask is what puts the stop off: it knows whether anything else is left to draw.
+        delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
+        if not (penalised or sampling.logit_bias or sampling.allowed_token_ids is not None or delays_stop):
+            self._filters.pop(state.slot, None)
+            return
+        self._filters[state.slot] = _RowFilter(
+            bias=self._bias(sampling),
+            banned=self._banned(sampling),
+            stop_ids=self._ids(sorted(state.stop_ids)) if delays_stop else None,
+            prompt_mask=self._mask(state.token_ids[: state.num_prompt_tokens]) if penalised else None,
+            counts=self._counts(state.token_ids[state.num_prompt_tokens :]) if penalised else None,
+        )
+
+    def release(self, slot: int) -> None:
+        """Forget what the request of this slot needed."""
+        self._filters.pop(slot, None)
+
+    def draw(
+        self,
+        logits: Tensor,
+        states: list[RequestState],
+        slots: NDArray[np.int64],
+        arrays: Slots,
+        masks: StepMasks | None = None,
+    ) -> tuple[NDArray[np.int64], list[TokenLogprob | None]]:
+        """Draw one token per row.
+
+        Args:
+            logits: fp32 [num_rows, vocab]; overwritten.
+            states: the requests of the rows.
+            slots: int64 [num_rows], their slots.
+            arrays: the sampling numbers by slot.
+            masks: what the grammars of some of the rows allow.
+
+        Returns:
+            The token ids, int64 [num_rows], and a logprob entry for each row whose request asked for one.
+        """
+        wanting = [row for row, state in enumerate(states) if state.sampling.logprobs is not None]
+        raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None
+        if self._filters:
+            self._filter(logits, states)
+        if masks is not None:
+            self._forbid(logits, masks)
+        temperature = arrays.temperature[slots]
+        if not temperature.any():
+            drawn = torch.argmax(logits, dim=-1)
+        else:
+            positions = np.fromiter((state.num_tokens for state in states), np.int64, len(states))
+            drawn = sample(
+                logits,
+                self._tensor(temperature),
+                self._tensor(arrays.top_k[slots]),
+                self._tensor(arrays.top_p[slots]),
+                self._tensor(arrays.min_p[slots]),
+                self._tensor(arrays.seed[slots]),
+                self._tensor(positions),
+            )
+        token_ids: NDArray[np.int64] = drawn.cpu().numpy()
+        logprobs: list[TokenLogprob | None] = [None] * len(states)
+        if raw is not None:
+            chosen = drawn[torch.tensor(wanting, device=drawn.device)]
+            tops = [states[row].sampling.logprobs or 0 for row in wanting]
+            for row, entry in zip(wanting, logprob_rows(raw, chosen, tops), strict=True):
+                logprobs[row] = entry
+        if self._filters:
+            for state, token in zip(states, token_ids.tolist(), strict=True):
+                row_filter = self._filters.get(state.slot)
+                if row_filter is not None and row_filter.counts is not None:
+                    row_filter.counts[token] += 1
+        return token_ids, logprobs
+
+    def _filter(self, logits: Tensor, states: list[RequestState]) -> None:
+        penalised: list[int] = []
+        for row, state in enumerate(states):
+            row_filter = self._filters.get(state.slot)
+            if row_filter is None:
+                continue
+            if row_filter.bias is not None:
+                ids, values = row_filter.bias
+                logits[row].index_add_(0, ids, values)
+            if row_filter.banned is not None:
+                logits[row].masked_fill_(row_filter.banned, _NEVER)
+            if row_filter.stop_ids is not None and state.num_tokens < state.min_len:
+                logits[row, row_filter.stop_ids] = _NEVER
+            if row_filter.counts is not None:
+                penalised.append(row)
+        if penalised:
+            filters = [self._filters[states[row].slot] for row in penalised]
+            params = [states[row].sampling for row in penalised]
+            part = logits[penalised]
+            apply_penalties(
+                part,
+                torch.stack([f.prompt_mask for f in filters if f.prompt_mask is not None]),
+                torch.stack([f.counts for f in filters if f.counts is not None]),
+                self._floats([p.repetition_penalty for p in params]),
+                self._floats([p.frequency_penalty for p in params]),
+                self._floats([p.presence_penalty for p in params]),
+            )
+            logits[penalised] = part
+
+    def _forbid(self, logits: Tensor, masks: StepMasks) -> None:
+        bitmask = torch.from_numpy(masks.bitmask).to(self._device, non_blocking=True)
+        if len(masks.rows) == logits.shape[0]:
+            apply_bitmask(logits, bitmask)
+            return
+        part = logits[masks.rows]
+        apply_bitmask(part, bitmask)
+        logits[masks.rows] = part
+
+    def _bias(self, sampling: SamplingParams) -> tuple[Tensor, Tensor] | None:
+        if not sampling.logit_bias:
+            return None
+        return self._ids(list(sampling.logit_bias)), self._floats(list(sampling.logit_bias.values()))
+
+    def _banned(self, sampling: SamplingParams) -> Tensor | None:
+        if sampling.allowed_token_ids is None:
+            return None
+        banned = torch.ones(self._vocab_size, dtype=torch.bool, device=self._device)
+        banned[self._ids(sorted(sampling.allowed_token_ids))] = False
+        return banned
+
+    def _mask(self, token_ids: list[int]) -> Tensor:
+        mask = torch.zeros(self._vocab_size, dtype=torch.bool, device=self._device)
+        mask[self._ids(token_ids)] = True
+        return mask
+
+    def _counts(self, token_ids: list[int]) -> Tensor:
+        return torch.bincount(self._ids(token_ids), minlength=self._vocab_size).to(torch.int32)
+
+    def _ids(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+    def _floats(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self._device)
+
+    def _tensor(self, values: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+def _penalised(sampling: SamplingParams) -> bool:
+    return (
+        sampling.repetition_penalty != 1.0
+        or sampling.frequency_penalty != 0.0
+        or sampling.presence_penalty != 0.0
+    )

@@ -1,0 +1,160 @@
+"""Persistent rows for running requests, so that a step's tensors are gathered and not rebuilt.
+
+A running request owns one slot. Its block table and sampling numbers are written into NumPy arrays once, when they
+change; `stage` then builds the inputs of a step by indexing. A decode costs no Python object per token here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.scheduler import StepPlan
+from plumbline.engines.request import RequestState
+from plumbline_kernels.attention import AttentionBatch
+
+__all__ = ["Slots", "StepInputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What a runner needs for one step. Tensors are on the runner's device.
+
+    Attributes:
+        token_ids: int64 [num_tokens], the tokens to compute, request after request, decodes first.
+        batch: where each of them sits (positions, block tables, lengths).
+        states: the requests of the step, in the order of the rows.
+        draw_rows: int64 [num_draws], the row of `token_ids` whose logits draw a token.
+        draw_states: the requests that draw, in the order of `draw_rows`.
+        draw_slots: int64 [num_draws] (host), their slots.
+        prompt_rows: (request, first row, first position, count) for requests that want prompt logprobs.
+    """
+
+    token_ids: Tensor
+    batch: AttentionBatch
+    states: list[RequestState]
+    draw_rows: Tensor
+    draw_states: list[RequestState]
+    draw_slots: NDArray[np.int64]
+    prompt_rows: list[tuple[RequestState, int, int, int]]
+
+
+class Slots:
+    """The arrays behind all slots. The engine thread alone touches it."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        num = config.max_num_seqs
+        self._device = device
+        self._block_size = config.block_size
+        self._exact = config.batch_invariant
+        self._free = list(range(num - 1, -1, -1))
+        self._block_tables = np.zeros((num, config.blocks_per_sequence), dtype=np.int32)
+        self._num_blocks = [0] * num
+        self._last_token = np.zeros(num, dtype=np.int64)
+        self.temperature = np.zeros(num, dtype=np.float32)
+        self.top_k = np.zeros(num, dtype=np.int32)
+        self.top_p = np.ones(num, dtype=np.float32)
+        self.min_p = np.zeros(num, dtype=np.float32)
+        self.seed = np.zeros(num, dtype=np.int64)
+
+    def assign(self, state: RequestState) -> None:
+        """Give a request a slot and write what does not change while it runs."""
+        slot = state.slot = self._free.pop()
+        sampling = state.sampling
+        self._num_blocks[slot] = 0
+        self._last_token[slot] = state.token_ids[-1]
+        self.temperature[slot] = sampling.temperature
+        # More than the vocabulary means all of it; the array holds int32.
+        self.top_k[slot] = min(sampling.top_k, np.iinfo(np.int32).max)
+        self.top_p[slot] = sampling.top_p
+        self.min_p[slot] = sampling.min_p
+        self.seed[slot] = state.seed
+
+    def release(self, state: RequestState) -> None:
+        """Take the slot back. A request without one is left alone."""
+        if state.slot >= 0:
+            self._free.append(state.slot)
+            state.slot = -1
+
+    def set_last_tokens(self, slots: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Record the drawn tokens, the inputs of the next decode."""
+        self._last_token[slots] = token_ids
+
+    def stage(self, plan: StepPlan) -> StepInputs:
+        """Build the inputs of a step. Every entry's request must have a slot."""
+        entries = plan.entries
+        num_decodes = plan.num_decodes
+        states = [entry.state for entry in entries]
+        for state in states:
+            self._sync_blocks(state)
+        slots = np.fromiter((state.slot for state in states), np.int64, len(states))
+        starts = np.fromiter((entry.start for entry in entries), np.int64, len(entries))
+        counts = np.fromiter((entry.count for entry in entries), np.int64, len(entries))
+        query_start = np.zeros(len(entries) + 1, dtype=np.int32)
+        np.cumsum(counts, out=query_start[1:])
+        seq_lens = starts + counts
+
+        tokens = [self._last_token[slots[:num_decodes]]]
+        positions = [starts[:num_decodes]]
+        rows = [slots[:num_decodes]]
+        prompt_rows: list[tuple[RequestState, int, int, int]] = []
+        draw_rows = list(range(num_decodes))
+        draw_states = states[:num_decodes]
+        for index in range(num_decodes, len(entries)):
+            entry = entries[index]
+            state = entry.state
+            span = state.token_ids[entry.start : entry.start + entry.count]
+            tokens.append(np.array(span, dtype=np.int64))
+            positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
+            rows.append(np.full(entry.count, state.slot, dtype=np.int64))
+            if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:
+                prompt_rows.append((state, int(query_start[index]), entry.start, entry.count))
+            if entry.draws:
+                draw_rows.append(int(query_start[index + 1]) - 1)
+                draw_states.append(state)
+
+        position = np.concatenate(positions)
+        row = np.concatenate(rows)
+        size = self._block_size
+        mapping = self._block_tables[row, position // size].astype(np.int64) * size + position % size
+        max_seq_len = int(seq_lens.max())
+        width = -(-max_seq_len // size)
+        batch = AttentionBatch(
+            query_start_loc=self._tensor(query_start),
+            seq_lens=self._tensor(seq_lens.astype(np.int32)),
+            block_tables=self._tensor(self._block_tables[slots, :width]),
+            slot_mapping=self._tensor(mapping),
+            positions=self._tensor(position),
+            max_query_len=int(counts.max()),
+            max_seq_len=max_seq_len,
+            num_decodes=num_decodes,
+            exact=self._exact,
+        )
+        return StepInputs(
+            token_ids=self._tensor(np.concatenate(tokens)),
+            batch=batch,
+            states=states,
+            draw_rows=self._tensor(np.array(draw_rows, dtype=np.int64)),
+            draw_states=draw_states,
+            draw_slots=np.fromiter((state.slot for state in draw_states), np.int64, len(draw_states)),
+            prompt_rows=prompt_rows,
+        )
+
+    def _sync_blocks(self, state: RequestState) -> None:
+        slot = state.slot
+        known = self._num_blocks[slot]
+        have = len(state.block_ids)
+        if known != have:
+            self._block_tables[slot, known:have] = state.block_ids[known:]
+            # Entries past the table stay 0: a kernel may read them, and must never use what they point to.
+            self._block_tables[slot, have:] = 0
+            self._num_blocks[slot] = have
+
+    def _tensor(self, values: NDArray[np.generic]) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)

@@ -1,0 +1,243 @@
+"""The narrow port between the server and whatever produces tokens.
+
+Everything above this port speaks of messages and text; everything below speaks of token ids. An engine is anything
+with `generate`, `abort`, `stats` and `info`: the native one, transformers or a script of tokens.
+The port carries values, not objects with behaviour, so that a process or a network can be put between its two sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+__all__ = [
+    "Engine",
+    "EngineClosedError",
+    "EngineFullError",
+    "EngineInfo",
+    "EngineStats",
+    "FinishReason",
+    "GenerateRequest",
+    "RefusedRequestError",
+    "SamplingParams",
+    "ThinkingBudget",
+    "TokenChunk",
+    "TokenLogprob",
+]
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+"""Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the output that is bounded: thinking, as the server above knows it."""
+
+    max_tokens: int
+    """Tokens between its beginning and its end, of all spans of an output together. When they are used up the end is
+    forced."""
+    begin: tuple[tuple[int, ...], ...] = ()
+    """Token sequences, any of which begins it as the first of the output, or where another one may begin."""
+    end: tuple[int, ...]
+    """The token sequence that ends it; at least one token."""
+    inside: bool = False
+    """Generation starts inside of it."""
+    after: tuple[tuple[int, ...], ...] = ()
+    """Token sequences behind which another one may begin; its own end is none of them unless it is named here."""
+    blank: frozenset[int] = frozenset()
+    """Tokens that may stand between such a sequence, or the beginning of the output, and the beginning of a span."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen. Values are in range: the server checks them before they come here.
+
+    The order of operations on the logits is: `logit_bias`, `allowed_token_ids` and banned ids, then the repetition,
+    frequency and presence penalties, then the mask of `grammar`, then temperature, `top_k`, `top_p`, `min_p`, then one
+    draw.
+    """
+
+    temperature: float = 1.0
+    """0 is greedy: the largest logit, the lowest id among equals."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means all tokens."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """With a seed the draw is a function of (seed, position, logits) alone; without one the engine picks a seed."""
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    """Frequency and presence penalties count generated tokens only (the OpenAI definition)."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens seen in the prompt or the output (CTRL, 2019)."""
+    logit_bias: Mapping[int, float] = msgspec.field(default_factory=dict)
+    allowed_token_ids: frozenset[int] | None = None
+    max_tokens: int | None = None
+    """Tokens to generate at most; None means up to the end of the context window."""
+    min_tokens: int = 0
+    """Before this many tokens no stop token can be drawn."""
+    stop_token_ids: frozenset[int] = frozenset()
+    """Ends the request in addition to the model's end-of-sequence ids; the token itself is part of the output."""
+    ignore_eos: bool = False
+    span: ThinkingBudget | None = None
+    """A span of bounded length. It is stronger than a grammar, so the grammar has to allow its end."""
+    grammar: str | None = None
+    """Text in llguidance's dialect of Lark that the output is held to, from its first token on.
+
+    The grammar is stronger than `min_tokens` and `ignore_eos`: where it leaves nothing but an end, the request ends
+    with `stop`, and nothing follows a complete text. It cannot be combined with `allowed_token_ids`, which could take
+    its every token away.
+    """
+    logprobs: int | None = None
+    """None: no logprobs. k >= 0: the drawn token's logprob and the k most likely alternatives at each position."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, for the prompt's own tokens (the first one has none)."""
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to continue."""
+
+    request_id: str
+    """Unique among the requests in flight."""
+    prompt_token_ids: Sequence[int]
+    """At least one id, each in [0, vocab_size); at most `EngineInfo.max_model_len - 1` of them."""
+    sampling: SamplingParams
+    priority: int = 0
+    """Lower runs first; equals run in order of arrival."""
+    cache_salt: str | None = None
+    """Requests share cached prefixes only with requests of the same salt."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """The logprob of one drawn token with its alternatives, from the distribution *before* temperature and filters."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, logprob), most likely first."""
+
+
+class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine yields: one or more new tokens; the last chunk of a request carries the finish reason.
+
+    Joining the `token_ids` of all chunks gives the output. A chunk may be empty of tokens (the first may carry only
+    prompt facts, the last only the reason).
+    """
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One per token id if the request asked for them."""
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache; set on the first chunk."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """On the first chunk, if asked for; the first entry is None."""
+    error: str | None = None
+    """For `finish_reason="error"`: what went wrong, fit to be shown to a client."""
+    refused: bool = False
+    """It was the request that went wrong, such as by a grammar that cannot be completed, and not the engine."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change while the engine runs."""
+
+    name: str
+    """The kind of engine: `plumbline`, `transformers`, `scripted`, `vllm`."""
+    model: str
+    vocab_size: int
+    max_model_len: int
+    """Tokens of prompt and output together."""
+    eos_token_ids: frozenset[int]
+    features: frozenset[str] = frozenset()
+    """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured."""
+    max_logprobs: int = 20
+    num_blocks: int = 0
+    """KV blocks of the paged cache, 0 where there is none."""
+    block_size: int = 0
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot for `/metrics` and `/health`, cheap enough to take at every scrape."""
+
+    alive: bool
+    """The engine can still make progress."""
+    seconds_since_step: float
+    """Seconds since the engine last finished a step, or 0.0 when it has nothing to do."""
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+    """Fraction of KV blocks held by running requests, 0 to 1."""
+    num_preemptions: int
+    prefix_cache_queries: int
+    """Prompt tokens looked up in the prefix cache since the start."""
+    prefix_cache_hits: int
+    prompt_tokens: int
+    """Prompt tokens computed or found in the cache since the start."""
+    generation_tokens: int
+    num_steps: int
+
+
+class Engine(Protocol):
+    """Something that continues token sequences."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's fixed facts."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Continue a sequence.
+
+        Closing the generator (or cancelling the task that reads it) aborts the request and frees what it held.
+
+        Raises on the first iteration:
+            RefusedRequestError: the request asks for what this engine cannot do.
+            EngineFullError: the queue is at its bound.
+            EngineClosedError: the engine is shutting down or dead.
+        """
+        ...
+
+    async def check_grammar(self, grammar: str) -> None:
+        """Compile a grammar ahead of the request that will have it.
+
+        Raises:
+            RefusedRequestError: this engine holds no grammars, or not this one; the text says why.
+            EngineFullError: too many others are being compiled.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; its iterator yields a last chunk with `finish_reason="abort"`. Unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the counters."""
+        ...
+
+    async def start(self) -> None:
+        """Load and warm up; returns when the first request can be served."""
+        ...
+
+    async def stop(self) -> None:
+        """Abort what still runs and release everything. Idempotent."""
+        ...
+
+
+class RefusedRequestError(Exception):
+    """The engine cannot honour this request; `param` names the sampling field or None for the prompt."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class EngineFullError(Exception):
+    """The waiting queue, or that of grammars, is at its bound; `retry_after` is a hint in whole seconds, at least 1."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineClosedError(Exception):
+    """The engine no longer takes requests."""

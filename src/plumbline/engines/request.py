@@ -1,0 +1,127 @@
+"""One request while the engine works on it.
+
+    |<------------------ seq (token_ids) ------------------>|
+    |<--- prompt (num_prompt_tokens) --->|<---- output ---->|
+    |<- num_computed_tokens ->|<- query (this step) ->|
+    |<-      context        ->|
+
+`num_computed_tokens` is how many tokens have their KV in the cache. A step computes the next few; when it reaches the
+end of `token_ids` it also draws a new token. Prefill, chunked prefill, decode and the recomputation after a preemption
+are all this one thing.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from plumbline.engines.grammar import Matcher
+from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
+
+__all__ = ["RequestState"]
+
+
+class RequestState:
+    """The mutable state of a request. The engine thread alone touches it."""
+
+    __slots__ = (
+        "arrival",
+        "block_hashes",
+        "block_ids",
+        "end_ids",
+        "error",
+        "finish_reason",
+        "ignored_ids",
+        "matcher",
+        "max_len",
+        "min_len",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "prompt_logprobs",
+        "request",
+        "sampling",
+        "seed",
+        "slot",
+        "started",
+        "stop_ids",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        arrival: int,
+        eos_token_ids: frozenset[int],
+        max_model_len: int,
+        matcher: Matcher | None = None,
+    ) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.sampling = sampling
+        self.arrival = arrival
+        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.block_ids: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.slot = -1
+        # Without a seed of the client's, a fresh one: the draw is then still keyed by (seed, position), so a
+        # preempted request continues as if nothing had happened.
+        self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & ((1 << 63) - 1)
+        room = max_model_len - self.num_prompt_tokens
+        wanted = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        self.max_len = self.num_prompt_tokens + wanted
+        self.min_len = self.num_prompt_tokens + sampling.min_tokens
+        self.stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else eos_token_ids)
+        # Where the output stands in its grammar. It belongs to the request and not to its slot, so a preemption does
+        # not touch it: only a drawn token moves it on.
+        self.matcher = matcher
+        self.end_ids = sampling.stop_token_ids | eos_token_ids
+        # Nothing but a grammar can end at an end of sequence that is ignored; a span alone lets it pass as any token.
+        ends = sampling.ignore_eos and (sampling.span is None or sampling.grammar is not None)
+        self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
+        self.prompt_logprobs: list[TokenLogprob | None] | None = (
+            None if sampling.prompt_logprobs is None else [None]
+        )
+        self.started = False
+        self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        """For the finish reason `error`: what the client is told."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The order in which requests are served: priority, then arrival."""
+        return (self.request.priority, self.arrival)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Take a drawn token; returns the finish reason if it is the last."""
+        self.token_ids.append(token_id)
+        length = len(self.token_ids)
+        if token_id in self.stop_ids and length > self.min_len:
+            self.finish_reason = "stop"
+        elif length >= self.max_len:
+            self.finish_reason = "length"
+        if self.matcher is not None:
+            self._follow(self.matcher, token_id)
+        return self.finish_reason
+
+    def _follow(self, matcher: Matcher, token_id: int) -> None:
+        """Move the grammar on. Once it is complete nothing may follow, whatever else was asked for."""
+        if self.error is None and not matcher.accept(token_id):
+            self.error = "The grammar of this request failed: it did not take a token that it had allowed."
+        if self.error is not None:
+            self.finish_reason = "error"
+        elif matcher.is_done:
+            self.finish_reason = "stop"

@@ -1,0 +1,330 @@
+"""An engine behind the port: a thread that runs the steps of a core, and the asyncio side that feeds it.
+
+The two sides meet in two places only: an inbox that takes requests and aborts at any time, and one
+`call_soon_threadsafe` per step that hands over all chunks of that step. The event loop never waits for a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
+from plumbline.engines.port import (
+    EngineClosedError,
+    EngineFullError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    RefusedRequestError,
+    TokenChunk,
+)
+from plumbline.engines.thinking_budget import ThinkingBudgetMatcher
+
+__all__ = ["FEATURES", "Core", "Output", "ThreadedEngine"]
+
+_log = logging.getLogger("plumbline.engines")
+
+Output = tuple[str, TokenChunk]
+"""A request id and the next chunk of that request."""
+
+FEATURES = frozenset(
+    {
+        "allowed_token_ids",
+        "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
+        "logprobs",
+        "min_p",
+        "min_tokens",
+        "presence_penalty",
+        "prompt_logprobs",
+        "repetition_penalty",
+        "span",
+        "stop_token_ids",
+        "top_k",
+    }
+)
+"""The `SamplingParams` fields that an engine on our sampler honours."""
+
+_BUSY_SECONDS = 5
+"""When to come again where too many grammars are being compiled."""
+_FATAL_FAILURES = 3
+"""This many failed steps in a row, and the engine gives itself up for dead; `/health` then says so."""
+
+
+class Core(Protocol):
+    """The synchronous heart of an engine. One thread owns it; `stats` alone is read by others."""
+
+    @property
+    def has_work(self) -> bool:
+        """A step would do something."""
+        ...
+
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Take a request that has been checked, with the matcher of its grammar if it has one."""
+        ...
+
+    def abort(self, request_id: str) -> list[Output]:
+        """End a request now; unknown ids give nothing."""
+        ...
+
+    def step(self) -> list[Output]:
+        """Compute the next tokens."""
+        ...
+
+    def fail_all(self, error: str) -> list[Output]:
+        """End every request with an error, after a step that raised."""
+        ...
+
+    def check_integrity(self) -> None:
+        """Assert that nothing was lost; called when idle."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The counters; what concerns the thread is filled in by the engine."""
+        ...
+
+
+class _Submission(NamedTuple):
+    """A request on its way to the engine thread."""
+
+    request: GenerateRequest
+    matcher: Matcher | None
+
+
+class ThreadedEngine:
+    """A core on a thread, behind the port. Create it, `await start()`, then `generate` from that event loop.
+
+    Args:
+        core: what computes.
+        info: what the engine says of itself.
+        max_in_flight: requests that may run and wait; one more is refused.
+        grammars: what compiles grammars; without it requests that have one are refused.
+    """
+
+    def __init__(
+        self, core: Core, info: EngineInfo, *, max_in_flight: int, grammars: GrammarCompiler | None = None
+    ) -> None:
+        if grammars is not None:
+            info = msgspec.structs.replace(info, features=info.features | {"grammar"})
+        self._core = core
+        self._info = info
+        self._grammars = grammars
+        self._max_in_flight = max_in_flight
+        self._inbox: queue.SimpleQueue[_Submission | str | None] = queue.SimpleQueue()
+        self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._failed: str | None = None
+        self._busy_since: float | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's fixed facts."""
+        return self._info
+
+    async def start(self) -> None:
+        """Start the engine thread. The model is loaded already; a first request warms it up."""
+        self._loop = asyncio.get_running_loop()
+        # Objects made while loading live as long as the process: keep the collector from walking them again and again.
+        gc.collect()
+        gc.freeze()
+        # The engine thread and the event loop share the interpreter. With the default of 5 ms a busy event loop could
+        # hold the engine back for many steps' worth of time.
+        sys.setswitchinterval(min(sys.getswitchinterval(), 0.0005))
+        self._thread = threading.Thread(target=self._run, name=f"{self._info.name}-engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread after its current step; requests in flight get an abort. Idempotent."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._inbox.put(None)
+            await asyncio.to_thread(thread.join)
+            gc.unfreeze()
+        for stream in self._streams.values():
+            stream.put_nowait(TokenChunk(finish_reason="abort"))
+        self._streams.clear()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
+        grammar, span = request.sampling.grammar, request.sampling.span
+        matcher = None if grammar is None else await self._compile(grammar)
+        stream = self._submit(request, matcher if span is None else ThinkingBudgetMatcher(span, matcher))
+        finished = False
+        try:
+            while not finished:
+                chunk = await stream.get()
+                finished = chunk.finish_reason is not None
+                yield chunk
+        finally:
+            self._streams.pop(request.request_id, None)
+            if not finished:
+                self._inbox.put(request.request_id)
+
+    async def check_grammar(self, grammar: str) -> None:
+        """See `plumbline.engines.port.Engine.check_grammar`."""
+        await self._compile(grammar)
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; its stream gets a last chunk with reason `abort`."""
+        self._inbox.put(request_id)
+
+    def stats(self) -> EngineStats:
+        """A snapshot. The numbers are read without a lock: each is right, but they may be one step apart."""
+        busy_since = self._busy_since
+        thread = self._thread
+        counted = self._core.stats()
+        return msgspec.structs.replace(
+            counted,
+            alive=self._failed is None and thread is not None and thread.is_alive(),
+            seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
+            num_waiting=counted.num_waiting + self._inbox.qsize(),
+        )
+
+    async def _compile(self, grammar: str) -> Matcher:
+        if self._grammars is None:
+            raise RefusedRequestError("this engine holds no grammars", param="grammar")
+        try:
+            return await self._grammars.compile(grammar)
+        except GrammarError as error:
+            raise RefusedRequestError(str(error), param="grammar") from error
+        except CompilersBusyError as error:
+            raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
+
+    def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
+        if self._closed or self._thread is None:
+            raise EngineClosedError("The engine is shutting down.")
+        if self._failed is not None:
+            raise EngineClosedError(f"The engine has failed: {self._failed}")
+        if len(self._streams) >= self._max_in_flight:
+            raise EngineFullError(
+                f"{len(self._streams)} requests are in flight, which is the limit of this server."
+            )
+        self._check(request)
+        stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
+        self._streams[request.request_id] = stream
+        self._inbox.put(_Submission(request, matcher))
+        return stream
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Refuse here what would otherwise fail in the middle of everybody's step."""
+        prompt = request.prompt_token_ids
+        vocab_size = self._info.vocab_size
+        if request.request_id in self._streams:
+            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        if not prompt:
+            raise RefusedRequestError("the prompt has no tokens")
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
+        room = self._info.max_model_len - len(prompt)
+        if room < 0 or (room == 0 and request.sampling.max_tokens != 0):
+            raise RefusedRequestError(
+                f"the prompt has {len(prompt)} tokens; the limit is {self._info.max_model_len}"
+            )
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            ids = getattr(request.sampling, name)
+            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+                raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
+        allowed = request.sampling.allowed_token_ids
+        if allowed is not None and request.sampling.grammar is not None:
+            raise RefusedRequestError(
+                "allowed_token_ids cannot be combined with a grammar", param="allowed_token_ids"
+            )
+        if allowed is not None:
+            # While `min_tokens` puts the stop off, its ids cannot be drawn: something else has to be left.
+            stops = request.sampling.stop_token_ids | self._info.eos_token_ids
+            if not (allowed - stops if request.sampling.min_tokens else allowed):
+                raise RefusedRequestError(
+                    "allowed_token_ids must name at least one token that can be drawn",
+                    param="allowed_token_ids",
+                )
+
+    def _run(self) -> None:
+        """The engine thread. However it ends, nobody is left waiting for it."""
+        try:
+            self._work()
+        except Exception as error:
+            _log.exception("the engine thread has died")
+            self._failed = f"its thread died of {type(error).__name__}"
+        if self._failed is not None:
+            # From here on `_submit` refuses, so every stream that still waits is in the table now.
+            self._call_loop(self._fail_streams)
+
+    def _work(self) -> None:
+        core = self._core
+        failures = 0
+        while True:
+            outputs: list[Output] = []
+            stopping = not self._drain(outputs)
+            try:
+                if core.has_work and not stopping:
+                    outputs += core.step()
+                    failures = 0
+            except Exception as error:
+                # One bad step must not take the server down: fail its requests, keep the books, go on.
+                _log.exception("a step failed")
+                failures += 1
+                outputs += core.fail_all("The engine failed while it computed this request.")
+                if failures >= _FATAL_FAILURES:
+                    self._failed = f"{failures} steps failed in a row, the last with {type(error).__name__}"
+                    stopping = True
+            if outputs:
+                self._call_loop(self._deliver, outputs)
+            if stopping:
+                return
+            self._busy_since = time.monotonic() if core.has_work else None
+
+    def _drain(self, outputs: list[Output]) -> bool:
+        """Take everything from the inbox, waiting for something if there is nothing to do. False means stop."""
+        core = self._core
+        if not core.has_work:
+            core.check_integrity()
+        wait = not core.has_work
+        while True:
+            try:
+                message = self._inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            match message:
+                case _Submission():
+                    core.add(message.request, message.matcher)
+                    if self._busy_since is None:
+                        self._busy_since = time.monotonic()
+                case str():
+                    outputs += core.abort(message)
+                case None:
+                    return False
+
+    def _call_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        loop = self._loop
+        if loop is not None:
+            # A closed event loop raises; nobody is left to read then.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(function, *arguments)
+
+    def _fail_streams(self) -> None:
+        """On the event loop: the engine is dead, tell everybody who waits."""
+        for stream in self._streams.values():
+            stream.put_nowait(TokenChunk(finish_reason="error", error="The engine has failed."))
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        """On the event loop: give each chunk to its stream. A stream that was closed has no entry any more."""
+        for request_id, chunk in outputs:
+            stream = self._streams.get(request_id)
+            if stream is not None:
+                stream.put_nowait(chunk)

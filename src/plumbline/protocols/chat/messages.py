@@ -1,0 +1,279 @@
+"""The messages and tools of a chat request, read into the neutral form and checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from plumbline._generated.chat import (
+    ChatCompletionAllowedToolsChoice,
+    ChatCompletionCustomGrammarFormat,
+    ChatCompletionMessageToolCall,
+    ChatCompletionNamedToolChoice,
+    ChatCompletionNamedToolChoiceCustom,
+    ChatCompletionRequestAssistantMessage,
+    ChatCompletionRequestDeveloperMessage,
+    ChatCompletionRequestFunctionMessage,
+    ChatCompletionRequestMessage,
+    ChatCompletionRequestMessageContentPartRefusal,
+    ChatCompletionRequestMessageContentPartText,
+    ChatCompletionRequestSystemMessage,
+    ChatCompletionRequestToolMessage,
+    ChatCompletionRequestUserMessage,
+    ChatCompletionTool,
+    ChatCompletionToolUnion,
+    CreateChatCompletionRequest,
+)
+from plumbline.protocols.common.fields import given, or_default, tag_of
+from plumbline.protocols.common.tool_choice import (
+    allowed_choice,
+    check_names,
+    check_strict,
+    custom_arguments,
+    custom_tool,
+    named_choice,
+    plain_choice,
+    wants_parallel,
+)
+from plumbline.turn import Message, Tool, ToolCall, ToolChoice
+from plumbline.wire.errors import ApiError, invalid_request, unsupported_parameter, unsupported_value
+
+__all__ = ["read_messages", "read_tool_list", "read_tools"]
+
+
+def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Message, ...]:
+    """Read a conversation (CHAT-13).
+
+    Calls and results of the old kind (`function_call`, the role `function`) become those of today.
+
+    Raises:
+        ApiError: 400 for parts that are not text, and for tool messages that do not fit the calls (CHAT-14).
+    """
+    found: list[Message] = []
+    for index, message in enumerate(messages):
+        found.append(_read_message(message, index, found))
+    _check_pairing(found)
+    return tuple(found)
+
+
+def read_tools(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools that the model is shown, and which of them it may or must call.
+
+    With `tool_choice: none` it is shown none, so it calls none (TOOL-03).
+
+    Raises:
+        ApiError: 400 for tools and choices that cannot be honoured.
+    """
+    tools = read_tool_list(or_default(request.tools, []))
+    choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
+    return (() if choice.mode == "none" else tools), choice
+
+
+def _read_choice(choice: Any, tools: tuple[Tool, ...], request: CreateChatCompletionRequest) -> ToolChoice:
+    parallel = wants_parallel(request.parallel_tool_calls)
+    match choice:
+        case ChatCompletionNamedToolChoice():
+            return named_choice(choice.function.name, "function", tools, "tool_choice.function.name")
+        case ChatCompletionNamedToolChoiceCustom():
+            return named_choice(choice.custom.name, "custom", tools, "tool_choice.custom.name")
+        case ChatCompletionAllowedToolsChoice(allowed_tools=allowed):
+            param = "tool_choice.allowed_tools.tools"
+            return allowed_choice(allowed.mode, allowed.tools, tools, parallel=parallel, param=param)
+        case word:
+            return plain_choice(word, tools, parallel=parallel)
+
+
+def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]:
+    """Tools in the neutral form.
+
+    Raises:
+        ApiError: 400 for a strict one whose parameters break the strict rules (SO-03), and for two of the same name.
+    """
+    found: list[Tool] = []
+    names = [
+        (tool.function.name, f"tools[{index}].function.name")
+        if isinstance(tool, ChatCompletionTool)
+        else (tool.custom.name, f"tools[{index}].custom.name")
+        for index, tool in enumerate(tools)
+    ]
+    check_names(names)
+    for index, tool in enumerate(tools):
+        if isinstance(tool, ChatCompletionTool):
+            function = tool.function
+            read = Tool(
+                name=function.name,
+                description=or_default(function.description, None),
+                parameters=or_default(function.parameters, None),
+                strict=or_default(function.strict, None),
+            )
+            check_strict(read, f"tools[{index}].function.parameters")
+        else:
+            custom = tool.custom
+            form = or_default(custom.format, None)
+            held = form.grammar if isinstance(form, ChatCompletionCustomGrammarFormat) else None
+            read = custom_tool(
+                custom.name,
+                or_default(custom.description, None),
+                None if held is None else held.syntax,
+                "" if held is None else held.definition,
+            )
+        found.append(read)
+    return tuple(found)
+
+
+def _read_message(message: ChatCompletionRequestMessage, index: int, before: Sequence[Message]) -> Message:
+    where = f"messages[{index}]"
+    match message:
+        case ChatCompletionRequestSystemMessage():
+            return Message(
+                role="system",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                name=_name(message),
+            )
+        case ChatCompletionRequestDeveloperMessage():
+            return Message(
+                role="developer",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                name=_name(message),
+            )
+        case ChatCompletionRequestUserMessage():
+            return Message(
+                role="user",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                name=_name(message),
+            )
+        case ChatCompletionRequestToolMessage():
+            return Message(
+                role="tool",
+                content=_text(message.content, where),
+                parts=_parts(message.content),
+                tool_call_id=message.tool_call_id,
+            )
+        case ChatCompletionRequestAssistantMessage():
+            return _read_assistant(message, index)
+        case ChatCompletionRequestFunctionMessage():
+            return _read_result(message, before, where)
+
+
+def _read_result(
+    message: ChatCompletionRequestFunctionMessage, before: Sequence[Message], where: str
+) -> Message:
+    """CHAT-13: what a function of the old kind returned. It names no call, so it stands right behind its own.
+
+    Raises:
+        ApiError: 400 if no call of this function stands there.
+    """
+    called = before[-1].tool_calls if before else ()
+    if len(called) != 1 or called[0].name != message.name:
+        raise invalid_request(
+            "Messages with role 'function' must follow an assistant message with a 'function_call' of that name.",
+            f"{where}.role" if len(called) != 1 else f"{where}.name",
+        )
+    return Message(role="tool", content=message.content or "", tool_call_id=called[0].id)
+
+
+def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) -> Message:
+    where = f"messages[{index}]"
+    if given(message.audio):
+        raise unsupported_parameter(f"{where}.audio")
+    calls: list[ToolCall] = []
+    legacy = or_default(message.function_call, None)
+    if legacy is not None:
+        if or_default(message.tool_calls, []):
+            raise invalid_request(
+                f"'{where}' has both 'function_call' and 'tool_calls'; send one of them.",
+                f"{where}.function_call",
+            )
+        # Calls of the old kind have no ids. Some templates insist on nine letters and digits.
+        calls.append(ToolCall(f"fn{index % 10**7:07}", legacy.name, legacy.arguments))
+    for call in or_default(message.tool_calls, []):
+        if isinstance(call, ChatCompletionMessageToolCall):
+            calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+        else:
+            calls.append(ToolCall(call.id, call.custom.name, custom_arguments(call.custom.input)))
+    content = None if not given(message.content) else _text(message.content, where)
+    if content is None and given(message.refusal):
+        content = or_default(message.refusal, "")
+    if content is None and not calls:
+        raise invalid_request(
+            f"'{where}' must have 'content' or 'tool_calls'.",
+            f"{where}.content",
+            "missing_required_parameter",
+        )
+    # Two names are in use for the same field: vLLM's `reasoning`, everybody else's `reasoning_content`.
+    reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
+    return Message(
+        role="assistant",
+        content=content,
+        parts=_parts(message.content),
+        reasoning=reasoning or None,
+        tool_calls=tuple(calls),
+        name=_name(message),
+    )
+
+
+def _text(content: Any, where: str) -> str:
+    """A string, or the text of parts. Parts of other kinds are refused (CHAT-18)."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        match part:
+            case ChatCompletionRequestMessageContentPartText():
+                texts.append(part.text)
+            case ChatCompletionRequestMessageContentPartRefusal():
+                texts.append(part.refusal)
+            case _:
+                raise unsupported_value(
+                    f"{where}.content[{index}].type",
+                    tag_of(part),
+                    "is not supported: this model reads text only",
+                )
+    return "".join(texts)
+
+
+def _parts(content: Any) -> tuple[str, ...] | None:
+    """The texts of parts that `_text` has accepted, one by one; None where the content is no list."""
+    if not isinstance(content, list):
+        return None
+    refusal = ChatCompletionRequestMessageContentPartRefusal
+    return tuple(part.refusal if isinstance(part, refusal) else part.text for part in content)
+
+
+def _name(message: Any) -> str | None:
+    name = message.name
+    return None if name is UNSET else str(name)
+
+
+def _check_pairing(messages: Sequence[Message]) -> None:
+    """CHAT-14: every tool message answers a call of the assistant message before it, and every call is answered."""
+    open_calls: list[str] = []
+    caller = 0
+    for index, message in enumerate(messages):
+        if message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                raise invalid_request(
+                    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
+                    f"messages[{index}].role" if not open_calls else f"messages[{index}].tool_call_id",
+                )
+            open_calls.remove(message.tool_call_id)
+            continue
+        if open_calls:
+            raise _unanswered(open_calls, f"messages[{index}].role")
+        open_calls = [call.id for call in message.tool_calls]
+        caller = index
+    if open_calls:
+        raise _unanswered(open_calls, f"messages[{caller}].tool_calls")
+
+
+def _unanswered(calls: Sequence[str], param: str) -> ApiError:
+    return invalid_request(
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+        f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(calls)}",
+        param,
+    )

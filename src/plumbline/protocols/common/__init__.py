@@ -1,0 +1,1 @@
+"""Share fields, tool choice and output formats between the protocols."""

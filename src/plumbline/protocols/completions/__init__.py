@@ -1,0 +1,1 @@
+"""Legacy completions: read requests into turns, write events as chunks and answers."""

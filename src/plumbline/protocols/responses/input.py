@@ -1,0 +1,141 @@
+"""Input items of the Responses API, read into messages and checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from plumbline._generated.content import (
+    InputTextContent,
+    OutputTextContentParam,
+    RefusalContent,
+)
+from plumbline._generated.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    EasyInputMessage,
+    FunctionCallOutputItemParam,
+    FunctionToolCall,
+    InputItem,
+    ItemReferenceParam,
+    ReasoningItemParam,
+)
+from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.protocols.common.tool_choice import custom_arguments
+from plumbline.turn import Message, ToolCall
+from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
+
+__all__ = ["read_input"]
+
+
+def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tuple[Message, ...]:
+    """Read `input` and `instructions` (R-12, R-13, R-14).
+
+    Calls that follow each other belong to one assistant turn, with the text before them; reasoning belongs to the
+    turn that it led to.
+
+    Raises:
+        ApiError: 400 for items that this server cannot use, and for outputs and calls that do not fit (TOOL-12).
+    """
+    messages = [] if instructions is None else [Message(role="system", content=instructions)]
+    if isinstance(items, str):
+        return (*messages, Message(role="user", content=items))
+    if not items:
+        raise invalid_value("input", [])
+    _check_pairing(items)
+    reasoning: str | None = None
+    for index, item in enumerate(items):
+        where = f"input[{index}]"
+        match item:
+            case ReasoningItemParam():
+                # ST-16: encrypted content of another server means nothing here and is passed over.
+                parts = or_default(item.content, None) or []
+                reasoning = (reasoning or "") + "".join(part.text for part in parts) or None
+                continue
+            case EasyInputMessage():
+                message = Message(
+                    role=item.role, content=_text(item.content, where), parts=_parts(item.content)
+                )
+            case FunctionToolCall():
+                message = _call(item.call_id, item.name, item.arguments)
+            case CustomToolCall():
+                message = _call(item.call_id, item.name, custom_arguments(item.input))
+            case FunctionCallOutputItemParam() | CustomToolCallOutput():
+                message = Message(
+                    role="tool",
+                    content=_text(item.output, where, "output"),
+                    parts=_parts(item.output),
+                    tool_call_id=item.call_id,
+                )
+            case ItemReferenceParam():
+                raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
+            case _:
+                raise unsupported_value(f"{where}.type", tag_of(item), "is not supported by this server")
+        if message.role == "assistant":
+            message = msgspec.structs.replace(message, reasoning=reasoning)
+            reasoning = None
+            if messages and messages[-1].role == "assistant" and message.tool_calls:
+                messages[-1] = _joined(messages[-1], message)
+                continue
+        else:
+            reasoning = None  # It led to nothing that is here.
+        messages.append(message)
+    return tuple(messages)
+
+
+def _call(call_id: str, name: str, arguments: str) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(call_id, name, arguments),))
+
+
+def _joined(left: Message, right: Message) -> Message:
+    return msgspec.structs.replace(
+        left, tool_calls=left.tool_calls + right.tool_calls, reasoning=left.reasoning or right.reasoning
+    )
+
+
+def _text(content: Any, where: str, field: str = "content") -> str:
+    """A string, or the text of parts; parts of other kinds are refused."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        match part:
+            case InputTextContent() | OutputTextContentParam():
+                texts.append(part.text)
+            case RefusalContent():
+                texts.append(part.refusal)
+            case _:
+                raise unsupported_value(
+                    f"{where}.{field}[{index}].type",
+                    tag_of(part),
+                    "is not supported: this model reads text only",
+                )
+    return "".join(texts)
+
+
+def _parts(content: Any) -> tuple[str, ...] | None:
+    """The texts of parts that `_text` has accepted, one by one; None where the content is no list."""
+    if isinstance(content, str):
+        return None
+    return tuple(part.refusal if isinstance(part, RefusalContent) else part.text for part in content)
+
+
+def _check_pairing(items: Sequence[InputItem]) -> None:
+    """TOOL-11, TOOL-12: outputs and calls pair up by `call_id`, whatever stands between them."""
+    calls: dict[str, None] = {}
+    for item in items:
+        match item:
+            case FunctionToolCall() | CustomToolCall():
+                calls[item.call_id] = None
+            case FunctionCallOutputItemParam() | CustomToolCallOutput():
+                if item.call_id not in calls:
+                    raise invalid_request(
+                        f"No tool call found for function call output with call_id {item.call_id}.", "input"
+                    )
+                del calls[item.call_id]
+            case _:
+                pass
+    if calls:
+        raise invalid_request(f"No tool output found for function call {next(iter(calls))}.", "input")

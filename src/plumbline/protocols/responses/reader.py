@@ -1,0 +1,196 @@
+"""Responses: the request read into a turn. The writer of its events is `plumbline.protocols.responses.writer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
+from plumbline._generated.tools import (
+    CustomGrammarFormatParam,
+    CustomToolParam,
+    FunctionToolParam,
+    ToolChoiceAllowed,
+    ToolChoiceCustom,
+    ToolChoiceFunction,
+)
+from plumbline.protocols.common.fields import (
+    Defaults,
+    or_default,
+    read_sampling,
+    read_stop,
+    refuse_given,
+    tag_of,
+    template_variables,
+)
+from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.tool_choice import (
+    allowed_choice,
+    check_names,
+    check_strict,
+    custom_tool,
+    named_choice,
+    plain_choice,
+    wants_parallel,
+)
+from plumbline.protocols.responses.input import read_input
+from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
+from plumbline.wire.errors import (
+    invalid_request,
+    missing_required_parameter,
+    previous_response_not_found,
+    unsupported_value,
+)
+
+__all__ = ["LOGPROBS", "read_response", "read_response_prompt"]
+
+LOGPROBS = "message.output_text.logprobs"
+
+_REFUSED = {
+    "conversation": "is not supported by this server yet",
+    "prompt": "is not supported: this server keeps no prompt templates",
+    "moderation": "is not supported by this server",
+    "context_management": "is not supported by this server yet",
+}
+
+
+def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
+    """Read a request into a turn.
+
+    Raises:
+        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+    """
+    refuse_given(request, _REFUSED)
+    if request.background is True:
+        raise unsupported_value("background", True, "is not supported by this server yet")
+    if request.store is True:
+        raise unsupported_value(
+            "store", True, "is not supported by this server yet; leave it out or send false"
+        )
+    options = or_default(request.stream_options, None)
+    if options is not None:
+        if request.stream is not True:  # CS-09
+            raise invalid_request(
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
+            )
+        if options.include_obfuscation is True:
+            raise unsupported_value("stream_options.include_obfuscation", True)
+    wants_logprobs = LOGPROBS in or_default(request.include, [])
+    prompt, tool_choice = _read_prompt(request)
+    return Turn(
+        prompt=prompt,
+        output_format=read_format(request),
+        tool_choice=tool_choice,
+        sampling=read_sampling(
+            request,
+            defaults,
+            max_tokens=or_default(request.max_output_tokens, None),
+            max_tokens_param="max_output_tokens",
+            logprobs=or_default(request.top_logprobs, 0) if wants_logprobs else None,
+        ),
+        thinking_budget=prompt.thinking_budget,
+        stop=read_stop(request.stop),
+        include_stop=or_default(request.include_stop_str_in_output, False),
+        skip_special_tokens=or_default(request.skip_special_tokens, True),
+        priority=or_default(request.priority, 0),
+        cache_salt=or_default(request.cache_salt, None),
+        truncate_prompt=or_default(request.truncation, "disabled") == "auto",
+    )
+
+
+def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPrompt:
+    """What the model sees of a request: instructions, input items and tools.
+
+    Raises:
+        ApiError: 400 as for `read_response`.
+    """
+    return _read_prompt(request)[0]
+
+
+def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt, ToolChoice]:
+    if isinstance(request, TokenCountsBody):
+        refuse_given(request, {name: _REFUSED[name] for name in ("conversation",)})
+        refuse_given(request, {"personality": "is not supported by this server"})
+    previous = or_default(request.previous_response_id, None)
+    if previous is not None:
+        # ST-05: nothing is stored yet, so no id can be known.
+        raise previous_response_not_found(previous)
+    items = request.input
+    if items is None or items is UNSET:
+        raise missing_required_parameter("input")
+    reasoning = or_default(request.reasoning, Reasoning())
+    kwargs, budget = {}, None
+    if isinstance(request, CreateResponse):
+        kwargs = or_default(request.chat_template_kwargs, {})
+        budget = or_default(request.thinking_token_budget, None)
+    tools, choice = _read_tools(request)
+    prompt = ChatPrompt(
+        messages=read_input(items, or_default(request.instructions, None)),
+        tools=tools,
+        template_kwargs=template_variables(kwargs),
+        effort=or_default(reasoning.effort, None),
+        thinking_budget=budget,
+    )
+    return prompt, choice
+
+
+def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools that the model is shown, and which of them it may or must call.
+
+    Hosted ones are accepted, echoed and never called (TOOL-15): Codex always sends some. With `none` the model is shown
+    no tools, so it calls none (TOOL-03).
+    """
+    found: list[Tool] = []
+    names: list[tuple[str, str]] = []
+    for index, tool in enumerate(or_default(request.tools, [])):
+        where = f"tools[{index}]"
+        if not isinstance(tool, FunctionToolParam | CustomToolParam):
+            continue
+        names.append((tool.name, f"{where}.name"))
+        if tool.defer_loading is True:
+            raise unsupported_value(f"{where}.defer_loading", True)
+        callers = or_default(tool.allowed_callers, None)
+        if callers is not None and "direct" not in callers:
+            raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
+        if isinstance(tool, FunctionToolParam):
+            read = Tool(
+                name=tool.name,
+                description=or_default(tool.description, None),
+                parameters=or_default(tool.parameters, None),
+                strict=or_default(tool.strict, None),
+            )
+            check_strict(read, f"{where}.parameters")
+        else:
+            form = or_default(tool.format, None)
+            held = form if isinstance(form, CustomGrammarFormatParam) else None
+            read = custom_tool(
+                tool.name,
+                or_default(tool.description, None),
+                None if held is None else held.syntax,
+                "" if held is None else held.definition,
+            )
+        found.append(read)
+    check_names(names)
+    tools = tuple(found)
+    choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
+    return (() if choice.mode == "none" else tools), choice
+
+
+def _read_choice(
+    choice: Any, tools: tuple[Tool, ...], request: CreateResponse | TokenCountsBody
+) -> ToolChoice:
+    parallel = wants_parallel(request.parallel_tool_calls)
+    match choice:
+        case str():
+            return plain_choice(choice, tools, parallel=parallel)
+        case ToolChoiceFunction():
+            return named_choice(choice.name, "function", tools, "tool_choice.name")
+        case ToolChoiceCustom():
+            return named_choice(choice.name, "custom", tools, "tool_choice.name")
+        case ToolChoiceAllowed():
+            return allowed_choice(
+                choice.mode, choice.tools, tools, parallel=parallel, param="tool_choice.tools"
+            )
+        case _:
+            raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")

@@ -1,0 +1,1 @@
+"""Turn a request into the events of its answer: render, generate, assemble, parse, count."""

@@ -1,0 +1,1 @@
+"""Build grammars from schemas, regexes and Lark; knows no dialect."""

@@ -1,0 +1,157 @@
+"""Patterns of JSON Schema, which are ECMA-262's, in the words of Rust's `regex`, which the grammar engine speaks.
+
+The two look alike and differ where it is easily missed: what `.` and `\\s` match, what brackets inside a class mean,
+which letters may be escaped. Here each is translated or refused, because a pattern that is read differently lets
+invalid text through.
+"""
+
+from __future__ import annotations
+
+import re
+
+from plumbline.structured_output.grammar.errors import ConstraintError
+
+__all__ = ["FORMATS", "LENGTHS", "NOTED_FORMATS", "check_repetitions", "searched", "translated"]
+
+_SPACES = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
+_OUTSIDE = {
+    ".": r"[^\n\r\u{2028}\u{2029}]",
+    r"\s": f"[{_SPACES}]",
+    r"\S": f"[^{_SPACES}]",
+    r"\d": "[0-9]",
+    r"\D": "[^0-9]",
+    r"\w": "[0-9A-Za-z_]",
+    r"\W": "[^0-9A-Za-z_]",
+    r"\/": "/",
+    r"\v": r"\x0B",
+    r"\f": r"\x0C",
+    r"\0": r"\x00",
+}
+_INSIDE = {**_OUTSIDE, r"\s": _SPACES, r"\d": "0-9", r"\w": "0-9A-Za-z_", r"\b": r"\x08", ".": r"\."}
+# Rust gives these a meaning inside a class that ECMA-262 does not: nested classes and operations on them.
+_INSIDE |= {char: f"\\{char}" for char in "[&~"}
+
+_PIECE = re.compile(
+    r"\\u\{[0-9A-Fa-f]{1,6}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[pP]\{[A-Za-z_=]+\}|\\.|\[\^?|.|\n",
+    re.DOTALL,
+)
+_LETTERS = frozenset("dDwWsSnrtfv0")
+
+_TOO_MANY = re.compile(r"\{\d{5,}|\{\d+,\d{5,}")
+
+
+def translated(pattern: str) -> str:
+    """The same pattern for Rust's `regex`.
+
+    Raises:
+        FormError: it uses what the grammar engine does not have, or what only one of the two syntaxes knows.
+    """
+    check_repetitions(pattern)
+    found: list[str] = []
+    inside = False
+    for match in _PIECE.finditer(pattern):
+        piece = match.group()
+        if inside:
+            inside = piece != "]"
+            found.append(_in_class(piece, pattern))
+        elif piece in ("[", "[^"):
+            inside = True
+            found.append(piece)
+        else:
+            found.append(_outside(piece, pattern))
+    text = "".join(found)
+    if re.search(r"\(\?(?![:P<])|\(\?<[=!]", text) or "[]" in text or "[^]" in text:
+        raise ConstraintError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
+    return text
+
+
+def searched(pattern: str) -> str:
+    """A translated pattern, which matches a text if it matches a part of it, as one that matches the whole text.
+
+    Only anchors at the ends of its outermost branches are taken away; whoever reads the result refuses others.
+    """
+    found = []
+    for branch in _branches(pattern):
+        before, after = "(?s:.*)", "(?s:.*)"
+        if branch.startswith("^"):
+            branch, before = branch[1:], ""
+        if re.search(r"(?<!\\)(?:\\\\)*\$\Z", branch):
+            branch, after = branch[:-1], ""
+        found.append(f"{before}(?:{branch}){after}")
+    return "|".join(found)
+
+
+def _branches(pattern: str) -> list[str]:
+    """The outermost alternatives of a pattern."""
+    found = [""]
+    depth, inside = 0, False
+    for match in _PIECE.finditer(pattern):
+        piece = match.group()
+        if inside:
+            inside = piece != "]"
+        elif piece in ("[", "[^"):
+            inside = True
+        elif piece in ("(", ")"):
+            depth += 1 if piece == "(" else -1
+        elif piece == "|" and not depth:
+            found.append("")
+            continue
+        found[-1] += piece
+    return found
+
+
+def check_repetitions(pattern: str) -> None:
+    """Counted repetitions are unfolded when masks are computed, so their number is bounded.
+
+    Raises:
+        FormError: something is repeated more than 9999 times.
+    """
+    if _TOO_MANY.search(pattern):
+        raise ConstraintError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")
+
+
+def _outside(piece: str, pattern: str) -> str:
+    _check_escape(piece, pattern)
+    return _OUTSIDE.get(piece, piece)
+
+
+def _in_class(piece: str, pattern: str) -> str:
+    if piece in (r"\S", r"\D", r"\W"):
+        raise ConstraintError(f"The pattern {pattern[:80]!r} has {piece} inside a class.")
+    if piece != r"\b":
+        _check_escape(piece, pattern)
+    # `[^` cannot begin anything inside a class; it is two characters there.
+    return "".join(_INSIDE.get(char, char) for char in piece) if piece == "[^" else _INSIDE.get(piece, piece)
+
+
+def _check_escape(piece: str, pattern: str) -> None:
+    letter = piece[1:2]
+    if piece[0] == "\\" and len(piece) == 2 and letter.isalnum() and letter not in _LETTERS:
+        raise ConstraintError(f"The pattern {pattern[:80]!r} uses {piece}, which is not supported.")
+
+
+_MONTHS = (
+    "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8])"
+)
+_LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
+_DATE = f"(?:[0-9]{{4}}-(?:{_MONTHS})|{_LEAP})"
+_TIME = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+
+FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
+"""Formats that the grammar engine reads more widely than RFC 3339 does: days that no month has, leap seconds at any
+time of the day. Capital letters, no leap seconds and at most nine digits of a second are what everybody reads."""
+
+_LABELS = r"[^@.]{1,63}(\.[^@.]{1,63})*"
+LENGTHS = {
+    "email": (r"^[^@]{1,64}@[^@]{1,250}$", f"^[^@]+@{_LABELS}$"),
+    "hostname": (r"^[^@]{1,253}$", f"^{_LABELS}$"),
+}
+"""Formats whose lengths the grammar engine does not bound, and the patterns that do: 64 characters before the `@`, 63
+of a label, 253 of a name (RFC 5321 section 4.5.3.1, RFC 1035 section 2.3.4)."""
+
+NOTED_FORMATS = frozenset(("binary", "directory-path", "file-path", "password", "path"))
+"""Formats that pydantic and OpenAPI write and JSON Schema does not define. They say what a text is for and nothing of
+its characters, so every text has them."""

@@ -1,0 +1,278 @@
+"""Parameters in markup of a model's own: what of a schema each kind of markup can be held to.
+
+Where arguments are JSON, the schema is held as any other. Elsewhere a form spells its values out: texts between tags,
+numbers as JSON, objects and arrays in brackets or elements of its own. What is let through here is held by the form's
+grammar to the letter; everything else is refused where the tool is strict, and left out and said where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from plumbline.dialects.formats.elements import ElementCall
+from plumbline.dialects.formats.pythonic import PythonCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import CallFormat
+from plumbline.dialects.streams.coercion import allowed_types, coerce, referred
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.raw_string import TEXT_KEYWORDS
+from plumbline.structured_output.parameter_names import JSON_FORMS, MARKUP_NAME
+
+__all__ = ["check_listed_texts", "markup_schema", "unspelled"]
+
+_MAX_REFERENCES = 16
+_MAX_DEPTH = 32
+_MAX_PARTS = 5_000
+_NOTES = frozenset(("$comment", "default", "deprecated", "description", "examples", "title"))
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+_ARRAY = frozenset(("items", "minItems", "maxItems"))
+_OBJECT = frozenset(("properties", "required", "additionalProperties"))
+_ROOT = frozenset(
+    ("$defs", "$id", "$schema", "additionalProperties", "definitions", "properties", "required", "type")
+)
+_BRANCHES = frozenset(("allOf", "anyOf", "oneOf", "not", "if"))
+_NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+_NULLABLE = frozenset(("string", "null"))
+
+
+def markup_schema(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Strict parameters for a form, with what they refer to put in.
+
+    Raises:
+        FormError: they ask for what the form's markup cannot be held to.
+    """
+    if isinstance(form, JSON_FORMS):
+        return schema
+    properties = schema.get("properties")
+    # Forms write the members that are named, each by itself; of what else an object is asked they know nothing.
+    _refuse(schema.keys() - _NOTES - _ROOT)
+    if set(schema.get("required") or ()) - set(properties or ()):
+        raise _unheld("required")
+    if not isinstance(properties, Mapping) or not properties:
+        return schema
+    _check_names(properties)
+    members: dict[str, Any] = {}
+    left = iter(range(_MAX_PARTS))
+    for name, part in properties.items():
+        if isinstance(form, TaggedCall):
+            members[name] = _between_tags(form, part, schema)
+        elif isinstance(form, PythonCall):
+            members[name] = _python(part, schema)
+        else:
+            members[name] = _all_the_way(form, part, schema, 0, left)
+    return {**schema, "properties": members}
+
+
+def unspelled(form: CallFormat, schema: Mapping[str, Any]) -> str | None:
+    """Why a form's markup cannot be held to all that parameters ask; None if it can."""
+    try:
+        markup_schema(form, schema)
+    except ConstraintError as error:
+        return str(error).partition(";")[0]
+    except RecursionError:
+        return "they refer to themselves"
+    return None
+
+
+def check_listed_texts(form: CallFormat, schema: Mapping[str, Any]) -> None:
+    """Texts that are listed can be written in a form's markup.
+
+    Raises:
+        FormError: one of them has a text in it at which the markup would end it.
+    """
+    kept_out = getattr(form, "forbidden", ())
+    if not kept_out:
+        return
+    if isinstance(form, TaggedCall):  # Deeper inside, and where no text is allowed, values are JSON.
+        parts = [_put_in(part, schema) for part in (schema.get("properties") or {}).values()]
+        texts = [
+            part
+            for part in parts
+            if allowed_types(part, schema) & {"string"} or not allowed_types(part, schema)
+        ]
+    else:
+        texts = list(_schemas(schema))
+    for value in (value for part in texts for value in _listed(part)):
+        found = next((text for text in kept_out if text in value), None)
+        if found is not None:
+            raise ConstraintError(
+                f"{value[:40]!r} has {found!r} in it, at which the markup of this model's calls ends it."
+            )
+
+
+def _schemas(schema: Any) -> Iterator[Any]:
+    """A schema and those inside of it. What stands under `properties` and the like are names, and no keywords."""
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, Mapping):
+            yield value
+            for key, member in value.items():
+                if key not in ("enum", "const"):
+                    left += member.values() if key in _NAMED and isinstance(member, Mapping) else [member]
+
+
+def _listed(schema: Any) -> Iterator[str]:
+    """The texts in the values that a schema lists."""
+    left = [schema[key] for key in ("enum", "const") if key in schema] if isinstance(schema, Mapping) else []
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | Mapping):
+            left += value if isinstance(value, list) else value.values()
+
+
+def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:
+    """A parameter between tags: text as it is, everything else as JSON, which is held as such."""
+    part = _put_in(part, root)
+    types = allowed_types(part, root)
+    if not isinstance(part, Mapping) or (types and "string" not in types):
+        return part
+    keys = part.keys() - _NOTES - {"type"}
+    if listed := sorted(keys & {"const", "enum"}):
+        _check_listed(form, part, types, raw=not form.typed)
+        keys -= {*listed}
+    # Where an attribute says that a value is a string, other types are JSON of their own.
+    if form.typed or types <= _NULLABLE:
+        keys -= TEXT_KEYWORDS if types else frozenset()
+    if form.typed and types:
+        keys -= _BOUNDS | _ARRAY | _OBJECT
+    _refuse(keys)
+    return part
+
+
+def _python(part: Any, root: Mapping[str, Any]) -> Any:
+    """A value of Python is JSON but for three words, which only type, `enum` and `const` are asked about."""
+    part = _put_in(part, root)
+    types = allowed_types(part, root)
+    if isinstance(part, Mapping) and (not types or types & {"boolean", "null"}):
+        _refuse(part.keys() & _BRANCHES)
+    return part
+
+
+def _all_the_way(
+    form: CallFormat, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
+) -> Any:
+    """A value in markup that spells out objects and arrays too, as often as it is referred to."""
+    if depth > _MAX_DEPTH:
+        raise RecursionError
+    if next(left, None) is None:
+        raise ConstraintError(
+            "The parameters refer to too much for the markup that this model writes calls in."
+        )
+    part = _put_in(part, root)
+    if not isinstance(part, Mapping):
+        return part
+    types = allowed_types(part, root)
+    keys = part.keys() - _NOTES - {"type"}
+    found = dict(part)
+    raw = isinstance(form, ElementCall)
+    if listed := sorted(keys & {"const", "enum"}):
+        _check_listed(form, part, types, raw=raw)
+        _refuse(keys - {*listed})
+        return part
+    if "string" in types and (not raw or types <= _NULLABLE):
+        keys -= TEXT_KEYWORDS
+    if types & {"integer", "number"}:
+        keys -= _BOUNDS
+    if "array" in types:
+        keys -= _ARRAY
+        if "items" in part:
+            found["items"] = _all_the_way(form, part["items"], root, depth + 1, left)
+    if "object" in types:
+        keys -= _OBJECT
+        properties = part.get("properties") or {}
+        if set(part.get("required") or ()) - set(properties):
+            raise _unheld("required")
+        _check_names(properties)
+        found["properties"] = {
+            name: _all_the_way(form, one, root, depth + 1, left) for name, one in properties.items()
+        }
+    _refuse(keys)
+    return found
+
+
+def _put_in(part: Any, root: Mapping[str, Any], seen: dict[int, Any] | None = None) -> Any:
+    """A part that is nothing but a reference, as what it refers to; one that is a string or null, in one piece.
+
+    Args:
+        part: the part.
+        root: what references refer to.
+        seen: what became of parts that were met before, by their identity: the same one may be referred to many times
+            over, on every level.
+    """
+    seen = {} if seen is None else seen
+    if id(part) not in seen:
+        seen[id(part)] = part  # For those that need themselves.
+        seen[id(part)] = _without_references(part, root, seen)
+    return seen[id(part)]
+
+
+def _without_references(part: Any, root: Mapping[str, Any], seen: dict[int, Any]) -> Any:
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(part, Mapping) or "$ref" not in part or part.keys() - _NOTES - {"$ref"}:
+            break
+        part = referred(str(part["$ref"]), root)
+    branches = part.get("anyOf") if isinstance(part, Mapping) else None
+    if not isinstance(branches, list) or len(branches) != 2 or part.keys() - _NOTES - {"anyOf"}:
+        return part
+    inner = [_put_in(branch, root, seen) for branch in branches]
+    texts = [one for one in inner if isinstance(one, Mapping) and allowed_types(one, root) == {"string"}]
+    nulls = [one for one in inner if isinstance(one, Mapping) and one.keys() - _NOTES == {"type"}]
+    if len(texts) != 1 or not any(one["type"] == "null" for one in nulls):
+        return part
+    found = {**texts[0], "type": ["string", "null"]}
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    if isinstance(found.get("enum"), list):
+        found["enum"] = [*found["enum"], None]
+    return found
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Names that are read as they are written.
+
+    Raises:
+        FormError: one of them is not.
+    """
+    for name in names:
+        if not MARKUP_NAME.fullmatch(name):
+            raise ConstraintError(
+                f"The name {name[:40]!r} cannot be held in the markup that this model writes calls in; use letters, "
+                "digits and '_', or do not ask for 'strict'."
+            )
+
+
+def _check_listed(form: CallFormat, part: Mapping[str, Any], types: frozenset[str], *, raw: bool) -> None:
+    """Values that are listed are of the types, and what is written of them is read as them again.
+
+    Raises:
+        FormError: one of them is not.
+    """
+    values = part["enum"] if "enum" in part else [part["const"]]
+    if not isinstance(values, list) or ("enum" in part and "const" in part):
+        raise _unheld("const")
+    kept_out = getattr(form, "forbidden", ())
+    for value in values:
+        if isinstance(value, str) and any(text in value for text in kept_out):
+            raise _unheld("enum" if "enum" in part else "const")
+        kind = "null" if value is None else "string" if isinstance(value, str) else ""
+        fits = kind in types or not types
+        if not kind or not fits or (raw and isinstance(value, str) and coerce(value, types)[:1] != '"'):
+            raise _unheld("enum" if "enum" in part else "const")
+
+
+def _refuse(keywords: frozenset[str] | set[str]) -> None:
+    if keywords:
+        raise _unheld(min(keywords))
+
+
+def _unheld(keyword: str) -> ConstraintError:
+    return ConstraintError(
+        f"'{keyword}' cannot be held in the markup that this model writes calls in; leave it out, or do not ask for "
+        "'strict'."
+    )

@@ -1,0 +1,101 @@
+"""Names of parameters that a model's markup cannot carry: what is written of them is read as something else.
+
+A tool that is not strict is promised names and types at least, so a name that its reader takes for other markup is no
+part of the grammar. Whether that is so is tried, by the form's own writing and reading.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from plumbline.dialects.formats.json_calls import JsonCall, KeyedJson, NamedJson
+from plumbline.dialects.formats.pythonic import PythonCall
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.parsers.harmony import HarmonyFormat
+from plumbline.dialects.spec.dialect import Call, CallFormat
+from plumbline.dialects.streams.cursor import Cursor, MalformedError
+from plumbline.structured_output.grammar.errors import ConstraintError
+
+__all__ = ["JSON_FORMS", "MARKUP_NAME", "with_readable_names"]
+
+JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyFormat)
+"""Forms whose arguments are JSON, which carries every name."""
+MARKUP_NAME = re.compile(r"[\w.$@-]+")
+"""A name that every markup carries as it is."""
+_VALUES = frozenset(("const", "default", "enum", "examples"))
+_TOOL = "f"
+
+
+def with_readable_names(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters without the optional ones whose names the form cannot carry.
+
+    Raises:
+        FormError: one of these is required.
+        RecursionError: the schema nests too deeply.
+    """
+    if isinstance(form, JSON_FORMS):
+        return schema
+    if isinstance(form, TaggedCall | PythonCall):  # Deeper inside, values are JSON.
+        return _without_lost(form, schema)
+    found = _readable(form, schema)
+    assert isinstance(found, Mapping)
+    return found
+
+
+def _readable(form: CallFormat, schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_readable(form, one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return _without_lost(
+        form,
+        {key: value if key in _VALUES else _readable(form, value) for key, value in schema.items()},
+    )
+
+
+def _without_lost(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties, required = schema.get("properties"), schema.get("required")
+    lost = [name for name in properties if not _reads(form, name)] if isinstance(properties, Mapping) else []
+    if not lost or not isinstance(properties, Mapping):
+        return schema
+    for name in lost:
+        if isinstance(required, list) and name in required:
+            raise ConstraintError(
+                f"The name {name[:40]!r} of a required parameter cannot be written in the markup of this model's "
+                "calls in: it would be read as something else. Use letters, digits and '_', or make it optional."
+            )
+    return {**schema, "properties": {name: one for name, one in properties.items() if name not in lost}}
+
+
+def _reads(form: CallFormat, name: str) -> bool:
+    """Whether a call with this parameter is read as it was written."""
+    if MARKUP_NAME.fullmatch(name):
+        return True
+    arguments = {name: 7}
+    cursor, sink = Cursor(), _Sink({_TOOL: {"type": "object", "properties": {name: {"type": "integer"}}}})
+    cursor.feed(form.write(Call(_TOOL, json.dumps(arguments))))
+    cursor.closed = True
+    try:
+        for _ in form.read(cursor, sink):
+            pass
+        return cursor.pos == len(cursor.text) and json.loads("".join(sink.parts)) == arguments
+    except (MalformedError, ValueError):
+        return False
+
+
+class _Sink:
+    """Takes the one call that is read back."""
+
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        self.schemas = schemas
+        self.parts: list[str] = []
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        if name != _TOOL:
+            raise MalformedError("another tool")
+
+    def arguments(self, text: str) -> None:
+        self.parts.append(text)

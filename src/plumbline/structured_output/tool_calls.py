@@ -1,0 +1,239 @@
+"""Grammars of calls, in the model's own dialect: its markers, its way to write one call, what stands between two."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from plumbline.dialects.parsers.harmony import HEADERS
+from plumbline.dialects.spec.dialect import CallFormat, Section, ToolDialect
+from plumbline.structured_output.grammar.builder import GrammarBuilder
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.json_schema import check_shape
+from plumbline.structured_output.grammar.raw_string import INPUT_FORM
+from plumbline.structured_output.markup_schema import check_listed_texts, markup_schema
+from plumbline.structured_output.parameter_names import with_readable_names
+from plumbline.turn import Tool
+
+__all__ = ["calls", "markers", "text_with_calls", "text_without_calls"]
+
+
+def calls(
+    builder: GrammarBuilder,
+    dialect: ToolDialect,
+    tools: Sequence[Tool],
+    *,
+    parallel: bool,
+    loose: Collection[str] = (),
+    beside: Literal["json", "text"] | None = None,
+) -> str:
+    """At least one call of these tools and nothing else; exactly one if not `parallel`.
+
+    Args:
+        builder: where the rules go.
+        dialect: how the model writes calls.
+        tools: the tools that may be called; at least one.
+        parallel: several calls may follow each other.
+        loose: names of tools whose arguments keep the names and types of their schema, and no more of it; strict tools
+            stay as they are.
+        beside: what the answer may be instead: a document of JSON, or a text of another form. Where calls stand bare,
+            they are written so that a lexer can tell them from it.
+
+    Raises:
+        FormError: a schema or the form of a custom tool's input cannot be held.
+    """
+    section = dialect.sections[0]
+    bare = not section.open and dialect.reader != "harmony"
+    call = _call(builder, section, tools, loose=loose, as_json=bare and beside == "json")
+    if bare and beside == "text" and section.array:
+        first = _call(builder, section, tools, loose=loose, before="[")
+        return _rest(builder, section, call, parallel, first=first)
+    if dialect.reader == "harmony":
+        return call  # What ends a call is an end of sequence, so there is never a second.
+    whole = builder.sequence(
+        [*_literals(builder, *section.open[:1]), _rest(builder, section, call, parallel)]
+    )
+    if not (parallel and section.single):
+        return whole
+    return builder.sequence(
+        [whole, builder.repeat(builder.sequence([*_literals(builder, section.between), whole]))]
+    )
+
+
+def text_with_calls(
+    builder: GrammarBuilder,
+    dialect: ToolDialect,
+    tools: Sequence[Tool],
+    *,
+    parallel: bool,
+    loose: Collection[str] = (),
+) -> str:
+    """Free text in which what begins as a call goes on as a call of these tools.
+
+    Raises:
+        FormError: as for `calls`; or the dialect has calls that begin like text.
+    """
+    section = dialect.sections[0]
+    if dialect.reader == "harmony":
+        final = text_without_calls(builder, dialect)
+        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
+    if not section.open:
+        return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
+    every = markers(dialect)
+    call = _call(builder, section, tools, loose=loose)
+    bare = _bare_starts(dialect)
+    if bare and not (section.close or section.array or section.single):
+        bare += section.between.strip()[:1]  # What goes on so after a call is one more of them.
+    begun = builder.until(section.open[0], [text for text in every if text != section.open[0]], bare)
+    chunk = builder.sequence([begun, _rest(builder, section, call, parallel)])
+    several = builder.repeat(chunk) if parallel else builder.optional(chunk)
+    return builder.sequence([several, builder.text(every, bare)])
+
+
+def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect, *, begun: bool = False) -> str:
+    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text.
+
+    With `begun` the prompt has the beginning of the text, and so all that stands before it.
+    """
+    if dialect.reader == "harmony":
+        text = builder.text(without=HEADERS)
+        return text if begun else builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
+    return builder.text(without=markers(dialect))
+
+
+def markers(dialect: ToolDialect) -> list[str]:
+    """Every text that begins a section of calls."""
+    return list(dict.fromkeys(text for section in dialect.sections for text in section.open))
+
+
+def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
+    """A call or text; text does not begin like a call."""
+    return builder.choice([form, builder.text(without=markers(dialect), not_first=_bare_starts(dialect))])
+
+
+def _bare_starts(dialect: ToolDialect) -> str:
+    """What text does not begin with because calls that stand bare do; empty if none of this dialect stand so.
+
+    Raises:
+        FormError: they begin like any text.
+    """
+    bare = [section for section in dialect.sections if not section.open]
+    if not all(section.starts for section in bare):
+        raise ConstraintError(
+            f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
+            "Use 'tool_choice': 'required'."
+        )
+    return "".join(sorted({char for section in bare for char in section.starts}))
+
+
+def _call(
+    builder: GrammarBuilder,
+    section: Section,
+    tools: Sequence[Tool],
+    *,
+    loose: Collection[str],
+    before: str = "",
+    as_json: bool = False,
+) -> str:
+    """A call of one of these tools; `before` and `as_json` are those of `GrammarBuilder.literals`."""
+    found: list[str] = []
+    for tool in tools:
+        try:
+            held = tool.strict is True or tool.name not in loose
+            schema = _schema(tool, loose=not held)
+            if held and tool.parameters and not tool.custom:
+                check_shape(tool.parameters)
+                schema = _spelled(section.form, schema, strict=tool.strict is True)
+            elif not tool.custom:
+                schema = with_readable_names(section.form, schema)
+            with builder.literals(before=before, as_json=as_json):
+                found.append(section.form.grammar(builder, tool.name, schema))
+        except ConstraintError as error:
+            raise ConstraintError(str(error), tool=tool.name) from error
+        except RecursionError:
+            reason = (
+                "The grammar of the input nests too deeply."
+                if tool.custom
+                else "The parameters refer to themselves, which cannot be held in the markup of this model's calls."
+            )
+            raise ConstraintError(reason, tool=tool.name) from None
+    return builder.choice(found)
+
+
+def _spelled(form: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+    """What the form can be held to of the schema; of a tool that is not strict, that may be a part of it.
+
+    Raises:
+        FormError: a strict schema cannot be held, or any of it would be written so that it is read as something else.
+    """
+    try:
+        return markup_schema(form, schema)
+    except (ConstraintError, RecursionError):
+        if strict:
+            raise
+    check_listed_texts(form, schema)
+    return with_readable_names(form, schema)
+
+
+def _rest(
+    builder: GrammarBuilder, section: Section, call: str, parallel: bool, *, first: str | None = None
+) -> str:
+    """A section after its opening marker; `first` is the first call with the bracket of an array before it."""
+    item = builder.sequence(
+        [*_literals(builder, section.item_open), call, *_literals(builder, section.item_close)]
+    )
+    body = [first or item]
+    if parallel and not section.single:
+        between = _literals(builder, ", " if section.array else section.between)
+        body.append(builder.repeat(builder.sequence([*between, item])))
+    # White space stands by itself. Joined with the marker after it, what ends a section would begin with what stands
+    # between calls, and a lexer that has read so far cannot go back.
+    before = [section.after_open, "[" if section.array and first is None else ""]
+    after = ["]" if section.array else "", section.before_close, *section.close[:1]]
+    return builder.sequence([*_literals(builder, *before), *body, *_literals(builder, *after)])
+
+
+def _literals(builder: GrammarBuilder, *texts: str) -> list[str]:
+    return [builder.literal(text) for text in texts if text]
+
+
+def _schema(tool: Tool, *, loose: bool) -> Mapping[str, Any]:
+    """What the arguments of a call satisfy. They are an object, whatever the schema says of others."""
+    if tool.custom:
+        return _input_schema(tool)
+    parameters = tool.parameters
+    if not parameters:
+        # A function without parameters takes none.
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if not loose:
+        return {**parameters, "type": "object"}
+    properties = parameters.get("properties")
+    named = properties if isinstance(properties, Mapping) else {}
+    required = parameters.get("required")
+    return {
+        "type": "object",
+        "properties": {name: _typed(schema) for name, schema in named.items()},
+        "required": [name for name in named if isinstance(required, list) and name in required],
+    }
+
+
+def _typed(schema: Any) -> Mapping[str, Any]:
+    """The type alone, as far as it is one."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return {"type": kind} if kind in _TYPES else {}
+
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
+def _input_schema(tool: Tool) -> Mapping[str, Any]:
+    """A custom tool's arguments: its input is the one string `input` (TOOL-14)."""
+    text: dict[str, Any] = {"type": "string"}
+    if tool.input_format is not None:
+        text[INPUT_FORM] = tool.input_format
+    return {
+        "type": "object",
+        "properties": {"input": text},
+        "required": ["input"],
+        "additionalProperties": False,
+    }

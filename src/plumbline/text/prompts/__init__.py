@@ -1,0 +1,1 @@
+"""Encode prompts of models that have no chat template."""

@@ -1,0 +1,1 @@
+"""Render chat templates in a sandbox, as transformers does."""

@@ -1,0 +1,99 @@
+"""The sandbox in which chat templates run, with the names, filters and statements that transformers gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from plumbline.text.templates.values import NoContent
+
+__all__ = ["template_environment"]
+
+
+def template_environment() -> ImmutableSandboxedEnvironment:
+    """A new environment. Templates see JSON values only, so there is nothing behind them to reach for."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.tests["none"] = lambda value: value is None or isinstance(value, NoContent)
+    environment.tests["sameas"] = lambda value, other: (
+        value is other or (other is None and isinstance(value, NoContent))
+    )
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    environment.globals["namespace"] = _Namespace
+    return environment
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks an assistant's words for training; to a prompt it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: Parser) -> Node:
+        """The body stands for itself, in a scope of its own: what is set inside does not reach outside."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class _Namespace(Namespace):
+    """jinja2's, without names that begin with an underscore: transformers refuses them, so no model needs them."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _check_name(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"A namespace of a chat template has no attribute {name!r}.")
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON. jinja2's own filter escapes HTML, which no model has seen in training."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_null,
+    )
+
+
+def _null(value: Any) -> None:
+    """Content that is null, as JSON."""
+    if not isinstance(value, NoContent):
+        raise TypeError(f"A value of type {type(value).__name__} cannot be written as JSON.")
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

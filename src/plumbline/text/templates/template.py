@@ -1,0 +1,244 @@
+"""Chat templates: messages to prompt text, in a sandbox.
+
+Templates come from the model folder only, never from a request, and run in jinja2's immutable sandbox with the same
+filters and settings that transformers uses, so that a prompt here is the prompt that the model was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import meta
+
+from plumbline.text.templates.content_format import ContentForm, content_format
+from plumbline.text.templates.sandbox import template_environment
+
+__all__ = ["ChatTemplate", "TemplateError"]
+
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""The tokens of a tokenizer's configuration that templates may name."""
+
+_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What a template can raise with values that it was not written for."""
+
+
+class TemplateError(ValueError):
+    """The template refused the conversation, or cannot render it; the text is fit for the client."""
+
+
+class ChatTemplate:
+    """A compiled template, and the one that takes its place where tools are given, if the model has two.
+
+    Immutable; rendering is safe from several threads.
+
+    Args:
+        source: Jinja.
+        tool_use: the model's template named `tool_use`.
+        bos_token: the text of the sequence start. A token that the model does not have is not defined.
+        eos_token: the text of the sequence end.
+        tokens: further tokens by their names in `tokenizer_config.json`.
+
+    Attributes:
+        source: of the template for conversations without tools.
+        tool_source: of the template for conversations with tools; the same unless there are two.
+
+    Raises:
+        TemplateError: a source is not valid Jinja.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        tool_use: str | None = None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        self.source = source
+        self.tool_source = source if tool_use is None else tool_use
+        named = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
+        self._tokens = {name: text for name, text in named.items() if text is not None}
+        self._plain = _Compiled(source)
+        self._with_tools = self._plain if tool_use is None else _Compiled(tool_use)
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, *, bos_token: str | None = None, eos_token: str | None = None
+    ) -> ChatTemplate | None:
+        """The templates of a model folder, or None if it has none.
+
+        `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or the entry of `tokenizer_config.json`,
+        which is one template or a list of named ones.
+
+        Raises:
+            TemplateError: there are named templates but none that is called `default`, or one is not valid.
+        """
+        config_path = folder / "tokenizer_config.json"
+        config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
+        named = _named(folder, config.get("chat_template"))
+        if not named:
+            return None
+        if "default" not in named:
+            # transformers then asks which one is meant; a server has nobody to ask.
+            raise TemplateError(
+                f"The model has chat templates named {', '.join(sorted(named))}, but none named 'default'."
+            )
+        return cls(
+            named["default"],
+            tool_use=named.get("tool_use"),
+            bos_token=bos_token,
+            eos_token=eos_token,
+            tokens={name: text for name in _TOKENS if (text := _token_text(config.get(name))) is not None},
+        )
+
+    @property
+    def sources(self) -> str:
+        """All that the model's templates say: the one for tools may be the only one that shows how it calls."""
+        return self.source if self.tool_source == self.source else f"{self.source}\n{self.tool_source}"
+
+    def form(self, *, tools: bool) -> ContentForm:
+        """The form of message content that is wanted by the template for conversations with or without tools."""
+        return self._for(tools).form
+
+    def uses(self, variable: str, *, tools: bool) -> bool:
+        """Whether the template for conversations with or without tools reads a variable of this name."""
+        return variable in self._for(tools).variables
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+        mark: str = "\ue000",
+    ) -> str:
+        """Render a conversation.
+
+        Args:
+            messages: in the form of the chat completions API, with tool arguments as objects.
+            tools: in the form of the chat completions API, or None.
+            documents: what the answer should rest on, or None.
+            add_generation_prompt: end with the opening of the assistant's turn.
+            continue_final_message: leave the last message open, so that the model continues it.
+            kwargs: further template variables; they cannot replace the ones above or the model's tokens.
+            mark: a character that is in none of the texts.
+
+        Raises:
+            TemplateError: the template raised, or used something that the sandbox forbids.
+        """
+        conversation = list(messages)
+        end = f"{mark}{_OPEN_END}"
+        if continue_final_message:
+            if not conversation:
+                raise TemplateError("There is no message to continue.")
+            conversation[-1] = _left_open(conversation[-1], end)
+        variables = {
+            **(kwargs or {}),
+            **self._tokens,
+            "messages": conversation,
+            "tools": list(tools) if tools else None,
+            "documents": None if documents is None else list(documents),
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+        }
+        try:
+            rendered = self._for(bool(tools)).template.render(variables)
+        except _ERRORS as error:
+            raise TemplateError(
+                f"The model's chat template could not render these messages: {error}"
+            ) from error
+        return _up_to(rendered, end, _text_of(messages[-1])) if continue_final_message else rendered
+
+    def _for(self, tools: bool) -> _Compiled:
+        return self._with_tools if tools else self._plain
+
+
+class _Compiled:
+    """One template, and what its syntax tree says of it."""
+
+    def __init__(self, source: str) -> None:
+        environment = template_environment()
+        try:
+            tree = environment.parse(source)
+            self.template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(f"The chat template is not valid: {error}") from error
+        self.form: ContentForm = content_format(tree)
+        self.variables = frozenset(meta.find_undeclared_variables(tree))
+
+
+_OPEN_END = "end "
+"""With the mark before it, this shows where the final message's own text ends in the rendered prompt.
+
+The space at its end shows whether the template trims: then it is gone, and so is the white space that the text ends in.
+"""
+
+
+def _left_open(message: Mapping[str, Any], end: str) -> dict[str, Any]:
+    """The message with the mark behind its text; in a list of parts that is the last text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return {**message, "content": f"{content or ''}{end}"}
+    last = next((i for i in reversed(range(len(content))) if "text" in content[i]), None)
+    if last is None:
+        raise TemplateError("The final message has no text that could be continued.")
+    changed = {**content[last], "text": content[last]["text"] + end}
+    return {**message, "content": [*content[:last], changed, *content[last + 1 :]]}
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    """The text that is to be continued."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return next((part["text"] for part in reversed(content) if "text" in part), "")
+
+
+def _up_to(rendered: str, end: str, text: str) -> str:
+    """The prompt up to the end of the message that stays open."""
+    before, found, after = rendered.rpartition(end.strip())
+    # transformers is content if the text is anywhere in the prompt, even where an earlier message said the same.
+    if not found or not before.rstrip().endswith(text.strip()):
+        raise TemplateError(
+            "The final message cannot be continued (continue_final_message, response_prefix): the chat template does "
+            "not keep its text as it is."
+        )
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def _named(folder: Path, entry: Any) -> dict[str, str]:
+    """The templates of a folder by name; a file wins over the entry of the configuration, as in transformers."""
+    found: dict[str, str] = {}
+    if isinstance(entry, str):
+        found["default"] = entry
+    elif isinstance(entry, list):
+        found = {named["name"]: named["template"] for named in entry}
+    elif isinstance(entry, Mapping):
+        found = dict(entry)
+    main = folder / "chat_template.jinja"
+    if main.is_file():
+        found = {"default": main.read_text("utf-8")}
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text("utf-8")
+    return found
+
+
+def _token_text(value: Any) -> str | None:
+    """A token is given as a string, as an object with `content`, or as null."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

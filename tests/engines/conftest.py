@@ -1,0 +1,135 @@
+"""A tiny random model and ways to drive an engine core step by step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from plumbline.engines.grammar import Matcher
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.loader import random_model
+from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.runner import ModelRunner, NullRunner
+from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
+
+VOCAB = 96
+EOS = frozenset({1})
+
+
+@pytest.fixture(scope="session")
+def model() -> Transformer:
+    """Two layers, fp32, weights large enough that the argmax is not a matter of rounding."""
+    torch.set_num_threads(1)
+    config = ModelConfig.from_hf(
+        {
+            "model_type": "qwen3",
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "intermediate_size": 64,
+            "vocab_size": VOCAB,
+            "max_position_embeddings": 512,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float32",
+        }
+    )
+    return random_model(config, seed=3, dtype=torch.float32)
+
+
+class Driver:
+    """An engine core with the outcome of every request collected."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self.tokens: dict[str, list[int]] = defaultdict(list)
+        self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
+        self.prompt_logprobs: dict[str, tuple[TokenLogprob | None, ...]] = {}
+        self.cached: dict[str, int] = {}
+        self.finished: dict[str, FinishReason] = {}
+
+    def add(
+        self, name: str, prompt: Sequence[int], *, matcher: Matcher | None = None, **sampling: Any
+    ) -> None:
+        """Queue a request; sampling defaults to greedy."""
+        extra = {key: sampling.pop(key) for key in ("cache_salt", "priority") if key in sampling}
+        params = SamplingParams(**{"temperature": 0.0, **sampling})
+        self.core.add(
+            GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra), matcher
+        )
+
+    def step(self) -> None:
+        """One step."""
+        self._take(self.core.step())
+
+    def abort(self, name: str) -> None:
+        """End a request from outside."""
+        self._take(self.core.abort(name))
+
+    def run(self, limit: int = 5000) -> None:
+        """Step until nothing is left; the books must balance then."""
+        for _ in range(limit):
+            if not self.core.has_work:
+                self.core.scheduler.check_integrity()
+                assert self.core.scheduler.pool.num_held == 0
+                return
+            self.step()
+        raise AssertionError(f"still at work after {limit} steps")
+
+    def _take(self, outputs: Any) -> None:
+        for name, chunk in outputs:
+            assert name not in self.finished, "a chunk after the last one"
+            if name not in self.cached:
+                self.cached[name] = chunk.num_cached_tokens
+            self.tokens[name] += chunk.token_ids
+            self.logprobs[name] += chunk.logprobs or ()
+            if chunk.prompt_logprobs is not None:
+                self.prompt_logprobs[name] = chunk.prompt_logprobs
+            if chunk.finish_reason is not None:
+                self.finished[name] = chunk.finish_reason
+
+
+def config(**changes: Any) -> EngineConfig:
+    """A small engine; enough blocks that nothing is ever short unless a test says otherwise."""
+    values: dict[str, Any] = {
+        "max_model_len": 256,
+        "block_size": 8,
+        "num_blocks": 256,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 64,
+    }
+    return EngineConfig(**{**values, **changes})
+
+
+@pytest.fixture
+def engine(model: Transformer) -> Callable[..., Driver]:
+    """Builds an engine on the tiny model; keyword arguments change its config."""
+
+    def build(**changes: Any) -> Driver:
+        settings = config(**changes)
+        runner = ModelRunner(
+            model,
+            num_blocks=settings.num_blocks,
+            block_size=settings.block_size,
+            device=torch.device("cpu"),
+        )
+        return Driver(EngineCore(settings, runner, EOS))
+
+    return build
+
+
+@pytest.fixture
+def null_engine() -> Callable[..., Driver]:
+    """Builds an engine without a model, for laws of scheduling alone."""
+
+    def build(**changes: Any) -> Driver:
+        return Driver(EngineCore(config(**changes), NullRunner(VOCAB), frozenset()))
+
+    return build

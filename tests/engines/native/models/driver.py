@@ -1,0 +1,81 @@
+"""The smallest engine: builds attention batches by hand and decodes greedily, for tests of the model alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models import Transformer
+from plumbline_kernels import AttentionBatch
+
+torch.set_num_threads(1)
+
+
+@dataclass
+class Sequence:
+    tokens: list[int]
+    blocks: list[int]
+    num_computed_tokens: int = 0
+    logits: list[Tensor] = field(default_factory=list)
+
+
+class Driver:
+    """Owns a paged cache whose blocks are handed out in a scattered order."""
+
+    def __init__(
+        self, model: Transformer, num_blocks: int = 64, block_size: int = 16, exact: bool = False
+    ) -> None:
+        self.model, self.block_size, self.exact = model, block_size, exact
+        self.kv_caches = model.allocate_kv(num_blocks, block_size)
+        for k, v in self.kv_caches:
+            k.fill_(float("nan"))
+            v.fill_(float("nan"))
+        self._free = [(7 * i + 3) % num_blocks for i in range(num_blocks)]
+
+    def add(self, tokens: list[int], max_len: int) -> Sequence:
+        count = -(-max_len // self.block_size)
+        blocks, self._free = self._free[:count], self._free[count:]
+        return Sequence(list(tokens), blocks)
+
+    @torch.inference_mode()
+    def step(self, plan: list[tuple[Sequence, int]], padding: int = 0) -> Tensor:
+        """Compute the next tokens of each sequence (decodes first) and return the logits of all of them."""
+        plan = sorted(plan, key=lambda item: item[1] != 1)
+        width = max(len(sequence.blocks) for sequence, _ in plan)
+        starts, seq_lens, tables, slots, positions, ids = [0], [], [], [], [], []
+        for sequence, count in plan:
+            first, last = sequence.num_computed_tokens, sequence.num_computed_tokens + count
+            for position in range(first, last):
+                block = sequence.blocks[position // self.block_size]
+                slots.append(block * self.block_size + position % self.block_size)
+            positions += range(first, last)
+            ids += sequence.tokens[first:last]
+            starts.append(len(ids))
+            seq_lens.append(last)
+            tables.append(sequence.blocks + [0] * (width - len(sequence.blocks)))
+            sequence.num_computed_tokens = last
+        batch = AttentionBatch(
+            query_start_loc=torch.tensor(starts, dtype=torch.int32),
+            seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+            block_tables=torch.tensor(tables, dtype=torch.int32),
+            slot_mapping=torch.tensor(slots + [-1] * padding),
+            positions=torch.tensor(positions + [0] * padding),
+            max_query_len=max(count for _, count in plan),
+            max_seq_len=max(seq_lens),
+            num_decodes=sum(count == 1 for _, count in plan),
+            exact=self.exact,
+        )
+        hidden = self.model.forward(torch.tensor(ids + [0] * padding), batch, self.kv_caches)
+        logits = self.model.compute_logits(hidden[: len(ids)])
+        for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
+            sequence.logits += list(logits[start:stop])
+        return logits
+
+    def decode(self, sequences: list[Sequence], steps: int) -> None:
+        """Append `steps` greedy tokens to each sequence whose prompt was computed."""
+        for _ in range(steps):
+            for sequence in sequences:
+                sequence.tokens.append(int(sequence.logits[-1].argmax()))
+            self.step([(sequence, 1) for sequence in sequences])

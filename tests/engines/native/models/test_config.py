@@ -1,0 +1,176 @@
+"""A config.json is read in full or refused by the name of the field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, Qwen2Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from plumbline.engines.native.models import ModelConfig, UnsupportedModelError, load_config
+from plumbline.engines.native.models.rope import rope_table
+
+BASE: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+}
+
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "linear", "factor": 4.0},
+    {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
+    },
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+    {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 128, "truncate": False},
+    {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 256,
+        "beta_fast": 20.0,
+        "beta_slow": 2.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 1024,
+        "attention_factor": 1.25,
+    },
+]
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope, theta):
+    """`rope_parameters` and the older `rope_theta` with `rope_scaling` (also with `type`) mean the same."""
+    reference = LlamaConfig(**BASE, rope_parameters=rope | {"rope_theta": theta})
+    frequencies, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](reference)
+    angles = torch.outer(torch.arange(2048.0), frequencies)
+    expected = torch.cat((angles.cos(), angles.sin()), 1) * scale
+    old = {("type" if name == "rope_type" else name): value for name, value in rope.items()}
+    for config in (
+        BASE | {"rope_parameters": rope | {"rope_theta": theta}},
+        BASE | {"rope_theta": theta, "rope_scaling": rope},
+        BASE | {"rope_theta": theta, "rope_scaling": old},
+    ):
+        table = rope_table(ModelConfig.from_hf(config).rope, 16, 2048)
+        torch.testing.assert_close(table, expected, atol=2e-4, rtol=0)
+
+
+def test_without_scaling_the_rotations_are_plain():
+    for config in (BASE, BASE | {"rope_scaling": None}, BASE | {"rope_parameters": {"rope_type": "default"}}):
+        assert ModelConfig.from_hf(config).rope == ModelConfig.from_hf(BASE).rope
+    table = rope_table(ModelConfig.from_hf(BASE).rope, 4, 3)
+    angles = torch.tensor([[0.0, 0.0], [1.0, 0.01], [2.0, 0.02]])
+    torch.testing.assert_close(table, torch.cat((angles.cos(), angles.sin()), 1))
+
+
+def test_yarn_makes_the_context_longer():
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    assert ModelConfig.from_hf(BASE | {"rope_scaling": rope}).max_model_len == 4096
+    assert ModelConfig.from_hf(BASE).max_model_len == 2048
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model_type": "gpt2"}, "model_type"),
+        ({"model_type": None}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"head_dim": 15}, "head_dim"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}, "rope_type 'longrope'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "surprise": 1}}, "surprise"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
+        ({"torch_dtype": "int8"}, "dtype"),
+        (
+            {
+                "model_type": "qwen3",
+                "use_sliding_window": True,
+                "sliding_window": 4,
+                "layer_types": ["full_attention", "full_attention", "full_attention", "chunked_attention"],
+            },
+            "layer_types",
+        ),
+        (
+            {
+                "model_type": "qwen3",
+                "use_sliding_window": True,
+                "sliding_window": 4,
+                "layer_types": ["full_attention"],
+            },
+            "layer_types",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_not_supported_is_refused_by_name(changes, field):
+    with pytest.raises(UnsupportedModelError, match=field):
+        ModelConfig.from_hf(BASE | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"model_type": "llama", "sliding_window": 8}, [None] * 4),
+        ({"model_type": "mistral", "sliding_window": 8}, [8] * 4),
+        ({"model_type": "mistral", "sliding_window": None}, [None] * 4),
+        ({"model_type": "qwen2", "sliding_window": 8, "max_window_layers": 0}, [None] * 4),
+        (
+            {
+                "model_type": "qwen2",
+                "sliding_window": 8,
+                "use_sliding_window": True,
+                "max_window_layers": 3,
+            },
+            [None, None, None, 8],
+        ),
+        (
+            {
+                "model_type": "qwen3",
+                "sliding_window": 8,
+                "use_sliding_window": True,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+            },
+            [8, None, 8, None],
+        ),
+    ],
+)
+def test_each_layer_has_the_window_that_its_family_gives_it(changes, windows):
+    config = ModelConfig.from_hf(BASE | changes)
+    assert [config.sliding_window(layer) for layer in range(4)] == windows
+
+
+def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path):
+    """Qwen2 as saved by transformers: biases, dtype and sizes; the ids that end a sequence from either file."""
+    reference = Qwen2Config(
+        **{k: v for k, v in BASE.items() if k != "model_type"}, eos_token_id=5, dtype="bfloat16"
+    )
+    reference.save_pretrained(tmp_path)
+    config = load_config(tmp_path)
+    assert (config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm) == (True, False, False, False)
+    assert (config.dtype, config.head_dim, config.num_kv_heads) == (torch.bfloat16, 16, 2)
+    assert config.eos_token_ids == {5}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
+    assert load_config(tmp_path).eos_token_ids == {5, 7}

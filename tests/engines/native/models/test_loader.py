@@ -1,0 +1,136 @@
+"""A checkpoint is loaded to the last tensor or refused with the names that do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from plumbline.engines.native.models import ModelConfig, WeightsError, load_model, random_model, resolve_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny untied Llama in one file."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_a_missing_tensor_is_named(folder: Path):
+    rewrite(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(WeightsError, match=r"missing: model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_model(folder)
+
+
+def test_a_tensor_that_nothing_uses_is_named(folder: Path):
+    rewrite(folder, lambda tensors: tensors.update({"model.layers.2.extra": torch.zeros(3)}))
+    with pytest.raises(WeightsError, match=r"not used: model\.layers\.2\.extra"):
+        load_model(folder)
+
+
+def test_a_tensor_of_another_shape_is_named(folder: Path):
+    rewrite(folder, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(3)}))
+    with pytest.raises(WeightsError, match=r"model\.norm\.weight has shape \[3\]"):
+        load_model(folder)
+
+
+def test_what_old_checkpoints_carry_besides_is_no_error(folder: Path):
+    """Rotary frequencies follow from the config; a tied model may bring its head as a copy."""
+    rewrite(
+        folder,
+        lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
+    )
+    load_model(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    load_model(folder)
+
+
+def test_a_folder_without_weights_is_refused(folder: Path):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
+        load_model(folder)
+
+
+def test_a_shard_that_the_index_names_must_be_there(folder: Path):
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(
+        WeightsError, match=r"model-00001-of-00001\.safetensors is named by the index but missing"
+    ):
+        load_model(folder)
+
+
+def test_the_dtype_is_the_configs_unless_asked(folder: Path):
+    assert load_model(folder).dtype == torch.float32
+    model = load_model(folder, torch.bfloat16)
+    assert model.dtype == torch.bfloat16
+    assert all(k.dtype == v.dtype == torch.bfloat16 for k, v in model.allocate_kv(2, 4))
+    assert model.compute_logits(torch.zeros(3, 16, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_a_cache_has_a_key_and_a_value_block_per_layer(folder: Path):
+    caches = load_model(folder).allocate_kv(5, 4)
+    assert [(k.shape, v.shape) for k, v in caches] == [((5, 4, 1, 8), (5, 4, 1, 8))] * 2
+    assert len({tensor.data_ptr() for pair in caches for tensor in pair}) == 4
+
+
+def test_random_models_are_equal_for_equal_seeds_only():
+    config = ModelConfig(
+        model_type="qwen3",
+        vocab_size=30,
+        hidden_size=16,
+        intermediate_size=24,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        qk_norm=True,
+    )
+    first, same, other = (random_model(config, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.embedding, same.embedding)
+    assert not torch.equal(first.embedding, other.embedding)
+    hidden = torch.ones(1, 16)
+    assert torch.equal(first.compute_logits(hidden), same.compute_logits(hidden))
+
+
+def test_a_local_folder_is_resolved_to_itself(folder: Path):
+    assert resolve_model(folder) == folder
+    assert resolve_model(str(folder)) == folder
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "no-slash", "a/b/c"])
+def test_what_can_be_neither_folder_nor_hub_id_is_refused_at_once(name):
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a hub id"):
+        resolve_model(name)
+
+
+def test_a_hub_id_without_network_is_refused_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(
+        FileNotFoundError, match=r"owner/name is not a local folder and could not be downloaded"
+    ):
+        resolve_model("owner/name")

@@ -1,0 +1,368 @@
+"""Laws of the engine: a request's tokens depend on the request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plumbline.engines.native.runner import ModelRunner
+
+Build = Callable[..., Any]
+SETTINGS = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+prompts = st.lists(st.integers(2, 95), min_size=1, max_size=60)
+
+
+def alone(engine: Build, prompt: list[int], **sampling: Any) -> list[int]:
+    """The tokens of a request that has an engine for itself."""
+    driver = engine()
+    driver.add("alone", prompt, **sampling)
+    driver.run()
+    return driver.tokens["alone"]
+
+
+@SETTINGS
+@given(requests=st.lists(prompts, min_size=2, max_size=6), data=st.data())
+def test_greedy_tokens_do_not_depend_on_the_batch(
+    engine: Build, requests: list[list[int]], data: st.DataObject
+) -> None:
+    driver = engine(max_num_batched_tokens=data.draw(st.sampled_from([16, 17, 64])))
+    for index, prompt in enumerate(requests):
+        driver.add(str(index), prompt, max_tokens=12)
+        for _ in range(data.draw(st.integers(0, 3))):
+            driver.step()
+    driver.run()
+
+    for index, prompt in enumerate(requests):
+        assert driver.tokens[str(index)] == alone(engine, prompt, max_tokens=12)
+
+
+@SETTINGS
+@given(prompt=prompts, seed=st.integers(0, 2**62), others=st.lists(prompts, max_size=4))
+def test_a_seeded_draw_does_not_depend_on_the_batch(
+    engine: Build, prompt: list[int], seed: int, others: list[list[int]]
+) -> None:
+    sampling = {"temperature": 1.3, "top_p": 0.9, "seed": seed, "max_tokens": 10}
+    driver = engine()
+    for index, other in enumerate(others):
+        driver.add(f"other-{index}", other, temperature=0.7, max_tokens=5)
+    driver.add("mine", prompt, **sampling)
+    driver.run()
+
+    assert driver.tokens["mine"] == alone(engine, prompt, **sampling)
+
+
+@SETTINGS
+@given(prompt=st.lists(st.integers(2, 95), min_size=20, max_size=120), budget=st.integers(16, 64))
+def test_chunked_prefill_changes_nothing(engine: Build, prompt: list[int], budget: int) -> None:
+    driver = engine(max_num_batched_tokens=budget)
+    driver.add("chunked", prompt, max_tokens=8)
+    driver.run()
+
+    whole = engine(max_num_batched_tokens=256)
+    whole.add("whole", prompt, max_tokens=8)
+    whole.run()
+    assert driver.tokens["chunked"] == whole.tokens["whole"]
+
+
+@SETTINGS
+@given(prompt=st.lists(st.integers(2, 95), min_size=9, max_size=80), tail=prompts)
+def test_a_prefix_hit_equals_a_cold_run(engine: Build, prompt: list[int], tail: list[int]) -> None:
+    driver = engine()
+    driver.add("first", prompt, max_tokens=4)
+    driver.run()
+    driver.add("second", prompt + tail, max_tokens=8)
+    driver.run()
+
+    assert driver.cached["second"] >= (len(prompt) - 1) // 8 * 8
+    assert driver.tokens["second"] == alone(engine, prompt + tail, max_tokens=8)
+
+
+def test_prefixes_are_shared_within_a_salt_only(engine: Build) -> None:
+    driver = engine()
+    prompt = list(range(2, 42))
+    driver.add("a", prompt, max_tokens=2, cache_salt="x")
+    driver.run()
+    driver.add("same", prompt, max_tokens=2, cache_salt="x")
+    driver.add("other", prompt, max_tokens=2, cache_salt="y")
+    driver.add("none", prompt, max_tokens=2)
+    driver.run()
+
+    assert (driver.cached["same"], driver.cached["other"], driver.cached["none"]) == (32, 0, 0)
+
+
+@SETTINGS
+@given(requests=st.lists(prompts, min_size=3, max_size=6), temperature=st.sampled_from([0.0, 1.0]))
+def test_preemption_changes_no_token(engine: Build, requests: list[list[int]], temperature: float) -> None:
+    sampling = {"temperature": temperature, "seed": 7, "max_tokens": 40, "ignore_eos": True}
+    # Room for one long sequence and a bit: the others have to give way again and again.
+    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
+    for index, prompt in enumerate(requests):
+        driver.add(str(index), prompt, **sampling)
+    driver.run()
+
+    for index, prompt in enumerate(requests):
+        assert driver.tokens[str(index)] == alone(engine, prompt, **sampling)
+        assert driver.finished[str(index)] == "length"
+
+
+def test_preemption_does_happen_when_admission_was_too_hopeful(engine: Build) -> None:
+    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
+    for index in range(4):
+        driver.add(str(index), range(2, 22), max_tokens=60, ignore_eos=True)
+    driver.run()
+
+    assert driver.core.scheduler.num_preemptions > 0
+
+
+@SETTINGS
+@given(requests=st.lists(prompts, min_size=2, max_size=5), budget=st.sampled_from([16, 33, 64]))
+def test_a_batch_invariant_engine_gives_the_same_logprobs_in_any_batch(
+    engine: Build, requests: list[list[int]], budget: int
+) -> None:
+    """Not only the same tokens: the same bits, however the requests are batched and their prompts are cut."""
+    driver = engine(batch_invariant=True, max_num_batched_tokens=budget)
+    for index, prompt in enumerate(requests):
+        driver.add(str(index), prompt, max_tokens=6, logprobs=2)
+    driver.run()
+
+    for index, prompt in enumerate(requests):
+        alone = engine(batch_invariant=True, max_num_batched_tokens=256)
+        alone.add("alone", prompt, max_tokens=6, logprobs=2)
+        alone.run()
+        assert driver.logprobs[str(index)] == alone.logprobs["alone"]
+
+
+def test_unwritten_cache_changes_nothing(engine: Build) -> None:
+    prompt = list(range(2, 31))
+    expected = alone(engine, prompt, max_tokens=16)
+    driver = engine()
+    runner = driver.core._runner
+    assert isinstance(runner, ModelRunner)
+    for keys, values in runner._kv:
+        keys.fill_(float("nan"))
+        values.fill_(float("nan"))
+    driver.add("nan", prompt, max_tokens=16)
+    driver.run()
+
+    assert driver.tokens["nan"] == expected
+
+
+@SETTINGS
+@given(data=st.data())
+def test_aborts_at_any_moment_free_everything_and_disturb_nobody(engine: Build, data: st.DataObject) -> None:
+    driver = engine(num_blocks=32, max_model_len=128)
+    requests = data.draw(st.lists(prompts, min_size=2, max_size=5))
+    for index, prompt in enumerate(requests):
+        driver.add(str(index), prompt, max_tokens=20, ignore_eos=True)
+    victims = data.draw(st.sets(st.integers(0, len(requests) - 1), min_size=1))
+    for victim in victims:
+        for _ in range(data.draw(st.integers(0, 6))):
+            driver.step()
+        driver.abort(str(victim))
+    driver.run()
+
+    for index, prompt in enumerate(requests):
+        tokens = driver.tokens[str(index)]
+        whole = alone(engine, prompt, max_tokens=20, ignore_eos=True)
+        assert tokens == (whole[: len(tokens)] if driver.finished[str(index)] == "abort" else whole)
+
+
+def test_an_unknown_abort_is_ignored(engine: Build) -> None:
+    assert engine().core.abort("nobody") == []
+
+
+def test_finish_reasons(engine: Build) -> None:
+    greedy = alone(engine, range(2, 12), max_tokens=6, ignore_eos=True)
+    driver = engine()
+    driver.add("length", range(2, 12), max_tokens=6, ignore_eos=True)
+    driver.add("stop", range(2, 12), max_tokens=6, ignore_eos=True, stop_token_ids=frozenset({greedy[2]}))
+    driver.add("context", range(2, 62), ignore_eos=True)
+    driver.run()
+
+    assert driver.finished == {"length": "length", "stop": "stop", "context": "length"}
+    assert driver.tokens["stop"] == greedy[: greedy.index(greedy[2]) + 1]
+    assert len(driver.tokens["context"]) == 256 - 60
+
+
+def test_min_tokens_puts_the_stop_off(engine: Build) -> None:
+    greedy = alone(engine, range(2, 12), max_tokens=6, ignore_eos=True)
+    driver = engine()
+    driver.add("x", range(2, 12), max_tokens=20, min_tokens=9, stop_token_ids=frozenset({greedy[0]}))
+    driver.run()
+
+    assert len(driver.tokens["x"]) >= 9
+    assert greedy[0] not in driver.tokens["x"][:9]
+
+
+def test_bias_bans_and_allowed_ids(engine: Build) -> None:
+    driver = engine()
+    driver.add("forced", range(2, 12), max_tokens=5, temperature=1.0, logit_bias={40: 100.0})
+    driver.add(
+        "banned", range(2, 12), max_tokens=30, temperature=1.5, logit_bias=dict.fromkeys(range(48), -100.0)
+    )
+    driver.add(
+        "allowed", range(2, 12), max_tokens=30, temperature=2.0, allowed_token_ids=frozenset({5, 6, 7})
+    )
+    driver.run()
+
+    assert driver.tokens["forced"] == [40] * 5
+    assert min(driver.tokens["banned"]) >= 48
+    assert set(driver.tokens["allowed"]) <= {5, 6, 7}
+
+
+@pytest.mark.parametrize(
+    "penalty", [{"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 2.0}]
+)
+def test_penalties_make_repetition_rarer(engine: Build, penalty: dict[str, float]) -> None:
+    plain = alone(engine, range(2, 12), max_tokens=60, ignore_eos=True)
+    penalised = alone(engine, range(2, 12), max_tokens=60, ignore_eos=True, **penalty)
+
+    assert len(set(penalised)) > len(set(plain))
+
+
+def test_penalties_survive_a_preemption(engine: Build) -> None:
+    sampling = {"max_tokens": 40, "ignore_eos": True, "frequency_penalty": 1.0, "presence_penalty": 0.5}
+    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
+    for index in range(4):
+        driver.add(str(index), range(2 + index, 22 + index), **sampling)
+    driver.run()
+
+    assert driver.core.scheduler.num_preemptions > 0
+    for index in range(4):
+        assert driver.tokens[str(index)] == alone(engine, range(2 + index, 22 + index), **sampling)
+
+
+def test_logprobs_are_those_of_the_model(engine: Build) -> None:
+    """LP-04: greedy draws the most likely token, and its logprob is the one in the alternatives."""
+    driver = engine()
+    driver.add("x", range(2, 12), max_tokens=8, logprobs=3)
+    driver.add("bare", range(2, 12), max_tokens=8, logprobs=0)
+    driver.run()
+
+    assert [entry.token_id for entry in driver.logprobs["x"]] == driver.tokens["x"]
+    for entry, bare in zip(driver.logprobs["x"], driver.logprobs["bare"], strict=True):
+        assert entry.top[0] == (entry.token_id, entry.logprob)
+        assert [value for _, value in entry.top] == sorted((value for _, value in entry.top), reverse=True)
+        assert len({token for token, _ in entry.top}) == 3
+        assert entry.logprob < 0
+        assert bare.top == ()
+        assert bare.logprob == pytest.approx(entry.logprob, abs=1e-5)
+
+
+@SETTINGS
+@given(prompt=st.lists(st.integers(2, 95), min_size=2, max_size=90), budget=st.integers(16, 64))
+def test_prompt_logprobs_are_whole_however_the_prompt_is_cut(
+    engine: Build, prompt: list[int], budget: int
+) -> None:
+    """CMP-04: one entry per prompt token, the first without a logprob; `max_tokens=0` draws nothing."""
+    driver = engine(max_num_batched_tokens=budget)
+    driver.add("warm", prompt, max_tokens=1)
+    driver.run()
+    driver.add("scored", prompt, max_tokens=0, prompt_logprobs=2)
+    driver.run()
+
+    assert driver.tokens["scored"] == []
+    assert driver.finished["scored"] == "length"
+    first, *rest = driver.prompt_logprobs["scored"]
+    assert first is None
+    assert [entry.token_id for entry in rest if entry is not None] == prompt[1:]
+    # The model's own forward pass over the whole prompt is the oracle.
+    whole = engine(max_num_batched_tokens=256)
+    whole.add("whole", prompt, max_tokens=0, prompt_logprobs=2)
+    whole.run()
+    for left, right in zip(rest, whole.prompt_logprobs["whole"][1:], strict=True):
+        assert left is not None
+        assert right is not None
+        assert left.logprob == pytest.approx(right.logprob, abs=1e-4)
+
+
+def test_priority_decides_who_waits(null_engine: Build) -> None:
+    driver = null_engine(max_num_seqs=1)
+    driver.add("first", [1, 2], max_tokens=3)
+    driver.step()
+    driver.add("late", [1, 2], max_tokens=3, priority=1)
+    driver.add("urgent", [1, 2], max_tokens=3, priority=-1)
+    driver.run()
+
+    assert list(driver.finished) == ["first", "urgent", "late"]
+
+
+def test_a_long_prompt_does_not_stall_a_stream(null_engine: Build) -> None:
+    driver = null_engine(max_num_batched_tokens=16)
+    driver.add("stream", [1, 2], max_tokens=50)
+    driver.step()
+    driver.add("long", [5] * 200, max_tokens=1)
+    before = len(driver.tokens["stream"])
+    for _ in range(5):
+        driver.step()
+
+    assert len(driver.tokens["stream"]) == before + 5
+    assert "long" not in driver.finished
+
+
+@SETTINGS
+@given(data=st.data())
+def test_every_request_ends_whatever_the_sizes(null_engine: Build, data: st.DataObject) -> None:
+    """No sizes of pool, budget and requests can bring the scheduler to a halt."""
+    max_model_len = data.draw(st.integers(16, 96))
+    driver = null_engine(
+        max_model_len=max_model_len,
+        num_blocks=-(-max_model_len // 8) + data.draw(st.integers(0, 6)),
+        max_num_seqs=data.draw(st.integers(1, 8)),
+        max_num_batched_tokens=data.draw(st.integers(8, 40)),
+        expected_output_len=data.draw(st.integers(1, 50)),
+    )
+    sizes = st.tuples(st.integers(1, max_model_len - 1), st.integers(1, 60))
+    for index, (length, output) in enumerate(data.draw(st.lists(sizes, min_size=1, max_size=12))):
+        driver.add(str(index), [index] * length, max_tokens=output)
+    driver.run()
+
+    assert set(driver.finished.values()) == {"length"}
+
+
+def test_a_failed_step_fails_its_requests_and_leaves_clean_books(engine: Build, monkeypatch: Any) -> None:
+    driver = engine()
+    driver.add("a", range(2, 30), max_tokens=5)
+    driver.step()
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.core._runner, "forward", broken)
+        with pytest.raises(RuntimeError, match="out of luck"):
+            driver.step()
+    driver._take(driver.core.fail_all("sorry"))
+    assert driver.finished["a"] == "error"
+    driver.add("b", range(2, 30), max_tokens=5)
+    driver.run()
+    assert driver.tokens["b"] == alone(engine, range(2, 30), max_tokens=5)
+
+
+def test_the_sampled_distribution_is_the_softmax(engine: Build) -> None:
+    """10,000 draws of one position against the probabilities that the engine reports (chi-square, fixed seeds)."""
+    driver = engine(max_num_seqs=64, max_num_batched_tokens=512, max_num_waiting=20_000)
+    prompt = [3, 4, 5]
+    driver.add("ref", prompt, max_tokens=1, temperature=1.0, seed=0, logprobs=96)
+    for index in range(4000):
+        driver.add(str(index), prompt, max_tokens=1, temperature=1.0, seed=index)
+    driver.run(limit=20_000)
+    expected = torch.zeros(96)
+    for token, logprob in driver.logprobs["ref"][0].top:
+        expected[token] = torch.tensor(logprob).exp()
+    counts = torch.bincount(
+        torch.tensor([driver.tokens[str(index)][0] for index in range(4000)]), minlength=96
+    ).float()
+    likely = expected * 4000 >= 5
+    statistic = ((counts - expected * 4000) ** 2 / (expected * 4000))[likely].sum().item()
+    # The 99.99 % quantile of chi-square with k degrees of freedom is below k + 4 sqrt(2k) + 15.
+    degrees = int(likely.sum())
+    assert statistic < degrees + 4 * (2 * degrees) ** 0.5 + 15

@@ -1,0 +1,442 @@
+# ruff: noqa: E501 - a table reads best with one case a line
+"""Laws of grammars in the engine: what is drawn is allowed, whatever else is in the step and whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plumbline.engines.grammar import (
+    CompilersBusyError,
+    GrammarError,
+    LarkCompiler,
+    Matcher,
+    Vocabulary,
+    num_words,
+)
+from plumbline.engines.port import ThinkingBudget
+from plumbline.engines.thinking_budget import ThinkingBudgetMatcher
+
+from .conftest import EOS, VOCAB, Driver
+
+_FIXTURES = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # `engine` only builds engines.
+
+ENDS = EOS | {2}
+TOKENS = [b"", b"<eos>", b"<eot>", *(bytes([byte]) for byte in range(32, 32 + VOCAB - 3))]
+"""The tiny model's tokens: two ends and 93 printable characters."""
+
+
+def encode(text: str) -> list[int]:
+    return [TOKENS.index(char.encode()) for char in text]
+
+
+def text_of(token_ids: list[int]) -> str:
+    return b"".join(TOKENS[token] for token in token_ids if token not in ENDS).decode()
+
+
+COMPILER = LarkCompiler(Vocabulary(TOKENS, ENDS, EOS, encode))
+
+
+def matcher(grammar: str) -> Matcher:
+    return asyncio.run(COMPILER.compile(grammar))
+
+
+def allowed(found: Matcher) -> set[int]:
+    row = np.zeros(num_words(VOCAB), dtype=np.int32)
+    found.mask_into(row)
+    return {token for token in range(VOCAB) if row.view(np.uint32)[token // 32] >> (token % 32) & 1}
+
+
+WORDS = "start: /[a-f]{2,12}/"
+PAIRS = 'start: pair{1,4}\npair: "(" /[0-9]{1,3}/ "," ("yes" | "no") ")"'
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 2**16), min_size=1, max_size=20), st.sampled_from([WORDS, PAIRS]))
+def test_a_mask_allows_exactly_what_is_accepted(picks: list[int], grammar: str) -> None:
+    """The two halves of a matcher agree at every state of a random walk, and a rollback takes a token back."""
+    found = matcher(grammar)
+    taken: list[int] = []
+    for pick in picks:
+        may = allowed(found)
+        for token in range(1, VOCAB):
+            probe = matcher(grammar)
+            assert all(probe.accept(old) for old in taken)
+            assert probe.accept(token) == (token in may)
+            if token in may:
+                probe.rollback(1)
+                assert allowed(probe) == may
+        token = sorted(may)[pick % len(may)]
+        assert found.accept(token)
+        taken.append(token)
+        if found.is_done:
+            return
+
+
+def test_every_end_is_allowed_where_the_grammar_can_end() -> None:
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode))
+    found = asyncio.run(compiler.compile(WORDS))
+    assert not allowed(found) & ENDS
+    for token in encode("ab"):
+        assert found.accept(token)
+    assert allowed(found) >= ENDS
+    for token in encode("cdefabcdef"):
+        assert found.accept(token)
+    assert found.is_done
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ["", "start: a", "start: a\na: a", "start: /(/", "start: /(?=a)a/", 'start: "€"', "x: /a/", 'start: %json {"not": {}}', "{", "start: " + "(" * 5000],
+)  # fmt: skip
+def test_a_grammar_that_cannot_be_held_is_an_error_with_a_text(grammar: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        matcher(grammar)
+    assert 5 < len(str(caught.value)) < 400
+
+
+def test_a_pattern_that_the_engine_fails_on_is_refused() -> None:
+    """llguidance 1.9 panics on this pattern; whatever it panics on, a client sees a sentence and others are served."""
+    with pytest.raises(GrammarError, match=r"^It could not be compiled\.$"):
+        matcher(r"start: /\w|(\w|é)/")
+    assert matcher("start: /a/").is_done is False
+
+
+def test_a_broken_tokenizer_does_not_show_its_inside() -> None:
+    """llguidance hands the failure of a callback on with its traceback, paths and all."""
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, lambda text: [][1]))
+    with pytest.raises(GrammarError) as caught:
+        asyncio.run(compiler.compile('start: "abc"'))
+    assert ".py" not in str(caught.value)
+
+
+def test_equal_grammars_are_compiled_once_and_matchers_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), capacity=2)
+    compiled: list[str] = []
+    inner = compiler._compile
+    monkeypatch.setattr(compiler, "_compile", lambda grammar: (compiled.append(grammar), inner(grammar))[1])
+
+    async def scenario() -> None:
+        many = await asyncio.gather(*(compiler.compile(WORDS) for _ in range(20)))
+        assert compiled == [WORDS]
+        assert many[0].accept(encode("a")[0])
+        assert not allowed(many[1]) & ENDS
+        bad = await asyncio.gather(*(compiler.compile("start: x") for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(error, GrammarError) for error in bad)
+        assert compiled == [WORDS, "start: x"]
+        await compiler.compile(PAIRS)
+        await compiler.compile(WORDS)  # Two are kept, and this one was the oldest.
+        assert compiled == [WORDS, "start: x", PAIRS, WORDS]
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_grammar_is_refused_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=0.05)
+    inner = compiler._compile
+    release = threading.Event()
+
+    def slow(grammar: str) -> Any:
+        if grammar == PAIRS:
+            release.wait()
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", slow)
+
+    async def scenario() -> None:
+        with pytest.raises(GrammarError, match="compile"):
+            await compiler.compile(PAIRS)
+        compiler._timeout = 20.0
+        assert not (await compiler.compile(WORDS)).is_done
+        release.set()
+        assert not (await compiler.compile(PAIRS)).is_done
+
+    asyncio.run(scenario())
+
+
+def test_who_had_no_turn_is_told_to_come_again_and_nothing_is_said_against_the_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slow grammars of others are no fault of one that waits behind them."""
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=0.05)
+    inner = compiler._compile
+    release = threading.Event()
+    slow = [f"start: /[a-c]{{{n}}}/" for n in range(1, 3)]
+
+    def work(grammar: str) -> Any:
+        if grammar in slow:
+            release.wait()
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", work)
+
+    async def scenario() -> None:
+        stuck = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in slow]
+        await asyncio.sleep(0)
+        with pytest.raises(CompilersBusyError):
+            await compiler.compile(WORDS)
+        for found in await asyncio.gather(*stuck, return_exceptions=True):
+            assert isinstance(found, GrammarError)
+            assert "compile" in str(found)
+        release.set()
+        compiler._timeout = 20.0
+        assert not (await compiler.compile(WORDS)).is_done
+        assert not (await compiler.compile(slow[0])).is_done
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()  # A thread that waits on would keep the tests from ending.
+
+
+def test_what_nobody_waits_for_any_more_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that go away leave no work behind for others to wait for."""
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
+    inner = compiler._compile
+    release = threading.Event()
+    compiled: list[str] = []
+
+    def work(grammar: str) -> Any:
+        release.wait()
+        compiled.append(grammar)
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", work)
+
+    async def scenario() -> None:
+        several = [f"start: /[a-c]{{{n}}}/" for n in range(1, 33)]
+        waiting = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in several]
+        while len(compiler._compiled) < len(several):
+            await asyncio.sleep(0.01)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        release.set()
+        assert not (await compiler.compile(WORDS)).is_done
+        assert len(compiled) <= 3  # Those that had begun, and the one that somebody wants.
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()  # A thread that waits on would keep the tests from ending.
+
+
+def test_a_failure_is_told_anew_to_everyone() -> None:
+    """An exception that is raised again and again would grow with each of its tracebacks."""
+
+    async def scenario() -> None:
+        found = [
+            error
+            for _ in range(3)
+            for error in await asyncio.gather(COMPILER.compile("start: nothing"), return_exceptions=True)
+        ]
+        assert len({id(error) for error in found}) == len({str(error) for error in found}) * 3
+        assert all(isinstance(error, GrammarError) for error in found)
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_for_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
+    inner = compiler._compile
+    release = threading.Event()
+
+    def work(grammar: str) -> Any:
+        release.wait()
+        return inner(grammar)
+
+    monkeypatch.setattr(compiler, "_compile", work)
+
+    async def scenario() -> None:
+        several = [f"start: /[a-c]{{{n}}}/" for n in range(1, 33)]
+        waiting = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in several]
+        await asyncio.sleep(0)
+        with pytest.raises(CompilersBusyError):
+            await compiler.compile(WORDS)
+        again = asyncio.ensure_future(compiler.compile(several[0]))  # Who waits for the same takes no place.
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*waiting, again)
+        assert not (await compiler.compile(WORDS)).is_done
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()  # A thread that waits on would keep the tests from ending.
+
+
+# In the engine
+
+
+def add(driver: Driver, name: str, grammar: str | None, prompt: list[int], **sampling: Any) -> None:
+    """Queue a request that draws at temperature 1, keyed by its name."""
+    values = {"temperature": 1.0, "seed": sum(name.encode()), "max_tokens": 60, **sampling}
+    found = None if grammar is None else matcher(grammar)
+    driver.add(name, prompt, matcher=found, **values)
+
+
+def alone(engine: Callable[..., Driver], name: str, grammar: str | None, prompt: list[int]) -> list[int]:
+    driver = engine()
+    add(driver, name, grammar, prompt)
+    driver.run()
+    return driver.tokens[name]
+
+
+REQUESTS = [
+    ("words", WORDS, [5, 6, 7]),
+    ("free", None, [9, 8, 7, 6, 5]),
+    ("pairs", PAIRS, list(range(3, 30))),
+    ("more words", WORDS, [40]),
+    ("more pairs", PAIRS, [50, 51] * 20),
+]
+
+
+@settings(max_examples=15, suppress_health_check=_FIXTURES)
+@given(st.permutations(REQUESTS), st.integers(1, 5), st.sampled_from([{}, {"max_num_batched_tokens": 16}]))
+def test_the_batch_does_not_change_a_constrained_request(
+    engine: Callable[..., Driver], order: list[Any], size: int, changes: dict[str, int]
+) -> None:
+    """Constrained and free requests share steps, and each gets what it would have got alone."""
+    driver = engine(**changes)
+    for name, grammar, prompt in order[:size]:
+        add(driver, name, grammar, prompt)
+    driver.run()
+    for name, grammar, prompt in order[:size]:
+        assert driver.tokens[name] == alone(engine, name, grammar, prompt)
+
+
+def test_what_is_drawn_is_in_the_grammar(engine: Callable[..., Driver]) -> None:
+    driver = engine()
+    for index in range(12):
+        add(driver, f"w{index}", WORDS, [3 + index])
+        add(driver, f"p{index}", PAIRS, [3 + index])
+    driver.run()
+    for name, tokens in driver.tokens.items():
+        pattern = r"[a-f]{2,12}" if name[0] == "w" else r"(\([0-9]{1,3},(yes|no)\)){1,4}"
+        assert re.fullmatch(pattern, text_of(tokens)), text_of(tokens)
+        assert driver.finished[name] == "stop"
+
+
+def test_a_preemption_does_not_change_a_constrained_request(engine: Callable[..., Driver]) -> None:
+    """The matcher belongs to the request: recomputing its tokens does not move it."""
+    long = 'start: ("(" /[a-z]{2}/ ")"){18}'
+    # Room for one request of full length and a little: two that grow must push each other out.
+    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
+    prompts = {f"r{index}": [5 + index] * 20 for index in range(4)}
+    for name, prompt in prompts.items():
+        add(driver, name, long, prompt, max_tokens=90)
+    driver.run()
+    assert driver.core.scheduler.num_preemptions > 0
+    for name, prompt in prompts.items():
+        other = engine()
+        add(other, name, long, prompt, max_tokens=90)
+        other.run()
+        assert driver.tokens[name] == other.tokens[name]
+        assert driver.finished[name] == "stop"
+
+
+@settings(max_examples=20, suppress_health_check=_FIXTURES)
+@given(st.integers(0, 12))
+def test_an_abort_frees_everything_at_any_step(engine: Callable[..., Driver], steps: int) -> None:
+    driver = engine()
+    add(driver, "stays", PAIRS, [5, 6])
+    add(driver, "goes", PAIRS, [7, 8])
+    for _ in range(steps):
+        driver.step()
+    driver.abort("goes")
+    driver.run()  # Checks that every block is free again.
+    assert driver.tokens["stays"] == alone(engine, "stays", PAIRS, [5, 6])
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"min_tokens": 50}, {"ignore_eos": True}, {"min_tokens": 50, "ignore_eos": True}]
+)
+def test_the_grammar_is_stronger_than_what_puts_the_end_off(
+    engine: Callable[..., Driver], sampling: dict[str, Any]
+) -> None:
+    """Either makes a text as long as its grammar can be, never longer; nothing hangs."""
+    driver = engine()
+    add(driver, "short", 'start: "yes" | "no"', [5], **sampling)
+    add(driver, "long", WORDS, [6], **sampling)
+    driver.run()
+    assert text_of(driver.tokens["short"]) in ("yes", "no")
+    assert driver.finished == {"short": "stop", "long": "stop"}
+    assert len(text_of(driver.tokens["long"])) == 12
+
+
+def test_a_bound_that_is_not_reached_changes_nothing_of_an_ignored_end(engine: Callable[..., Driver]) -> None:
+    limit = ThinkingBudget(max_tokens=30, begin=((7,),), end=(8,))
+    wanted = {
+        "max_tokens": 8,
+        "ignore_eos": True,
+        "logit_bias": dict.fromkeys(EOS, 100.0),
+        "temperature": 0.0,
+    }
+    driver = engine()
+    driver.add("free", [5], **wanted)
+    driver.add("bound", [5], matcher=ThinkingBudgetMatcher(limit), span=limit, **wanted)
+    driver.run()
+    assert driver.tokens["bound"] == driver.tokens["free"] == [*EOS] * 8
+
+
+def test_a_form_that_is_complete_at_the_limit_has_stopped(engine: Callable[..., Driver]) -> None:
+    driver = engine()
+    add(driver, "fits", 'start: "abc"', [5], max_tokens=3)
+    add(driver, "cut", 'start: "abcd"', [5], max_tokens=3)
+    driver.run()
+    assert driver.finished == {"fits": "stop", "cut": "length"}
+
+
+class Failing:
+    """A matcher that gives up at its third token."""
+
+    def __init__(self, at: str) -> None:
+        self.at, self.count, self.is_done = at, 0, False
+
+    def mask_into(self, row: Any) -> None:
+        if self.at == "mask" and self.count == 2:
+            raise GrammarError("Too complex.")
+        row.fill(0 if self.at == "empty" and self.count == 2 else -1)
+
+    def accept(self, token_id: int) -> bool:
+        self.count += 1
+        return not (self.at == "accept" and self.count == 3)
+
+    def rollback(self, num_tokens: int) -> None:
+        self.count -= num_tokens
+
+
+@pytest.mark.parametrize("at", ["mask", "empty", "accept"])
+def test_a_grammar_that_fails_midway_ends_its_own_request_with_an_error(
+    engine: Callable[..., Driver], at: str
+) -> None:
+    """Never a `stop` on half a form, and never everybody's failure."""
+    driver = engine()
+    driver.add("bad", [5], temperature=1.0, seed=1, max_tokens=40, ignore_eos=True, matcher=Failing(at))
+    add(driver, "good", PAIRS, [6])
+    driver.run()
+    assert driver.finished == {"bad": "error", "good": "stop"}
+    assert len(driver.tokens["bad"]) == 2
+    assert driver.tokens["good"] == alone(engine, "good", PAIRS, [6])
+
+
+def test_logprobs_are_those_of_before_the_mask(engine: Callable[..., Driver]) -> None:
+    plain, held = engine(), engine()
+    add(plain, "a", None, [5, 6], logprobs=VOCAB, max_tokens=1)
+    add(held, "a", 'start: "z"', [5, 6], logprobs=VOCAB, max_tokens=1)
+    plain.run()
+    held.run()
+    (free,), (bound,) = plain.logprobs["a"], held.logprobs["a"]
+    assert free.top == bound.top
+    assert bound.token_id == encode("z")[0]
+    assert bound.logprob == dict(free.top)[bound.token_id]

@@ -1,0 +1,344 @@
+"""A form of text beside tools: an answer is the one or the other, each is reachable, and each is read as what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.laws import EXAMPLES
+from support.speech import Folded, cut, fold
+
+from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.parsers.continuation import continue_message
+from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.render import render_calls
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.dialects.spec.dialect import Call
+from plumbline.events import Logprob, TextDelta
+from plumbline.structured_output.answer_grammar import compose, unread_part
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
+
+from .test_promise import promised
+from .walk import ENDS, builder, matcher, tokenizer
+
+TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
+AUTO = ToolChoice(mode="auto")
+TOOLS = (
+    Tool(name="now", parameters={"type": "object", "properties": {}, "additionalProperties": False}),
+    Tool(
+        name="set_alarm",
+        parameters={
+            "type": "object",
+            "properties": {"on": {"type": "boolean"}},
+            "required": ["on"],
+            "additionalProperties": False,
+        },
+        strict=True,
+    ),
+)
+PARAMETERS: dict[str, Any] = {tool.name: tool.parameters for tool in TOOLS}
+CALLS = (Call("now", "{}"), Call("set_alarm", '{"on": true}'))
+ANYTHING: OutputFormat = JsonFormat({})
+"""Any document of JSON."""
+
+
+class Answering:
+    """A model of these dialects, a form and two tools."""
+
+    def __init__(self, tool: str, form: OutputFormat, reasoning: str | None = None, *, inside: bool = False):
+        ours = tokenizer()
+        self.dialect = TOOL_DIALECTS[tool]
+        self.harmony = tool == "harmony"
+        self.reasoning = REASONING_DIALECTS["harmony"] if self.harmony else None
+        if reasoning is not None:
+            self.reasoning = REASONING_DIALECTS[reasoning]
+        self.inside = inside
+        chosen = DialectChoice(self.dialect, self.reasoning)
+        self._speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+        found = compose(
+            builder(), output_format=form, tools=TOOLS, choice=AUTO, dialects=chosen, inside=inside
+        )
+        assert found is not None
+        self.grammar = found
+        self._unread = unread_part(form, TOOLS, AUTO, chosen, inside=inside, thought=False)
+
+    def parser(self, *, logprobs: bool = False) -> MarkerParser:
+        """What reads one answer."""
+        found = self._speech.parser(PARAMETERS, inside=self.inside, unread=self._unread, logprobs=logprobs)
+        assert found is not None
+        return found
+
+    def read(self, text: str, sizes: Sequence[int] = (), *, cut_off: bool = False, begun: int = 0) -> Folded:
+        """What becomes of an answer, which may have been begun and may be cut off."""
+        parser = self.parser()
+        if begun:
+            parser.read_before(begun, silent=False)
+        events = [event for piece in cut(text, sizes) for event in parser.push(TextDelta(piece))]
+        return fold([*events, *parser.finish("length" if cut_off else "stop")])
+
+    def text(self, text: str) -> str:
+        """A text as the model writes it."""
+        return f"<|channel|>final<|message|>{text}" if self.harmony else text
+
+    def calls(self, *calls: Call) -> str:
+        """Calls as the model writes them."""
+        return render_calls(list(calls), self.dialect.sections[0]).removesuffix(
+            "<|call|>" if self.harmony else ""
+        )
+
+
+@cache
+def answering(tool: str) -> Answering:
+    """A model of this dialect, any document of JSON and two tools."""
+    return Answering(tool, ANYTHING)
+
+
+@cache
+def single_bytes() -> dict[bytes, int]:
+    """The tokens of one byte."""
+    return {raw: number for number, raw in enumerate(tokenizer().table) if len(raw) == 1}
+
+
+def goes_through(grammar: str, text: str) -> bool:
+    """Whether a text goes through byte by byte and may end there; control tokens of the pocket model are text here."""
+    found = matcher(grammar)
+    for byte in text.encode():
+        if not found.accept(single_bytes()[bytes([byte])]):
+            return False
+    return found.is_done or found.accept(min(ENDS))
+
+
+def markup(name: str) -> list[str]:
+    """Texts that mean something to a dialect."""
+    dialect = TOOL_DIALECTS[name]
+    texts = ["<think>", "</think>", "<|end|>", "<|return|>", "<|start|>", *dialect.silent]
+    for section in dialect.sections:
+        texts += [*section.open, *section.close, section.item_open, section.item_close, section.between]
+    if name != "harmony":
+        calls = [render_calls([call], section) for call in CALLS for section in dialect.sections]
+        texts += [
+            *calls,
+            *(text.replace("\n", "") for text in calls),
+        ]  # In a string a line feed is an escape.
+    return [text for text in dict.fromkeys(texts) if text.strip()]
+
+
+DOCUMENTS: list[Any] = [
+    {"a": "x"},
+    {"name": "Alice"},
+    {"name": "now"},
+    {"name": "nowhere", "parameters": {}},
+    {"parameters": {}, "name": "now"},
+    {"function": {"name": "now", "arguments": {}}},
+    {},
+    [],
+    [{"a": "x"}],
+    [{"name": "x", "arguments": {}}],
+    ["now()"],
+    [[1, None], False, "TOOL_CALLS"],
+    None,
+    False,
+    "now",
+    -1.5,
+]
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+def test_a_form_beside_tools_is_reachable(name: str) -> None:
+    """Whatever document the form admits, and in both layouts of it."""
+    model = answering(name)
+    for document in DOCUMENTS:
+        for separators in ((",", ":"), (", ", ": ")):
+            text = json.dumps(document, separators=separators)
+            said = model.text(text)
+            assert goes_through(model.grammar, said), text
+            assert model.read(said) == [("text", text)]
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    "form",
+    [
+        ANYTHING,
+        JsonFormat({"type": "array", "items": {"type": "object"}}),
+        RegexFormat(r"(?s:.)*"),
+        RegexFormat(r"[\[{].*"),
+        ChoiceFormat(("{", "[", "[n", '{"name', '[{"', "<", "<tool", "no")),
+        LarkFormat('start: "yes" | "no"'),
+    ],
+)
+def test_calls_beside_a_form_are_reachable_and_read_as_calls(name: str, form: OutputFormat) -> None:
+    model = Answering(name, form)
+    # A call ends an answer of harmony, so there is never a second.
+    for said in (CALLS[:1], CALLS[1:], *([] if model.harmony else [CALLS])):
+        text = model.calls(*said)
+        assert goes_through(model.grammar, text), text
+        for sizes in ((), (1,), (3, 2)):
+            found = model.read(text, sizes)
+            assert [(part[0], part[1], json.loads(part[2]), part[3]) for part in found] == [
+                ("call", call.name, json.loads(call.arguments), "whole") for call in said
+            ], text
+
+
+def _texts(name: str) -> st.SearchStrategy[str]:
+    """Strings of JSON with markers of a dialect in them."""
+    return st.lists(st.one_of(st.sampled_from(markup(name)), st.text(max_size=4)), max_size=4).map("".join)
+
+
+def _documents(name: str) -> st.SearchStrategy[Any]:
+    """Documents with markers in their strings, in names and values."""
+    texts = _texts(name)
+    values: st.SearchStrategy[Any] = st.one_of(texts, st.integers(-9, 9), st.booleans(), st.none())
+    return st.recursive(
+        values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
+    )
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+def test_a_document_beside_tools_comes_out_as_it_was_written(name: str) -> None:
+    """SO-01: whatever its strings look like, and however the output was cut."""
+    model = answering(name)
+
+    @settings(max_examples=EXAMPLES // 20)
+    @given(
+        document=_documents(name),
+        sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+        tight=st.booleans(),
+    )
+    def law(document: Any, sizes: list[int], tight: bool) -> None:
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":") if tight else (", ", ": "))
+        said = model.text(text)
+        assert model.read(said) == [("text", text)]
+        assert model.read(said, sizes) == [("text", text)]
+        # LP-03: each token's entry is with the text, and none is lost while it is not known what the text is.
+        entries = [Logprob(piece, 0, piece.encode(), piece, -1.0) for piece in cut(said, sizes)]
+        parser = model.parser(logprobs=True)
+        events = [event for entry in entries for event in parser.push(TextDelta(entry.text, (entry,)))]
+        events += parser.finish("stop")
+        told = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+        assert b"".join(entry.raw for entry in told).decode() == text
+
+    law()
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+def test_a_document_that_is_cut_off_is_the_beginning_of_the_whole(name: str) -> None:
+    model = answering(name)
+    text = json.dumps({"name": markup(name)})
+    for size in range(1, len(text)):
+        assert model.read(model.text(text[:size]), cut_off=True) in ([("text", text[:size])], [])
+
+
+def test_a_document_that_begins_as_a_call_is_one() -> None:
+    """Where calls are bare documents nothing else could tell the one from the other."""
+    model = answering("llama3_json")
+    assert model.read('{"name": "now", "parameters": {}, "at": "once"}') == [("call", "now", "{}", "whole")]
+    document = '{"name": "never", "parameters": {}}'
+    assert model.read(document) == [("text", document)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "reasoning"),
+    [
+        ("hermes", "qwen3"),
+        ("llama3_json", "deepseek_r1"),
+        ("xlam", "minimax_m2_append_think"),
+        ("minimax_m2", "minimax_m2_append_think"),
+        ("mistral", "mistral"),
+        ("kimi_k2", "kimi_k2"),
+    ],
+)
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("form", [ANYTHING, RegexFormat(r'[ \n]?("<tool_call>"|yes|no)\s?')])
+def test_after_the_thinking_comes_a_text_or_calls(
+    tool: str, reasoning: str, inside: bool, form: OutputFormat
+) -> None:
+    model = Answering(tool, form, reasoning, inside=inside)
+    assert model.reasoning is not None
+    begun = "" if inside else model.reasoning.open[0]
+    before = f"{begun}Hm.{model.reasoning.close[0]}{model.reasoning.after_close}"
+    kept = model.reasoning.open[0] + model.reasoning.after_open if inside else ""
+    texts = ['"<tool_call>"'] + ([" yes", "\nno "] if form is not ANYTHING else [])
+    for sizes in ((), (1,), (4, 3)):
+        for text in texts:
+            assert goes_through(model.grammar, before + text)
+            found = model.read(before + text, sizes)
+            if model.reasoning.append:
+                assert found == [("text", kept + before + text)]
+            else:
+                assert found == [("reasoning", "Hm."), ("text", text)]
+        said = before + model.calls(*CALLS)
+        assert goes_through(model.grammar, said)
+        first, *calls = model.read(said, sizes)
+        if model.reasoning.append:
+            assert first == ("text", kept + before.rstrip())
+        else:
+            assert first == ("reasoning", "Hm.")
+        assert [call[1] for call in calls] == ["now", "set_alarm"]
+
+
+def test_what_was_begun_is_text_and_a_form_or_calls_follow_it() -> None:
+    model = answering("hermes")
+    for sizes in ((), (1,), (2,)):
+        assert model.read('Look: {"a": "<tool_call>"}', sizes, begun=6) == [
+            ("text", 'Look: {"a": "<tool_call>"}')
+        ]
+        said = "Look:\n" + model.calls(CALLS[0])
+        assert model.read(said, sizes, begun=6)[1:] == [("call", "now", "{}", "whole")]
+    for rest, expected in (
+        ('"</think>"', ("text", '"</think>"')),
+        (said[6:], ("call", "now", "{}", "whole")),
+    ):
+        parser = model.parser()
+        assert not continue_message(parser, said[:6], echo=False)
+        assert fold([*parser.push(TextDelta(rest)), *parser.finish("stop")]) == [expected]
+
+
+def test_a_text_that_begins_like_a_call_is_refused() -> None:
+    """It could not be told from one; with white space or a marker further on it can."""
+    chosen = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    for choices in (("<tool_call>",), ("no", "<tool_call>x")):
+        with pytest.raises(ConstraintError, match="told from one"):
+            compose(builder(), output_format=ChoiceFormat(choices), tools=TOOLS, choice=AUTO, dialects=chosen)
+    told = ChoiceFormat((" yes", "x<tool_call>", "</think>"))
+    assert compose(builder(), output_format=told, tools=TOOLS, choice=AUTO, dialects=chosen) is not None
+    with pytest.raises(ConstraintError, match="told from one"):
+        promised(*TOOLS, form=RegexFormat("<tool_call>.*"))
+    promise = promised(*TOOLS, form=RegexFormat("<tool_call>.*|<tool>"))
+    assert promise.grammar is not None
+    assert goes_through(promise.grammar, "<tool>")
+    assert not goes_through(promise.grammar, "<tool_call>x")
+
+
+@pytest.mark.parametrize("form", [None, ANYTHING])
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_no_header_of_harmony_is_spelled_where_text_is_free(form: OutputFormat | None, mode: str) -> None:
+    """One that ordinary tokens spell would be read as the next message, whose form nobody holds."""
+    chosen = DialectChoice(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+    grammar = compose(
+        builder(),
+        output_format=form,
+        tools=TOOLS,
+        choice=ToolChoice(mode="required" if mode == "required" else "auto"),
+        dialects=chosen,
+    )
+    assert grammar is not None
+    begun = "<|channel|>analysis<|message|>x"
+    after = "<|end|><|start|>assistant"
+    call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+    text = "<|channel|>final<|message|>{}"
+    ends = [call, *([text] if mode == "auto" else [])]
+    for end in ends:
+        assert goes_through(grammar, f"{begun}{after}{end}")
+        for header in (
+            '<|channel|>commentary to=functions.set_alarm<|message|>{"on": 5}',
+            "<|start|>assistant<|channel|>final<|message|>no JSON",
+        ):
+            assert not goes_through(grammar, f"{begun} {header}{after}{end}")
+            assert form is not None or not goes_through(grammar, f"<|channel|>final<|message|>x {header}")

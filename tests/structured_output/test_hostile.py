@@ -1,0 +1,118 @@
+"""What is sent to hurt costs one refusal, or is held like anything else; the next grammar compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.engines.grammar import GrammarError
+from plumbline.structured_output.grammar.errors import ConstraintError
+
+from .walk import accepts, builder, grammar_of, matcher, sampled
+
+
+def nested(depth: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def branches(count: int) -> Any:
+    """Every branch doubles what has to be merged."""
+    kinds = ({"type": "integer"}, {"type": "string"})
+    return {"allOf": [{"anyOf": [{"properties": {f"p{n}": kind}} for kind in kinds]} for n in range(count)]}
+
+
+def doubling(word: str) -> Any:
+    """Forty definitions, each of which uses the next one twice."""
+    definitions: dict[str, Any] = {
+        f"d{n}": {word: [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(40)
+    }
+    return {"$defs": {**definitions, "d40": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+SCHEMAS = {
+    "deep": nested(5000),
+    "wide": {"type": "object", "properties": {f"p{n}": {} for n in range(3000)}},
+    "large": {"enum": ["x" * 300_000]},
+    "merging": branches(30),
+    "doubling by anyOf": doubling("anyOf"),
+    "doubling by allOf": doubling("allOf"),
+    "itself": {"$ref": "#"},
+    "itself in allOf": {"allOf": [{"$ref": "#"}]},
+    "endless": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    "long strings": {"type": "string", "maxLength": 10**12},
+    "long lists": {"type": "array", "items": {"type": "object"}, "minItems": 10**6},
+    "repeating pattern": {"type": "string", "pattern": "(a{1,1000}){1,1000}"},
+    "huge repetition": {"type": "string", "pattern": "a{100000000}"},
+    "backtracking": {"type": "string", "pattern": "((a*)*)*b"},
+    "exponential": {"type": "string", "pattern": "(a|b)*a(a|b){200}"},
+    "a way out": {"x-guidance": {"lenient": True}, "not": {}},
+    "no schema": {"type": 5, "properties": []},
+    "no pattern": {"type": "string", "pattern": "("},
+    "another dialect": {"$schema": "http://127.0.0.1:1/schema", "type": "integer"},
+}
+GRAMMARS = {
+    "ambiguous": 'start: e\ne: e e e | e e | "a" | "aa" | ""',
+    "left and right": 'start: start start | "a"',
+    "repeating": 'start: ("a"{1,1000}){1,1000}',
+    "brackets": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000,
+    "tokens": "start: <[999999]>",
+    "options": '%llguidance {"no_such": 1}\nstart: "a"',
+    "json": "{" * 5000,
+}
+PATTERNS = [
+    "(" * 3000,
+    "(?:" * 500 + "a" + "){1,9}" * 500,
+    "a{1,99999999}",
+    "[" * 1000,
+    "(a|b)*a(a|b){200}",
+    "\\p{L}{1,500}",
+]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_hostile_schema_is_refused_or_held(name: str) -> None:
+    grammar = grammar_of(SCHEMAS[name])
+    if grammar is not None:
+        sampled(grammar, 1, limit=5, most=20)
+    good = grammar_of({"type": "boolean"})
+    assert good is not None
+    assert accepts(good, "true")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deep",
+        "wide",
+        "large",
+        "itself",
+        "huge repetition",
+        "a way out",
+        "no schema",
+        "no pattern",
+        "another dialect",
+    ],
+)
+def test_these_are_refused(name: str) -> None:
+    assert grammar_of(SCHEMAS[name]) is None
+
+
+@pytest.mark.parametrize(
+    "form", [*[("lark", g) for g in GRAMMARS.values()], *[("regex", p) for p in PATTERNS]]
+)
+def test_a_hostile_grammar_or_pattern_is_refused_or_held(form: tuple[str, str]) -> None:
+    kind, text = form
+    built = builder()
+    reason = None
+    try:
+        matcher(built.build(getattr(built, kind)(text)))
+    except (ConstraintError, GrammarError) as error:
+        reason = str(error)
+    assert reason is None or 5 < len(reason) < 500
+    good = grammar_of({"type": "boolean"})
+    assert good is not None
+    assert accepts(good, "true")

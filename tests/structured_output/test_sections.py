@@ -1,0 +1,146 @@
+"""Each of a family's ways to write calls is promised where the model writes it, and what is promised is read."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from support.speech import fold
+
+from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.parsers.render import render_calls
+from plumbline.dialects.registry import TOOL_DIALECTS, choose
+from plumbline.dialects.spec.dialect import Call, Section, ToolDialect
+from plumbline.dialects.variant import EXAMPLE
+from plumbline.events import TextDelta
+from plumbline.structured_output.answer_grammar import unread_part
+from plumbline.turn import JsonFormat, ToolChoice
+
+from .test_calls import SCHEMAS, TOOLS, check_calls, composed, drawn, read
+from .walk import accepts, speech
+
+ONE = Call("get_weather", '{"city": "Paris", "days": 3}')
+TWO = Call("set_alarm", '{"on": true, "sound": "bell"}')
+
+
+def _ways(dialect: ToolDialect) -> list[Section]:
+    """The sections, once for each marker that one begins with; those of a slip at the beginning of a line are not."""
+    return [
+        msgspec.structs.replace(
+            section, open=(opened, *(text for text in section.open if text != opened)) if opened else ()
+        )
+        for section in dialect.sections
+        if not section.at_line
+        for opened in (section.open or ("",))
+    ]
+
+
+WAYS = {
+    f"{dialect.name} {number}": (dialect, way)
+    for dialect in dict.fromkeys(TOOL_DIALECTS.values())
+    if dialect.reader == "sections" and len(_ways(dialect)) > 1
+    for number, way in enumerate(_ways(dialect))
+}
+"""Of the dialects that leave a choice."""
+
+
+def model(dialect: ToolDialect, way: Section) -> ModelDialect:
+    """A model whose template writes a turn that called in this way."""
+    written = render_calls([EXAMPLE], way)
+    chosen = choose("", tool=dialect.name, shows=lambda call_id: f"<user>Hi<model>{written}<end>").tool
+    assert chosen is not None
+    assert chosen.sections[0].form == way.form
+    assert chosen.sections[0].open == way.open
+    assert len(chosen.sections) == len(dialect.sections)
+    return speech(chosen)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_calls_are_promised_in_the_way_that_the_template_writes_them(name: str) -> None:
+    found = model(*WAYS[name])
+    section = WAYS[name][1]
+    several = composed(found, ToolChoice(mode="required"))
+    alone = composed(found, ToolChoice(mode="required", parallel=False))
+    beside = composed(found, ToolChoice(mode="auto"))
+    for said in ([ONE], [TWO], [ONE, TWO], [TWO, TWO, ONE]):
+        text = render_calls(said, section)
+        assert accepts(several, text), text
+        assert accepts(beside, text), text
+        assert accepts(alone, text) == (len(said) == 1), text
+        folded, warnings = read(found, text)
+        assert [(part[1], json.loads(part[2]), part[3]) for part in folded] == [
+            (call.name, json.loads(call.arguments), "whole") for call in said
+        ]
+        assert {part[0] for part in folded} == {"call"}
+        assert not warnings
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_what_is_drawn_in_each_way_is_read_as_calls(name: str) -> None:
+    found = model(*WAYS[name])
+    dialect = found.chosen.tool
+    assert dialect is not None
+    grammar = composed(found, ToolChoice(mode="required"))
+    for text in drawn(grammar, dialect):
+        folded, warnings = read(found, text)
+        assert {part[0] for part in folded} == {"call"}, text
+        assert check_calls(folded)
+        assert not warnings
+    for text in drawn(composed(found, ToolChoice(mode="auto")), dialect, limit=20):
+        check_calls(read(found, text)[0])
+
+
+_WRONG = Call("set_alarm", '{"on": "perhaps"}')
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_no_way_is_open_to_a_call_that_breaks_its_schema(name: str) -> None:
+    """TOOL-01: with `auto`, of all that a family reads, only what is promised can be a call of a strict tool."""
+    dialect, way = WAYS[name]
+    found = model(dialect, way)
+    grammar = composed(found, ToolChoice(mode="auto"))
+    for before in ("", "\n", "Well. ", f"{render_calls([TWO], way)}", f"{render_calls([TWO], way)}\n"):
+        for other in _ways(dialect):
+            for text in (
+                f"{before}{render_calls([_WRONG], other)}",
+                f"{before}; {render_calls([_WRONG], other)}",
+            ):
+                calls = [part for part in read(found, text)[0] if part[0] == "call"]
+                if [part[1:3] for part in calls][-1:] == [("set_alarm", _WRONG.arguments)]:
+                    assert not accepts(grammar, text), text
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_text_stays_free_beside_each_way(name: str) -> None:
+    dialect, way = WAYS[name]
+    grammar = composed(model(dialect, way), ToolChoice(mode="auto"))
+    texts = ["", "No.", "\n\nNo, { and [ mean nothing here."]
+    if way.open:
+        texts += [f"{text}{render_calls([ONE], way)}" for text in texts]
+        texts += [f"{text}\n\nSo be it." for text in texts[3:]]
+    for text in texts:
+        assert accepts(grammar, text), text
+
+
+DOCUMENTS = ["{}", '{"name": "now"}', "[]", '[{"a": 1}]', '["[TOOL_CALLS]"]', "1", '"functools"']
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_document_may_come_instead_of_calls_in_each_way(name: str) -> None:
+    dialect, way = WAYS[name]
+    found = model(dialect, way)
+    auto = ToolChoice(mode="auto")
+    form = JsonFormat({})
+    grammar = composed(found, auto, output_format=form)
+    unread = unread_part(form, TOOLS, auto, found.chosen, inside=False, thought=False)
+    for text in (*DOCUMENTS, render_calls([ONE], way), render_calls([ONE, TWO], way)):
+        assert accepts(grammar, text), text
+        parser = found.parser(SCHEMAS, inside=False, unread=unread)
+        assert parser is not None
+        folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
+        if text in DOCUMENTS:
+            assert folded == [("text", text)]
+        else:
+            assert {part[0] for part in folded} == {"call"}, text
+            assert check_calls(folded)

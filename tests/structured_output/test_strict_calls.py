@@ -1,0 +1,198 @@
+"""Strict arguments in every dialect: held to the letter or refused, and read as they were written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from support.speech import fold
+
+from plumbline.dialects.parsers.render import render_calls
+from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.dialect import Call
+from plumbline.engines.grammar import GrammarError
+from plumbline.events import TextDelta
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.tool_calls import calls
+from plumbline.turn import Tool
+
+from .walk import accepts, builder, speech
+
+TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
+
+
+def _one(schema: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with one required member of this schema, and a definition that it may refer to."""
+    return {
+        "type": "object",
+        "properties": {"u": schema},
+        "required": ["u"],
+        "additionalProperties": False,
+        "$defs": {
+            "Unit": {"type": "string", "enum": ["c", "f"]},
+            "Long": {"type": "string", "minLength": 5},
+        },
+    }
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"$ref": "#/$defs/Unit"}, "c", "banana"),
+        ({"$ref": "#/$defs/Long"}, "banana", "c"),
+        ({"anyOf": [{"type": "string", "enum": ["c", "f"]}, {"type": "null"}]}, "c", "banana"),
+        ({"type": "string", "enum": ["c", "f"]}, "c", "banana"),
+        ({"type": "string", "not": {"const": "x"}}, "y", "x"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Unit"}}, ["c"], ["banana"]),
+        ({"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]}, "y", {}),
+    ],
+)
+def test_strict_arguments_are_held_or_refused(name: str, schema: dict[str, Any], good: Any, bad: Any) -> None:
+    """TOOL-01: in no dialect is a strict schema quietly weakened."""
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    tool = Tool(name="f", parameters=_one(schema), strict=True)
+    found = builder()
+    try:
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        taken = [
+            accepts(grammar, render_calls([Call("f", json.dumps({"u": value}))], dialect.sections[0]))
+            for value in (good, bad)
+        ]
+    except (ConstraintError, GrammarError):
+        return
+    assert taken == [True, False]
+
+
+def _closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    shape = {"type": "object", "properties": properties, "required": [*properties]}
+    return {**shape, "additionalProperties": False, **more}
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (_closed({"a": {"type": "integer"}}, allOf=[{"properties": {"a": {"const": 1}}}]), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, anyOf=[{"properties": {"a": {"const": 1}}}]), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, **{"not": {"properties": {"a": {"const": 2}}}}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, enum=[{"a": 1}]), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, const={"a": 1}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, patternProperties={"a": {"minimum": 5}}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, dependentSchemas={"a": False}), {"a": 2}),
+        (_closed({"a": {"type": "integer"}}, minProperties=2), {"a": 2}),
+        ({**_closed({"a": {"type": "integer"}}), "required": ["a", "b"]}, {"a": 2}),
+        (_closed({}, required=["b"]), {}),
+    ],
+)
+def test_what_the_whole_arguments_are_asked_is_held_or_refused(
+    name: str, schema: dict[str, Any], value: Any
+) -> None:
+    assert not jsonschema_rs.is_valid(schema, value)
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    found = builder()
+    try:
+        tool = Tool(name="f", parameters=schema, strict=True)
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        taken = accepts(grammar, render_calls([Call("f", json.dumps(value))], dialect.sections[0]))
+    except (ConstraintError, GrammarError):
+        return
+    assert not taken
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({key: "x"} for key in (" a", "a b", "a>b", 'a"b', "a\nb", "a</parameter>", "a:b", "a=b")),
+        *({key: "x"} for key in ("a.b", "é", "a-b", "$a", "@a", "a_1")),
+        *({"a": text} for text in ("x</parameter>y", "x</arg_value>y", "x</param>y", "<![CDATA[x")),
+        *({"a": text} for text in ("<escape>", '<|"|>x')),
+    ],
+)
+def test_names_and_values_that_markup_changes_are_refused(name: str, value: dict[str, str]) -> None:
+    """What goes through is read as it was written."""
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    schema = _closed({key: {"type": "string", "enum": [text]} for key, text in value.items()})
+    found = builder()
+    try:
+        tool = Tool(name="f", parameters=schema, strict=True)
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        text = render_calls([Call("f", json.dumps(value, ensure_ascii=False))], dialect.sections[0])
+        taken = accepts(grammar, text)
+    except (ConstraintError, GrammarError):
+        return
+    assert taken
+    parser = speech(dialect).parser({"f": schema}, inside=False)
+    assert parser is not None
+    events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
+    ((kind, _, arguments, end),) = fold(events)
+    assert (kind, json.loads(arguments), end) == ("call", value, "whole")
+
+
+NESTED = {
+    "type": "object",
+    "properties": {"pattern": {"type": "string", "pattern": "^x"}},
+    "required": ["pattern"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "minLength": 2}, ["ab", "é🎉", "a\nb"], ["", "x"]),
+        ({"type": "string", "maxLength": 3}, ["", "abc"], ["abcd"]),
+        ({"type": "string", "minLength": 2, "maxLength": 2, "pattern": "^[a-c]"}, ["ax"], ["a", "xa", "axa"]),
+        ({"type": "string", "pattern": "b+"}, ["abc", "bb"], ["ac", ""]),
+        ({"type": "string", "pattern": "^a/b$|^c"}, ["a/b", "cd"], ["a/bc", "bc"]),
+        ({"type": "string", "format": "date"}, ["2024-02-29"], ["2023-02-29", "2024-02-29x"]),
+        ({"type": "string", "format": "uuid"}, ["12345678-1234-1234-1234-123456789abc"], ["1234"]),
+        ({"$ref": "#/$defs/Long"}, ["banana"], ["c"]),
+        ({"type": "string", "enum": ["c", "f"]}, ["c"], ["banana"]),
+        ({"anyOf": [{"type": "string", "minLength": 3}, {"type": "null"}]}, ["abc", None], ["ab"]),
+        ({"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, ["c", None], ["banana"]),
+        ({"type": ["string", "null"], "minLength": 5}, ["abcde", None], ["abcd"]),
+        ({"type": "integer", "minimum": 3, "maximum": 10}, [3, 10], [2, 11]),
+        ({"type": "number", "exclusiveMinimum": 0}, [0.5, 3], [0, -1]),
+        ({"type": "integer", "multipleOf": 5}, [0, 15], [3]),
+        (
+            {"type": "array", "items": {"type": "integer", "maximum": 3}, "minItems": 1, "maxItems": 2},
+            [[1], [2, 3]],
+            [[], [4], [1, 1, 1]],
+        ),
+        (
+            {"type": "array", "items": {"type": "string", "maxLength": 2}, "maxItems": 3},
+            [[], ["ab"]],
+            [["abc"]],
+        ),
+        (NESTED, [{"pattern": "xy"}], [{"pattern": "yx"}]),
+    ],
+)
+def test_lengths_patterns_and_bounds_are_held_in_every_dialect(
+    name: str, schema: dict[str, Any], good: list[Any], bad: list[Any]
+) -> None:
+    """TOOL-01: also where a value stands between tags and not in quotes."""
+    if name == "harmony":
+        pytest.skip("harmony ends a call by an end of sequence, which is no text")
+    dialect = TOOL_DIALECTS[name]
+    tool = Tool(name="f", parameters=_one(schema), strict=True)
+    found = builder()
+    grammar = found.build(calls(found, dialect, [tool], parallel=False))
+    for value in good + bad:
+        text = render_calls([Call("f", json.dumps({"u": value}, ensure_ascii=False))], dialect.sections[0])
+        assert accepts(grammar, text) == (value in good), text
+        if value in good:
+            parser = speech(dialect).parser({"f": _one(schema)}, inside=False)
+            assert parser is not None
+            folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
+            assert [json.loads(part[2]) for part in folded] == [{"u": value}]

@@ -1,0 +1,137 @@
+"""Walks through grammars with the pocket model's tokens, as the engine would: a mask, a token, a mask …"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.registry import DialectChoice
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
+from plumbline.engines.grammar import GrammarError, LarkCompiler, Matcher, num_words
+from plumbline.server.loading import vocabulary
+from plumbline.server.settings import pocket_model
+from plumbline.structured_output.grammar.builder import GrammarBuilder
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.text.tokenizer import TextTokenizer
+
+ENDS = frozenset({1015, 1017})
+SIZE = 1024
+
+
+@cache
+def tokenizer() -> TextTokenizer:
+    """The pocket model's."""
+    return TextTokenizer.from_folder(pocket_model())
+
+
+@cache
+def compiler() -> LarkCompiler:
+    """Compiles for the pocket model's tokens."""
+    return LarkCompiler(vocabulary(tokenizer(), ENDS, SIZE), capacity=4)
+
+
+def builder() -> GrammarBuilder:
+    """A builder for the pocket model's tokens."""
+    return GrammarBuilder(tokenizer().added, tokenizer().special_ids)
+
+
+def speech(tool: ToolDialect | None, reasoning: ReasoningDialect | None = None) -> ModelDialect:
+    """What reads the answers of a model with the pocket model's tokens and these dialects."""
+    ours = tokenizer()
+    chosen = DialectChoice(tool, reasoning)
+    return ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+
+
+def matcher(grammar: str) -> Matcher:
+    """A matcher at the start of a grammar."""
+    return asyncio.run(compiler().compile(grammar))
+
+
+def grammar_of(schema: Any) -> str | None:
+    """The grammar of a schema; None if it is refused, by us or by the grammar engine."""
+    built = builder()
+    try:
+        grammar = built.build(built.json(schema))
+        matcher(grammar)
+    except (ConstraintError, GrammarError):
+        return None
+    return grammar
+
+
+def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
+    """Whether the tokens of the text go through and may end there. The text is cut into tokens in its own way first."""
+    found = matcher(grammar)
+    ids = tokenizer().encode_written(text[:cut]) + tokenizer().encode_written(text[cut:])
+    for token in ids:
+        if not found.accept(token):
+            return False
+    return found.is_done or found.accept(min(ENDS))
+
+
+def written(value: Any, *, spaces: bool = False) -> str:
+    """A document in one of the two layouts that grammars hold."""
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaces else (",", ":"))
+
+
+def sampled(
+    grammar: str, seed: int, *, limit: int = 60, most: int = 600, hints: Sequence[str] = ()
+) -> str | None:
+    """A text of the grammar, every token drawn uniformly from the allowed; None if it does not end.
+
+    After `limit` tokens an end is taken where there is one, then one of the hints that goes through as a whole,
+    then quotes and brackets before other tokens.
+    """
+    draw = random.Random(seed)
+    found = matcher(grammar)
+    row = np.zeros(num_words(SIZE), dtype=np.int32)
+    ids: list[int] = []
+    while len(ids) < most and not found.is_done:
+        found.mask_into(row)
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        assert allowed, "a mask without a token"
+        if len(ids) >= limit:
+            ends = [token for token in allowed if token in ENDS]
+            hinted = (
+                next((tokens for hint in hints if (tokens := _taken(found, hint))), []) if not ends else []
+            )
+            if hinted:
+                ids += hinted
+                continue
+            allowed = ends or closing(allowed) or [token for token in allowed if not digits(token)] or allowed
+        token = draw.choice(allowed)
+        assert found.accept(token)
+        ids.append(token)
+    if not found.is_done:
+        return None
+    return tokenizer().decode([token for token in ids if token not in ENDS])
+
+
+def _taken(found: Matcher, text: str) -> list[int]:
+    """Take the whole text, or nothing of it."""
+    row = np.zeros(num_words(SIZE), dtype=np.int32)
+    tokens = tokenizer().encode_written(text)
+    for count, token in enumerate(tokens):
+        found.mask_into(row)
+        if not row.view(np.uint32)[token // 32] >> (token % 32) & 1:
+            found.rollback(count)
+            return []
+        assert found.accept(token)
+    return tokens
+
+
+def digits(token: int) -> bool:
+    """The token only makes a number longer."""
+    return not tokenizer().table[token].strip(b"0123456789")
+
+
+def closing(allowed: list[int]) -> list[int]:
+    """The tokens that end a string, an object or an array and begin nothing."""
+    table = tokenizer().table
+    return [token for token in allowed if table[token] and not table[token].strip(b'"}]')]
