@@ -16,7 +16,7 @@ from plumbline.dialects.model_dialect import Speech
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.scripted_model.scripts import DEFAULT, load
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel

@@ -13,7 +13,7 @@ from plumbline._generated.types import (
     CreateResponse,
 )
 from plumbline.protocols.chat.reader import read_chat
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.protocols.completions.reader import read_completion
 from plumbline.protocols.responses.reader import read_response
 from plumbline.wire.decode import decode, encode

@@ -44,9 +44,10 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.chat.reader import ChatWriter
-from plumbline.protocols.common.fields import Defaults
-from plumbline.protocols.completions.reader import CompletionWriter, PromptText, read_completion
+from plumbline.protocols.chat.writer import ChatWriter
+from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.completions.reader import read_completion
+from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.protocols.responses.reader import read_response
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.text.assemble import TextAssembler

@@ -22,7 +22,7 @@ from plumbline.engines.port import (
     TokenLogprob,
 )
 from plumbline.engines.scripted import Script, ScriptedEngine
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.server.loading import ServedModel, vocabulary
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate

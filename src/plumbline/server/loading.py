@@ -23,7 +23,7 @@ from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.loader import load_model, resolve_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
 from plumbline.text.prompts.deepseek import DeepSeekEncoder, ModelTexts
 from plumbline.text.prompts.encoders import PromptFormat

@@ -30,15 +30,13 @@ from plumbline.engines.port import EngineFullError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat.continuation import check_ending
 from plumbline.protocols.chat.messages import read_messages, read_tool_list
-from plumbline.protocols.chat.reader import ChatWriter, read_chat
+from plumbline.protocols.chat.reader import read_chat
+from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default, template_variables
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
-from plumbline.protocols.completions.reader import (
-    CompletionPlan,
-    CompletionWriter,
-    PromptText,
-    read_completion,
-)
+from plumbline.protocols.common.sampling import check_token_ids
+from plumbline.protocols.completions.reader import CompletionPlan, read_completion
+from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.protocols.responses.reader import read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.road.merge import merged
@@ -207,12 +205,7 @@ class PlumblineService(Service):
     async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
         """Turn token ids into text."""
         self._check_optional_model(request.model)
-        limit = self._model.engine.info.vocab_size
-        for index, token_id in enumerate(request.tokens):
-            if token_id >= limit:
-                raise unsupported_value(
-                    f"tokens[{index}]", token_id, f"is not a token id of this model, which has {limit}"
-                )
+        check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
         return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
 
     async def get_metrics(self, call: Call) -> Reply:

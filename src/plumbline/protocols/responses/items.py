@@ -31,7 +31,8 @@ from plumbline._generated.items import (
     ReasoningItem,
 )
 from plumbline.events import Logprob, ToolCallStart
-from plumbline.protocols.common.fields import chat_logprob, new_id
+from plumbline.protocols.common.ids import new_id
+from plumbline.protocols.common.logprobs import chat_logprob
 
 __all__ = [
     "CallItem",

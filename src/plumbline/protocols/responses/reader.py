@@ -16,15 +16,14 @@ from plumbline._generated.tools import (
     ToolChoiceFunction,
 )
 from plumbline.protocols.common.fields import (
-    Defaults,
+    check_stream_options,
     or_default,
-    read_sampling,
-    read_stop,
     refuse_given,
     tag_of,
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -37,7 +36,6 @@ from plumbline.protocols.common.tool_choice import (
 from plumbline.protocols.responses.input import read_input
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
-    invalid_request,
     missing_required_parameter,
     previous_response_not_found,
     unsupported_value,
@@ -68,14 +66,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         raise unsupported_value(
             "store", True, "is not supported by this server yet; leave it out or send false"
         )
-    options = or_default(request.stream_options, None)
-    if options is not None:
-        if request.stream is not True:  # CS-09
-            raise invalid_request(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
-            )
-        if options.include_obfuscation is True:
-            raise unsupported_value("stream_options.include_obfuscation", True)
+    check_stream_options(request)
     wants_logprobs = LOGPROBS in or_default(request.include, [])
     prompt, tool_choice = _read_prompt(request)
     return Turn(

@@ -59,7 +59,8 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.common.fields import given, new_id, now, or_default
+from plumbline.protocols.common.fields import given, or_default
+from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.responses.items import (
     CallItem,
     CustomCallItem,
