@@ -16,7 +16,6 @@ __all__ = [
     "Logprob",
     "OutputEvent",
     "ReasoningDelta",
-    "RefusalDelta",
     "TextDelta",
     "ToolCallDelta",
     "ToolCallEnd",
@@ -24,7 +23,7 @@ __all__ = [
     "Usage",
 ]
 
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Logprob(msgspec.Struct, frozen=True):
@@ -61,14 +60,7 @@ class TextDelta(msgspec.Struct, frozen=True):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """More of the model's thinking."""
-
-    text: str
-    logprobs: tuple[Logprob, ...] = ()
-
-
-class RefusalDelta(msgspec.Struct, frozen=True):
-    """More of a refusal."""
+    """More of the model's thinking. No API sends logprobs of it."""
 
     text: str
 
@@ -103,7 +95,7 @@ class Finish(msgspec.Struct, frozen=True):
     """The stop token id or stop string that ended it, if one did."""
 
 
-OutputEvent = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
+OutputEvent = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
 
 ChoiceEvent = tuple[int, OutputEvent]
 """The index of a choice and an event of it."""

@@ -37,7 +37,6 @@ from plumbline.events import (
     Finish,
     OutputEvent,
     ReasoningDelta,
-    RefusalDelta,
     TextDelta,
     ToolCallDelta,
     ToolCallEnd,
@@ -96,15 +95,12 @@ def answers(draw: st.DrawFn) -> list[OutputEvent]:
     events: list[OutputEvent] = []
     if draw(st.booleans()):
         events += [ReasoningDelta(text) for text in draw(pieces)]
-    if draw(st.integers(0, 5)) == 0:
-        events += [RefusalDelta(text) for text in draw(pieces)]
-        return [*events, Finish("stop", draw(usages))]
     # A call may also break off anywhere: the model wrote something else in its place.
     segments = draw(st.lists(st.one_of(text_deltas(), tool_calls(), tool_calls(whole=False)), max_size=4))
     events += [event for segment in segments for event in segment]
     made = [event.complete for event in events if isinstance(event, ToolCallEnd)]
     calls = bool(made) and all(made)  # Nobody is told to carry out a call that broke off.
-    ends = ["tool_calls" if calls else "stop", "length", "content_filter"]
+    ends = ["tool_calls" if calls else "stop", "length"]
     reason: Any = draw(st.sampled_from(ends))
     if reason == "length" and draw(st.booleans()):
         events += draw(tool_calls(whole=False))
@@ -182,9 +178,9 @@ def test_the_official_client_adds_the_chunks_up_to_the_answer(
     for chunk in written(chunks + writer.end()):
         try:
             state.handle_chunk(construct_type(type_=ChatCompletionChunk, value=chunk))  # type: ignore[arg-type]
-        except Exception as error:  # `length` and `content_filter` always raise, by design of that client.
+        except Exception as error:  # `length` always raises, by design of that client.
             failure = type(error).__name__
-            if failure not in ("LengthFinishReasonError", "ContentFilterFinishReasonError"):
+            if failure != "LengthFinishReasonError":
                 raise
     whole = written([writer.answer()])[0]
     theirs = state.current_completion_snapshot
@@ -298,7 +294,7 @@ def test_the_events_of_a_response_are_a_word_of_their_language(
     ]
     finish = events[-1]
     assert isinstance(finish, Finish)
-    cut = finish.reason in ("length", "content_filter")
+    cut = finish.reason == "length"
     assert (final["status"] == "incomplete") == cut, "R-05, R-06"
     states = [item["status"] for item in final["output"]]
     assert "incomplete" not in states[:-1], "R-07"

@@ -150,7 +150,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: frozenset[int]
     features: frozenset[str] = frozenset()
     """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured."""
-    max_logprobs: int = 20
     num_blocks: int = 0
     """KV blocks of the paged cache, 0 where there is none."""
     block_size: int = 0

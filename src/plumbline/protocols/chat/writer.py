@@ -32,7 +32,6 @@ from plumbline.events import (
     Logprob,
     OutputEvent,
     ReasoningDelta,
-    RefusalDelta,
     TextDelta,
     ToolCallDelta,
     ToolCallEnd,
@@ -75,7 +74,6 @@ class _Choice:
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    refusal: list[str] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -130,9 +128,6 @@ class ChatWriter:
                 for name in self._reasoning_fields:
                     setattr(delta, name, event.text)
                 return [self._chunk(index, delta)]
-            case RefusalDelta():
-                choice.refusal.append(event.text)
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(refusal=event.text))]
             case ToolCallStart():
                 choice.calls.append(_Call(event))
                 # CS-10: id, type and name once, in the first delta
@@ -188,11 +183,9 @@ class ChatWriter:
         if choice.finish is None:
             raise RuntimeError(f"choice {index} has no finish yet")
         calls = [call.written() for call in choice.calls]
-        refusal = "".join(choice.refusal) if choice.refusal else None
         text = "".join(choice.text)
         message = ChatCompletionResponseMessage(
-            content=None if (calls or refusal is not None) and not text else text,
-            refusal=refusal,
+            content=None if calls and not text else text,
             tool_calls=calls or UNSET,
         )
         for name in self._reasoning_fields if choice.reasoning else ():

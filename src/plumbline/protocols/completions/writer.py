@@ -189,7 +189,7 @@ class CompletionWriter:
         )
 
 
-def _reason(finish: Finish) -> Literal["stop", "length", "content_filter"]:
+def _reason(finish: Finish) -> Literal["stop", "length"]:
     if finish.reason == "tool_calls":
         raise TypeError("a completion makes no tool calls")
     return finish.reason

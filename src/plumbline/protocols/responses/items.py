@@ -10,7 +10,6 @@ from plumbline._generated.content import (
     LogProb,
     OutputTextContent,
     ReasoningTextContent,
-    RefusalContent,
     ResponseLogProb,
     ResponseTopLogProb,
     TopLogProb,
@@ -19,7 +18,6 @@ from plumbline._generated.events import (
     ResponseCustomToolCallInputDoneEvent,
     ResponseFunctionCallArgumentsDoneEvent,
     ResponseReasoningTextDoneEvent,
-    ResponseRefusalDoneEvent,
     ResponseStreamEvent,
     ResponseTextDoneEvent,
 )
@@ -41,7 +39,6 @@ __all__ = [
     "ItemStatus",
     "OpenItem",
     "ReasoningTextItem",
-    "RefusalItem",
     "TextItem",
     "delta_logprobs",
 ]
@@ -68,7 +65,7 @@ class OpenItem(ABC):
         """The item as `output_item.added` shows it: empty, with its identity."""
 
     @abstractmethod
-    def part(self, *, empty: bool) -> OutputTextContent | RefusalContent | ReasoningTextContent | None:
+    def part(self, *, empty: bool) -> OutputTextContent | ReasoningTextContent | None:
         """Its only content part, empty or as it stands; None for an item without parts."""
 
     @abstractmethod
@@ -102,24 +99,6 @@ class TextItem(OpenItem):
             content_index=0,
             text=self.text,
             logprobs=delta_logprobs(self.logprobs),
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
-
-
-class RefusalItem(OpenItem):
-    prefix = "msg_"
-
-    def added(self) -> OutputItem:
-        return OutputMessage(id=self.id, content=[], status="in_progress")
-
-    def part(self, *, empty: bool) -> RefusalContent:
-        return RefusalContent(refusal="" if empty else self.text)
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseRefusalDoneEvent(
-            sequence_number=0, item_id=self.id, output_index=index, content_index=0, refusal=self.text
         )
 
     def finished(self, status: ItemStatus) -> OutputItem:

@@ -30,7 +30,6 @@ from plumbline._generated.events import (
     ResponseOutputItemAddedEvent,
     ResponseOutputItemDoneEvent,
     ResponseReasoningTextDeltaEvent,
-    ResponseRefusalDeltaEvent,
     ResponseStreamEvent,
     ResponseTextDeltaEvent,
 )
@@ -52,7 +51,6 @@ from plumbline.events import (
     Finish,
     OutputEvent,
     ReasoningDelta,
-    RefusalDelta,
     TextDelta,
     ToolCallDelta,
     ToolCallEnd,
@@ -68,7 +66,6 @@ from plumbline.protocols.responses.items import (
     ItemStatus,
     OpenItem,
     ReasoningTextItem,
-    RefusalItem,
     TextItem,
     delta_logprobs,
 )
@@ -123,17 +120,6 @@ class ResponsesWriter:
                     logprobs=delta_logprobs(entries),
                 )
                 return [*events, self._number(delta)]
-            case RefusalDelta():
-                events, refusal = self._opened(RefusalItem)
-                refusal.texts.append(event.text)
-                refused = ResponseRefusalDeltaEvent(
-                    sequence_number=0,
-                    item_id=refusal.id,
-                    output_index=self._index,
-                    content_index=0,
-                    delta=event.text,
-                )
-                return [*events, self._number(refused)]
             case ReasoningDelta():
                 events, reasoning = self._opened(ReasoningTextItem)
                 reasoning.texts.append(event.text)
@@ -198,12 +184,10 @@ class ResponsesWriter:
             events, _ = self._opened(TextItem)
         response = self._response
         response.usage = _usage(finish.usage)
-        if finish.reason in ("length", "content_filter"):  # RS-15
+        if finish.reason == "length":  # RS-15
             events += self._close("incomplete")
             response.status = "incomplete"
-            response.incomplete_details = ResponseIncompleteDetails(
-                reason="max_output_tokens" if finish.reason == "length" else "content_filter"
-            )
+            response.incomplete_details = ResponseIncompleteDetails(reason="max_output_tokens")
             terminal: ResponseStreamEvent = ResponseIncompleteEvent(
                 sequence_number=0, response=self._snapshot()
             )
