@@ -337,7 +337,9 @@ def test_a_response_can_fail_after_any_event(events: list[OutputEvent], data: st
 
 def test_a_late_refusal_keeps_its_reason() -> None:
     """ERR-10: `error.code` is from the closed list of the protocol."""
-    events = written(response_writer().fail(rate_limited("Too many.")))
+    writer = response_writer()
+    writer.start()
+    events = written(writer.fail(rate_limited("Too many.")))
 
     assert [events[0]["code"], events[1]["response"]["error"]["code"]] == ["rate_limit_exceeded"] * 2
     assert events[0]["error"]["type"] == "rate_limit_error"
@@ -386,6 +388,7 @@ def test_nothing_of_a_tool_or_of_reasoning_is_lost_in_the_echo() -> None:
     }  # fmt: skip
     reasoning = {"effort": "low", "summary": "auto", "context": "auto", "generate_summary": "auto"}
     writer = response_writer(tools=[tool], reasoning=reasoning)
+    writer.start()
     writer.event(Finish("stop", Usage(1, 1)))
     echoed = json.loads(encode(writer.response))
 
