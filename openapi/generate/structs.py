@@ -149,10 +149,6 @@ class Types:
             ]
         )
 
-    def public(self) -> dict[str, list[str]]:
-        """Return the names that each module offers."""
-        return {f: sorted(n for name in self.families[f] for n in self._public(name)) for f in self.families}
-
     def _public(self, name: str) -> list[str]:
         return [name, *(_subclass(name, value) for value in self._many_tags(name)), *self._any_name(name)]
 

@@ -21,9 +21,9 @@ from mutants import MUTANTS
 from openapi_core import OpenAPI
 from openapi_core.datatypes import RequestParameters
 from openapi_core.exceptions import OpenAPIError
+from support.contract_types import TYPES
 from werkzeug.datastructures import Headers, ImmutableMultiDict
 
-import plumbline._generated.types as generated
 from plumbline.wire.decode import decode
 from plumbline.wire.errors import ApiError
 from plumbline_conformance.case import SCENARIOS, Target
@@ -173,7 +173,7 @@ def of_requests(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool, b
                 exchange.request_json is not None
                 and next(violations(schema, exchange.request_json), None) is None
             )
-            served = accepts(decode, getattr(generated, schema), exchange.request_body)
+            served = accepts(decode, TYPES[schema], exchange.request_body)
             theirs = accepts(openapi_core().validate_request, Asked(exchange))
             found[key] = (ours, served, theirs)
     return found

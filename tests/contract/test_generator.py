@@ -120,7 +120,7 @@ def operation(path: str, name: str, where: str = "query") -> dict[str, Any]:
 
 def test_a_parameter_is_a_python_name() -> None:
     with pytest.raises(bundle.ContractError, match="not a Python name"):
-        write_routes(operations(operation("/x", "a-b")))
+        write_routes(operations(operation("/x", "a-b")), {})
 
 
 def test_a_contract_may_not_contradict_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ from litestar.exceptions import HTTPException
 from litestar.testing import TestClient
 
 from plumbline._generated import OPERATIONS
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.models import Model
 from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline._generated.service import Service
-from plumbline._generated.types import CreateChatCompletionRequest, Model
 from plumbline.wire import sse
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode

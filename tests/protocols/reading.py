@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from support.models import TOKENIZER
 
-from plumbline._generated.types import (
-    CreateChatCompletionRequest,
-    CreateCompletionRequest,
-    CreateResponse,
-)
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.responses import CreateResponse
 from plumbline.protocols.chat.reader import read_chat
 from plumbline.protocols.common.sampling import Defaults
 from plumbline.protocols.completions.reader import read_completion

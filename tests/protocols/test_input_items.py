@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from plumbline._generated.types import (
-    TokenCountsBody,
-)
+from plumbline._generated.responses import TokenCountsBody
 from plumbline.protocols.responses.reader import read_response_prompt
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.decode import decode, encode

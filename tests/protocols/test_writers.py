@@ -27,11 +27,9 @@ from support.judges import (
 from support.models import TOKENIZER
 from support.strategies import texts
 
-from plumbline._generated.types import (
-    CreateChatCompletionRequest,
-    CreateCompletionRequest,
-    CreateResponse,
-)
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.responses import CreateResponse
 from plumbline.engines.port import TokenLogprob
 from plumbline.events import (
     Finish,

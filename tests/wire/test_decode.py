@@ -14,19 +14,15 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.contract_types import TYPES
 
-import plumbline._generated.types as generated
 from generate import bundle
 from plumbline._generated import OPERATIONS
-from plumbline._generated.types import (
-    CreateChatCompletionRequest,
-    CreateCompletionRequest,
-    CreateResponse,
-    EasyInputMessage,
-    HostedItem,
-    HostedTool,
-    ItemReferenceParam,
-)
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.items import EasyInputMessage, HostedItem, ItemReferenceParam
+from plumbline._generated.responses import CreateResponse
+from plumbline._generated.tools import HostedTool
 from plumbline.protocols.common.fields import or_default as either
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
@@ -94,7 +90,7 @@ def test_a_request_decodes_exactly_if_the_contract_allows_it(data: st.DataObject
     name, example = data.draw(st.sampled_from(EXAMPLES))
     path = data.draw(st.sampled_from(list(leaves(example))))
     changed = replaced(example, path, data.draw(st.sampled_from(OTHERS)))
-    kind = getattr(generated, name)
+    kind = TYPES[name]
     body = json.dumps(changed).encode()
     if VALIDATORS[name].is_valid(changed):
         decode(kind, body)
@@ -113,7 +109,7 @@ def test_a_request_with_a_field_missing_decodes_exactly_if_the_contract_allows_i
     paths = [p for p in leaves(example) if not isinstance(p[-1], int)]
     path = data.draw(st.sampled_from(paths))
     changed = removed(example, path)
-    kind = getattr(generated, name)
+    kind = TYPES[name]
     body = json.dumps(changed).encode()
     if VALIDATORS[name].is_valid(changed):
         decode(kind, body)
@@ -131,9 +127,7 @@ def test_every_truncation_of_a_body_is_a_400(data: st.DataObject) -> None:
     body = json.dumps(example).encode()
     cut = data.draw(st.integers(0, len(body) - 1))
 
-    assert refused(getattr(generated, name), body[:cut]).message.startswith(
-        "We could not parse the JSON body"
-    )
+    assert refused(TYPES[name], body[:cut]).message.startswith("We could not parse the JSON body")
 
 
 @laws
@@ -141,7 +135,7 @@ def test_every_truncation_of_a_body_is_a_400(data: st.DataObject) -> None:
 def test_no_bytes_do_anything_but_decode_or_answer_400(body: bytes) -> None:
     for name in REQUESTS:
         with contextlib.suppress(ApiError):
-            decode(getattr(generated, name), body)
+            decode(TYPES[name], body)
 
 
 BROKEN = {

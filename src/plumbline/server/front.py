@@ -7,10 +7,12 @@ A bare ASGI application around the Litestar one, because a request that matches 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from plumbline._generated import OPERATIONS
 from plumbline.server.auth import KeyRing
 from plumbline.server.metrics import Metrics
 from plumbline.server.streams import closing_streams
@@ -78,7 +80,7 @@ class Front:
                     await _drain(receive, self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error)
         finally:
-            self._metrics.closed(_label(scope), status)
+            self._metrics.closed(_label(scope["path"]), status)
 
     def _in_time(self, receive: Receive) -> Receive:
         """`receive` that does not wait for ever for a body: a connection that brings nothing is not worth its place."""
@@ -160,37 +162,19 @@ async def _drain(receive: Receive, limit: int) -> None:
         seen += len(message.get("body", b""))
 
 
-def _label(scope: Scope) -> str:
-    """The path for metrics, without ids, so that clients cannot make up new time series."""
-    path = str(scope["path"])
-    parts = path.split("/")
-    if (
-        len(parts) > 3
-        and parts[1] == "v1"
-        and parts[2] in ("models", "responses")
-        and parts[3]
-        not in (
-            "input_tokens",
-            "compact",
-        )
-    ):
-        rest = parts[4:] if parts[2] == "responses" else []
-        parts = [*parts[:3], "{id}", *[part for part in rest if part in ("cancel", "input_items")][:1]]
-        path = "/".join(parts)
-    return path if path in _KNOWN_PATHS else "other"
+def _label(path: str) -> str:
+    """Return the path as a metrics label: ids become `{id}`, so that clients cannot make up new time series."""
+    if path in _KNOWN_PATHS:
+        return path
+    return next((label for pattern, label in _PATTERNS if pattern.fullmatch(path)), "other")
 
 
-_KNOWN_PATHS = _OPEN_PATHS | {
-    "/detokenize",
-    "/tokenize",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    "/v1/models/{id}",
-    "/v1/responses",
-    "/v1/responses/compact",
-    "/v1/responses/input_tokens",
-    "/v1/responses/{id}",
-    "/v1/responses/{id}/cancel",
-    "/v1/responses/{id}/input_items",
-}
+def _pattern(template: str) -> re.Pattern[str]:
+    """Compile a path template of the contract. Model ids may contain slashes (MOD-02), other ids may not."""
+    ids = {name: ".+" if name == "model" else "[^/]+" for name in re.findall(r"\{(\w+)\}", template)}
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda found: ids[found[1]], re.escape(template)))
+
+
+_LABELS = {op.path: re.sub(r"\{\w+\}", "{id}", op.path) for op in OPERATIONS}
+_KNOWN_PATHS = frozenset(_LABELS.values())
+_PATTERNS = [(_pattern(path), label) for path, label in _LABELS.items() if path != label]
