@@ -15,7 +15,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from support.asgi import serving
 from support.laws import EXAMPLES
-from support.models import TOKENIZER, played, scripted, served
+from support.models import TOKENIZER, scripted, served, token_chunks
 
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.registry import choose
@@ -77,7 +77,7 @@ def speaking(*texts: str) -> ServedModel:
 def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChunk]:
     """The script, ended by the limit of the request as an engine would end it."""
     limit = request.sampling.max_tokens
-    for number, chunk in enumerate(played(request, ids), 1):
+    for number, chunk in enumerate(token_chunks(request, ids), 1):
         if number == limit:
             yield msgspec.structs.replace(chunk, finish_reason="length")
             return

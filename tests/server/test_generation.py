@@ -18,10 +18,10 @@ from support.judges import (
 )
 from support.models import (
     TOKENIZER,
-    played,
-    said,
+    answer_with,
     scripted,
     served,
+    token_chunks,
 )
 
 from .asking import GREEDY, SEEDED, USER, Json, chat, complete, ours, respond, streamed
@@ -165,7 +165,7 @@ async def test_the_best_are_returned_and_all_are_counted() -> None:
 
 async def test_the_finish_reason_tells_why() -> None:
     """CHAT-04 to CHAT-06, R-05."""
-    async with serving(served(scripted(said("one two three")))) as server:
+    async with serving(served(scripted(answer_with("one two three")))) as server:
         whole = await chat(server)
         assert whole["choices"][0]["finish_reason"] == "stop"
         tokens = whole["usage"]["completion_tokens"]
@@ -209,7 +209,7 @@ async def test_a_stop_string_ends_the_answer_and_is_not_in_it(
     stop: Any, text: str, reason: str | None
 ) -> None:
     """CHAT-10, CS-15, CMP-09: on all surfaces, streaming or not."""
-    async with serving(served(scripted(said("one two three")))) as server:
+    async with serving(served(scripted(answer_with("one two three")))) as server:
         whole = (await chat(server, stop=stop))["choices"][0]
         assert (whole["message"]["content"], whole["finish_reason"]) == (text, "stop")
         assert whole.get("stop_reason") == reason
@@ -222,7 +222,7 @@ async def test_a_stop_string_ends_the_answer_and_is_not_in_it(
 
 
 async def test_a_stop_string_can_be_kept() -> None:
-    async with serving(served(scripted(said("one two three")))) as server:
+    async with serving(served(scripted(answer_with("one two three")))) as server:
         whole = (await chat(server, stop="two", include_stop_str_in_output=True))["choices"][0]
 
         assert (whole["message"]["content"], whole["stop_reason"]) == ("one two", "two")
@@ -230,7 +230,7 @@ async def test_a_stop_string_can_be_kept() -> None:
 
 async def test_a_stop_string_ends_the_work_of_the_engine() -> None:
     """CHAT-10: generation ends at the match; what comes after it is neither made nor counted."""
-    engine = scripted(said("one two three four five six"))
+    engine = scripted(answer_with("one two three four five six"))
     async with serving(served(engine)) as server:
         whole = await chat(server, stop=" two")
 
@@ -250,7 +250,7 @@ async def test_a_stop_token_is_named() -> None:
 
 async def test_control_tokens_are_shown_only_when_asked_for() -> None:
     start = TOKENIZER.added["<|im_start|>"]
-    async with serving(served(scripted(lambda request: played(request, [start, 65])))) as server:
+    async with serving(served(scripted(lambda request: token_chunks(request, [start, 65])))) as server:
         hidden = (await chat(server))["choices"][0]["message"]["content"]
         shown = (await chat(server, skip_special_tokens=False))["choices"][0]["message"]["content"]
 
@@ -309,7 +309,7 @@ async def test_tools_and_results_reach_the_model() -> None:
 
     def watching(request: Any) -> Any:
         prompts.append(TOKENIZER.decode(request.prompt_token_ids))
-        return said("It is sunny.")(request)
+        return answer_with("It is sunny.")(request)
 
     function = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {}}}
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}}

@@ -13,11 +13,11 @@ from support.judges import (
 from support.models import (
     SPECIAL,
     TOKENIZER,
+    answer_with,
     byte_level_definition,
-    played,
-    said,
     scripted,
     served,
+    token_chunks,
 )
 
 from plumbline.engines.port import TokenLogprob
@@ -62,8 +62,8 @@ async def test_logprobs_follow_their_laws(options: Json, k: int) -> None:
 
 async def test_an_impossible_token_has_the_services_sentinel(monkeypatch: pytest.MonkeyPatch) -> None:
     """LP-02: JSON has no infinities."""
-    async with serving(served(scripted(said("a")))) as server:
-        monkeypatch.setattr(models, "made_up", lambda _, token_id: TokenLogprob(token_id, float("-inf")))
+    async with serving(served(scripted(answer_with("a")))) as server:
+        monkeypatch.setattr(models, "fake_logprob", lambda _, token_id: TokenLogprob(token_id, float("-inf")))
         entry = (await chat(server, logprobs=True))["choices"][0]["logprobs"]["content"][0]
         legacy = (await complete(server, logprobs=1))["choices"][0]["logprobs"]
 
@@ -114,7 +114,7 @@ async def test_an_echo_does_not_show_the_sequence_start_that_nobody_wrote(logpro
         },
     }
     renderer = Renderer(TextTokenizer(definition, config={"bos_token": "<|endoftext|>"}), None)
-    async with serving(served(scripted(said("!")), renderer=renderer)) as server:
+    async with serving(served(scripted(answer_with("!")), renderer=renderer)) as server:
         whole = await complete(server, prompt="a €", echo=True, **logprobs)
         (choice,) = whole["choices"]
 
@@ -132,7 +132,7 @@ async def test_an_echo_does_not_show_the_sequence_start_that_nobody_wrote(logpro
 async def test_a_character_over_several_tokens_is_told_by_its_last() -> None:
     """CMP-05: the tokens join to the text, also where one ends inside a character."""
     pieces = [TOKENIZER.table.index(raw) for raw in (b"\xe2", b"\x82", b"\xac", b"\xf0", b"\x9f")]
-    async with serving(served(scripted(lambda request: played(request, pieces)))) as server:
+    async with serving(served(scripted(lambda request: token_chunks(request, pieces)))) as server:
         (choice,) = (await complete(server, logprobs=1))["choices"]
 
         assert choice["text"] == "€�"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.asgi import Event, Server, serving
-from support.models import RENDERER, GatedEngine, said, scripted, served, tiny_engine, until
+from support.models import RENDERER, GatedEngine, answer_with, scripted, served, tiny_engine, until
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.text.render import Renderer
@@ -83,7 +83,7 @@ async def test_chunks_have_no_names(path: str) -> None:
 async def test_characters_are_never_split() -> None:
     """SSE-09: the euro sign is two tokens here, the emoji three."""
     text = "1 € and 🎉 and ü"
-    async with serving(served(scripted(said(text)))) as server:
+    async with serving(served(scripted(answer_with(text)))) as server:
         events = done((await server.post("/v1/chat/completions", streamed("/v1/chat/completions"))).events)
         deltas = [event.json["choices"][0]["delta"].get("content", "") for event in events]
 
@@ -217,7 +217,7 @@ def breaking(after: int) -> Any:
     """A script that fails after some tokens."""
 
     def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-        yield from [*said("hello world and more")(request)][:after]
+        yield from [*answer_with("hello world and more")(request)][:after]
         yield TokenChunk(finish_reason="error", error="The engine failed while it computed this request.")
 
     return script
@@ -227,7 +227,7 @@ def raising(after: int) -> Any:
     """A script with a bug."""
 
     def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-        yield from [*said("hello world and more")(request)][:after]
+        yield from [*answer_with("hello world and more")(request)][:after]
         raise ZeroDivisionError("a secret of the server in /some/path.py")
 
     return script
