@@ -36,7 +36,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     """Read a request into a turn.
 
     Raises:
-        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+        ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
     if request.store is True:

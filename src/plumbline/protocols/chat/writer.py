@@ -46,18 +46,18 @@ from plumbline.protocols.common.usage import add_usage, completion_usage
 __all__ = ["ChatWriter", "ReasoningField"]
 
 ReasoningField = Literal["reasoning_content", "reasoning", "both"]
-"""Under which name clients get the model's thinking: vLLM's is `reasoning`, everybody else's `reasoning_content`."""
+"""The field that carries the model's thinking: vLLM sends `reasoning`, other servers `reasoning_content`."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call and the fragments of its arguments, or of its input if it is a custom tool's."""
+    """A call with the fragments of its arguments, or of its input for a custom tool."""
 
     start: ToolCallStart
     fragments: list[str] = field(default_factory=list)
 
-    def written(self) -> ChatCompletionMessageToolCallUnion:
-        """The call as a part of a message."""
+    def as_message_part(self) -> ChatCompletionMessageToolCallUnion:
+        """Return the whole call for the message of a non-streaming answer."""
         name, text = self.start.name, "".join(self.fragments)
         if self.start.custom:  # TOOL-14
             return ChatCompletionMessageCustomToolCall(
@@ -70,7 +70,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Choice:
-    """What has been written of one choice so far: the fold that the non-streaming answer is."""
+    """What was sent of one choice so far; the non-streaming answer is built from it."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -81,9 +81,9 @@ class _Choice:
 
 
 class ChatWriter:
-    """Writes the events of one answer as chunks, and keeps the fold of what it wrote.
+    """Write the events of one answer as chunks, and fold them into the non-streaming answer.
 
-    Stream and non-stream agree by construction (CHAT-19): `answer` is built from the same state that the chunks left.
+    Both modes agree by construction (CHAT-19): `answer` uses the state that the chunks left.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ChatWriter:
         self._model = model
         self._fingerprint = fingerprint
         self._metadata = request.metadata if given(request.metadata) else UNSET
-        # CS-17: clients read one of two names for the same text.
+        # CS-17: clients read one of two fields with the same text.
         names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
         self._reasoning_fields = names
         self._wants_logprobs = request.logprobs is True
@@ -109,12 +109,12 @@ class ChatWriter:
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
-        """The role chunk of every choice, in index order (CS-02, CS-04)."""
+        """Return the role chunk of every choice, in index order (CS-02, CS-04)."""
         first = ChatCompletionStreamResponseDelta(role="assistant", content="")
         return [self._chunk(index, first) for index in range(len(self._choices))]
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
-        """Take an event of a choice; returns the chunks that say it."""
+        """Write one event of a choice."""
         choice = self._choices[index]
         match event:
             case TextDelta():
@@ -130,7 +130,7 @@ class ChatWriter:
                 return [self._chunk(index, delta)]
             case ToolCallStart():
                 choice.calls.append(_Call(event))
-                # CS-10: id, type and name once, in the first delta
+                # CS-10: id, type and name come once, in the first delta.
                 call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
                 if event.custom:
                     call.type, call.custom = (
@@ -155,11 +155,11 @@ class ChatWriter:
                 choice.finish = event.reason
                 choice.stop_match = event.stop_match
                 self._usage = add_usage(self._usage, event.usage)
-                # CS-03: the reason comes alone, in an empty delta, and nothing of the choice comes after it.
+                # CS-03: the reason comes with an empty delta, which is the last of the choice.
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event)]
 
     def end(self) -> list[CreateChatCompletionStreamResponse]:
-        """The usage chunk, last of all, if the client asked for it (CS-06, CS-07, CS-08)."""
+        """Return the usage chunk, the last of the stream, if the client wants it (CS-06, CS-07, CS-08)."""
         if not self._include_usage or self._usage is None:
             return []
         chunk = self._envelope([])
@@ -167,7 +167,7 @@ class ChatWriter:
         return [chunk]
 
     def answer(self) -> CreateChatCompletionResponse:
-        """The whole answer, once every choice has finished."""
+        """Return the non-streaming answer, once every choice has finished."""
         return CreateChatCompletionResponse(
             id=self._id,
             created=self._created,
@@ -182,7 +182,7 @@ class ChatWriter:
     def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
         if choice.finish is None:
             raise RuntimeError(f"choice {index} has no finish yet")
-        calls = [call.written() for call in choice.calls]
+        calls = [call.as_message_part() for call in choice.calls]
         text = "".join(choice.text)
         message = ChatCompletionResponseMessage(
             content=None if calls and not text else text,
@@ -201,9 +201,9 @@ class ChatWriter:
     def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
         if not self._wants_logprobs:
             return None
-        written = [chat_logprob(entry) for entry in entries]
-        choice.logprobs.extend(written)
-        return ChatCompletionLogprobs(content=written)
+        found = [chat_logprob(entry) for entry in entries]
+        choice.logprobs.extend(found)
+        return ChatCompletionLogprobs(content=found)
 
     def _chunk(
         self,

@@ -27,7 +27,7 @@ _DEFAULT_MAX_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class CompletionPlan:
-    """A request read: one turn per prompt, and what to do with the choices."""
+    """A legacy completion request: one turn per prompt, and what to do with the choices."""
 
     turns: list[Turn]
     num_choices: int
@@ -42,12 +42,12 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     """Read a request into turns.
 
     Raises:
-        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+        ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
     check_stream_options(request)
     num_choices = or_default(request.n, 1)
-    # 0 is in range by the schema and means nothing else than the default.
+    # The schema allows 0, which means the default.
     best_of = or_default(request.best_of, 0) or num_choices
     if best_of < num_choices:
         raise invalid_request(
@@ -59,7 +59,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
         raise invalid_request("'best_of' cannot be greater than 'n' when 'stream' is enabled.", "best_of")
     max_tokens = or_default(request.max_tokens, _DEFAULT_MAX_TOKENS)
     logprobs: int | None = or_default(request.logprobs, None)
-    # The best are chosen by mean logprob, so candidates need logprobs even if the client does not.
+    # The best choices are those with the highest mean logprob, so candidates need logprobs.
     wanted = logprobs if logprobs is not None or best_of == num_choices else 0
     sampling = read_sampling(
         request, defaults, max_tokens=max_tokens, max_tokens_param="max_tokens", logprobs=wanted
@@ -83,7 +83,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
 
 
 def _read_prompts(prompt: object, vocab_size: int) -> list[Prompt]:
-    """CMP-02: a string, strings, one list of token ids, or lists of token ids."""
+    """Read a string, strings, one list of token ids, or lists of token ids (CMP-02)."""
     match prompt:
         case str():
             return [TextPrompt(prompt)]

@@ -29,11 +29,11 @@ __all__ = ["CompletionWriter", "PromptText"]
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """The prompt's own text, for `echo`, with the logprobs of its tokens if they were asked for (CMP-04)."""
+    """The prompt's text for `echo`, with the logprobs of its tokens if the client wants them (CMP-04)."""
 
     text: str
     tokens: tuple[Logprob | str, ...] | None = None
-    """The first token is text without a logprob."""
+    """The first token has no logprob, so it is a plain string."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Choice:
 
 
 class CompletionWriter:
-    """Writes the events of one answer as chunks, and keeps the fold of what it wrote.
+    """Write the events of one answer as chunks, and fold them into the non-streaming answer.
 
     Choices are numbered prompt by prompt, `prompt_index * best_of + choice_index` (CMP-02). A stream has
     `best_of == n`, so these are the numbers that it sends.
@@ -76,7 +76,7 @@ class CompletionWriter:
                 choice.logprobs = _no_logprobs()
 
     def start(self) -> list[CreateCompletionStreamResponse]:
-        """With `echo`, the prompt as the first chunk of every choice, in index order. Call it in both modes."""
+        """With `echo`, return the prompt as the first chunk of every choice, in index order. Needed in both modes."""
         chunks: list[CreateCompletionStreamResponse] = []
         for index, choice in enumerate(self._choices):
             prompt = self._prompts[index // self._plan.best_of]
@@ -86,7 +86,7 @@ class CompletionWriter:
         return chunks
 
     def event(self, index: int, event: OutputEvent) -> list[CreateCompletionStreamResponse]:
-        """Take an event of a choice; returns the chunks that say it."""
+        """Write one event of a choice."""
         choice = self._choices[index]
         match event:
             case TextDelta():
@@ -97,11 +97,11 @@ class CompletionWriter:
                 choice.finish = event
                 return [self._chunk(index, "", None, finish=event)]
             case _:
-                # Completions have no template and so no dialect: the road yields text only.
-                raise TypeError(f"{type(event).__name__} has no place in a completion")
+                # Legacy completions have no template and so no dialect: the road yields text only.
+                raise TypeError(f"a legacy completion cannot contain {type(event).__name__}")
 
     def end(self) -> list[CreateCompletionStreamResponse]:
-        """The usage chunk, last of all, if the client asked for it."""
+        """Return the usage chunk, the last of the stream, if the client wants it."""
         if not self._include_usage:
             return []
         chunk = self._envelope([])
@@ -109,7 +109,7 @@ class CompletionWriter:
         return [chunk]
 
     def answer(self) -> CreateCompletionResponse:
-        """The whole answer, once every choice has finished."""
+        """Return the non-streaming answer, once every choice has finished."""
         choices: list[CompletionChoice] = []
         for prompt_index in range(len(self._plan.turns)):
             first = prompt_index * self._plan.best_of
@@ -139,20 +139,20 @@ class CompletionWriter:
         )
 
     def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
-        """CMP-05."""
+        """Count the entries for `best_of`, and write them if the client wants logprobs (CMP-05)."""
         for entry in entries:
             choice.score += entry.logprob
         choice.num_scored += len(entries)
         if choice.logprobs is None:
             return None
-        written = _no_logprobs()
+        part = _no_logprobs()
         for entry in entries:
-            _append(choice, written, entry)
-        _extend(choice.logprobs, written)
-        return written
+            _append(choice, part, entry)
+        _extend(choice.logprobs, part)
+        return part
 
     def _usage(self) -> CompletionUsage:
-        """Every candidate's tokens count, every prompt once (CHAT-09, CMP-06)."""
+        """Add up the tokens of all candidates, and of each prompt once (CHAT-09, CMP-06)."""
         finishes = [choice.finish.usage for choice in self._choices if choice.finish is not None]
         first_of_prompt = finishes[:: self._plan.best_of]
         return completion_usage(
@@ -207,15 +207,15 @@ def _echo_logprobs(choice: _Choice, prompt: PromptText) -> CompletionLogprobs | 
     if choice.logprobs is None or prompt.tokens is None:
         choice.offset = len(prompt.text)
         return None
-    written = _no_logprobs()
+    part = _no_logprobs()
     for entry in prompt.tokens:
-        _append(choice, written, entry)
-    _extend(choice.logprobs, written)
-    return written
+        _append(choice, part, entry)
+    _extend(choice.logprobs, part)
+    return part
 
 
 def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str) -> None:
-    """CMP-05. A token's text here is what it completes, so the tokens join to the text even inside a character."""
+    """Append one token (CMP-05). Its text is what it completes, so that the tokens join to the text."""
     text = entry if isinstance(entry, str) else entry.text
     logprobs.tokens.append(text)
     logprobs.token_logprobs.append(None if isinstance(entry, str) else finite(entry.logprob))
@@ -226,7 +226,7 @@ def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str)
 
 
 def _alternatives(entry: Logprob) -> dict[str, float]:
-    """The most likely tokens by their text, the drawn one under the text that `tokens` has for it."""
+    """Map the most likely tokens to their logprobs; the sampled token has the text that `tokens` gives it."""
     others = {token: finite(value) for token_id, token, _, value in entry.top if token_id != entry.token_id}
     return {entry.text: finite(entry.logprob)} | {
         token: value for token, value in others.items() if token != entry.text

@@ -1,4 +1,4 @@
-"""Responses: the request read into a turn. The writer of its events is `plumbline.protocols.responses.writer`."""
+"""Read a Responses request into a turn."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     """Read a request into a turn.
 
     Raises:
-        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+        ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
     if request.background is True:
@@ -91,7 +91,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
 
 
 def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPrompt:
-    """What the model sees of a request: instructions, input items and tools.
+    """Read what the model sees of a request: instructions, input items and tools.
 
     Raises:
         ApiError: 400 as for `read_response`.
@@ -105,7 +105,7 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
         refuse_given(request, {"personality": "is not supported by this server"})
     previous = or_default(request.previous_response_id, None)
     if previous is not None:
-        # ST-05: nothing is stored yet, so no id can be known.
+        # ST-05: nothing is stored yet, so no id is known.
         raise previous_response_not_found(previous)
     items = request.input
     if items is None or items is UNSET:
@@ -127,10 +127,10 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
 
 
 def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools that the model is shown, and which of them it may or must call.
+    """Read the tools for the prompt, and which of them the model may or must call.
 
-    Hosted ones are accepted, echoed and never called (TOOL-15): Codex always sends some. With `none` the model is shown
-    no tools, so it calls none (TOOL-03).
+    Hosted tools are accepted, echoed and never called (TOOL-15): Codex always sends some. With `tool_choice: none` the
+    prompt has no tools, so the model calls none (TOOL-03).
     """
     found: list[Tool] = []
     names: list[tuple[str, str]] = []
@@ -153,13 +153,13 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, 
             )
             check_strict(read, f"{where}.parameters")
         else:
-            form = or_default(tool.format, None)
-            held = form if isinstance(form, CustomGrammarFormatParam) else None
+            input_format = or_default(tool.format, None)
+            grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
             read = custom_tool(
                 tool.name,
                 or_default(tool.description, None),
-                None if held is None else held.syntax,
-                "" if held is None else held.definition,
+                None if grammar is None else grammar.syntax,
+                "" if grammar is None else grammar.definition,
             )
         found.append(read)
     check_names(names)
