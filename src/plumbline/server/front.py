@@ -1,7 +1,7 @@
-"""The outermost layer: what every request gets, whatever route it takes, or none.
+"""Wrap the application in what every request needs: a request id, key and body checks, metrics.
 
-A bare ASGI application around the Litestar one, because a request that matches no route has to carry an
-`x-request-id`, be counted and be checked for its key as well.
+This is a plain ASGI application around Litestar, because a request that matches no route needs an `x-request-id`, a key
+check and a count, too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
-"""Needed by probes and scrapers, which have no key. They tell nothing of anybody's requests."""
+"""Need no key, for probes and scrapers. They reveal nothing about requests."""
 
 _DRAIN_LIMIT = 8
-"""How many times the allowed size of a too large body is read before the connection is dropped."""
+"""A too large body is read up to this many times the allowed size before the connection is dropped."""
 
 
 class Front:
-    """Request ids, API keys, sizes, content types and counting."""
+    """The outermost ASGI application."""
 
     def __init__(
         self, app: App, *, keys: KeyRing, metrics: Metrics, max_body_bytes: int, body_timeout: float = 0.0
@@ -54,7 +54,7 @@ class Front:
         started = time.perf_counter()
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        status = 499  # What stands if the client leaves before there is a status.
+        status = 499  # The client leaves before there is a status.
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -83,7 +83,7 @@ class Front:
             self._metrics.closed(_label(scope["path"]), status)
 
     def _in_time(self, receive: Receive) -> Receive:
-        """`receive` that does not wait for ever for a body: a connection that brings nothing is not worth its place."""
+        """Wrap `receive` so that a body that sends nothing for `body_timeout` seconds is a 408."""
         if not self._body_timeout:
             return receive
         complete = False
@@ -99,7 +99,7 @@ class Front:
                 complete = True
                 raise ApiError(
                     408,
-                    f"The request body brought nothing for {self._body_timeout:g} seconds.",
+                    f"The request body sent nothing for {self._body_timeout:g} seconds.",
                     code="request_timeout",
                     headers={"Connection": "close"},
                 ) from None
@@ -109,7 +109,7 @@ class Front:
         return receive_in_time
 
     def _refusal(self, scope: Scope) -> ApiError | None:
-        """What is wrong with a request before anybody looks at its body."""
+        """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
         authorization = headers.get(b"authorization")
@@ -153,7 +153,7 @@ async def _answer(send: Send, error: ApiError) -> None:
 
 
 async def _drain(receive: Receive, limit: int) -> None:
-    """Read on for a while: a client that is still sending would otherwise see a reset instead of the answer."""
+    """Read and drop at most `limit` bytes: a client that is still sending would see a reset instead of the answer."""
     seen = 0
     while seen < limit:
         message = await receive()

@@ -1,4 +1,4 @@
-"""The contract's operations, implemented: read, send down the road, write."""
+"""Implement the operations of the contract: read the request, answer it through the road, write the answer."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PlumblineService(Service):
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
+            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
@@ -123,7 +123,7 @@ class PlumblineService(Service):
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
+            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
         writer.start()
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
@@ -138,7 +138,9 @@ class PlumblineService(Service):
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: self._named(writer, primed, call))
+            return await self._stream(
+                call, events, lambda primed: self._response_frames(writer, primed, call)
+            )
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
         return JsonReply(encode(writer.response))
@@ -160,21 +162,21 @@ class PlumblineService(Service):
         )
 
     async def retrieve_model(self, call: Call, *, model: str) -> Reply:
-        """Describe one of them (MOD-02, MOD-03)."""
+        """Describe a served model (MOD-02, MOD-03)."""
         self._check_model(model)
         return JsonReply(encode(self._describe(model)))
 
-    # Our own operations
+    # Operations that OpenAI's API does not have
 
     async def get_health(self, call: Call) -> Reply:
-        """503 when the engine is dead, or has been at one step for too long."""
+        """Report the engine's health: 503 if it is dead or stuck in a step."""
         stats = self._model.engine.stats()
         if not stats.alive or stats.seconds_since_step > self._settings.stuck_after:
             return JsonReply(encode(Health(status="failing")), status=503)
         return JsonReply(encode(Health(status="ok")))
 
     async def get_version(self, call: Call) -> Reply:
-        """The package's version."""
+        """Return the package's version."""
         return JsonReply(encode(Version(version=__version__)))
 
     async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
@@ -209,18 +211,18 @@ class PlumblineService(Service):
         return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
 
     async def get_metrics(self, call: Call) -> Reply:
-        """The Prometheus exposition."""
+        """Return the Prometheus metrics."""
         return RawReply(self._metrics.render(), CONTENT_TYPE)
 
     async def get_openapi_json(self, call: Call) -> Reply:
-        """The contract that this server was built from."""
+        """Return the contract as JSON."""
         return RawReply(_contract("openapi.json"), "application/json")
 
     async def get_openapi_yaml(self, call: Call) -> Reply:
-        """The same as YAML."""
+        """Return the contract as YAML."""
         return RawReply(_contract("openapi.yaml"), "application/yaml")
 
-    # The road, with its failures turned into the API's
+    # The road, with its failures as API errors
 
     async def _prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
@@ -236,7 +238,7 @@ class PlumblineService(Service):
             ) from error
         except NoThinkingError as error:
             raise unsupported_parameter(
-                "thinking_token_budget", "is not supported: it is not known how this model ends its thinking"
+                "thinking_token_budget", "is not supported: this model has no known end of thinking"
             ) from error
         except EmptyPromptError as error:
             raise invalid_request(
@@ -246,7 +248,7 @@ class PlumblineService(Service):
             raise refused_by_template(error, param) from error
         except ConstraintError as error:
             raise constraint_refused(request, error) from error
-        except EngineFullError as error:  # So many forms are being compiled that this one had no turn.
+        except EngineFullError as error:  # too many grammars are being compiled
             raise as_api_error(error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
@@ -263,7 +265,7 @@ class PlumblineService(Service):
     async def _answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """The answers to several prompts, side by side; choices are numbered prompt by prompt (CMP-02)."""
+        """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
             self._road.answer(turn, f"{call.request_id}-p{number}") for number, turn in enumerate(prepared)
         ]
@@ -295,12 +297,12 @@ class PlumblineService(Service):
         interval = self._settings.keep_alive_interval
         primed = await api_errors(until_disconnect(call, prime(events, interval)))
         close_with_request(primed.aclose)
-        reply = KeepAlive(self._closed(frames(primed), call), interval)
+        reply = KeepAlive(self._with_done(frames(primed), call), interval)
         close_with_request(reply.aclose)
         return EventReply(reply)
 
-    async def _closed(self, frames: Frames, call: Call) -> Frames:
-        """Frames, then `[DONE]`; a failure on the way is one error event before it (ERR-12)."""
+    async def _with_done(self, frames: Frames, call: Call) -> Frames:
+        """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
         try:
             async with aclosing(frames):
                 async for item in frames:
@@ -309,8 +311,10 @@ class PlumblineService(Service):
             yield frame(envelope(self._midway(error, call)))
         yield DONE
 
-    async def _named(self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call) -> Frames:
-        """Responses as named events (SSE-04), down to a terminal one, whatever happens on the way (ERR-10)."""
+    async def _response_frames(
+        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call
+    ) -> Frames:
+        """Frame a Responses stream as named events (SSE-04) that always end with a terminal one (ERR-10)."""
         for out in writer.start():
             yield frame(encode(out), _event_name(out))
         try:
@@ -322,10 +326,10 @@ class PlumblineService(Service):
                 yield frame(encode(out), _event_name(out))
 
     def _midway(self, error: Exception, call: Call) -> ApiError:
-        """What the client is told of a failure that comes too late for a status."""
+        """Return the API error for a failure after the stream has begun, and log what was not raised by design."""
         self._metrics.failed_midway()
         if not isinstance(error, FAILURES):
-            # ERR-13: the log has the traceback under the request id; the client gets neither.
+            # ERR-13: the traceback goes to the log, not to the client.
             _log.error("request %s failed in mid-stream", call.request_id, exc_info=error)
         return as_api_error(error)
 
@@ -342,18 +346,18 @@ class PlumblineService(Service):
 
         await api_errors(until_disconnect(call, run()))
 
-    # Small things
+    # Helpers
 
     def _check_model(self, name: str) -> None:
         if name not in self._model.names:
             raise model_not_found(name)
 
     def _check_choices(self, count: int, param: str) -> None:
-        """What can never run all at once is the request's mistake, not a full queue: a 429 would be tried again."""
+        """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
         limit = self._settings.max_num_seqs + self._settings.max_num_waiting
         if count > limit:
             message = (
-                f"Invalid '{param}': {count} choices in all; this server generates {limit} at most at once."
+                f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."
             )
             raise invalid_request(message, param, "invalid_value")
 
@@ -373,8 +377,8 @@ class PlumblineService(Service):
         )
 
 
-async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
-    """Chat and completions as chunks without names (SSE-05)."""
+async def _chunk_frames(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
+    """Frame chat and legacy completion chunks, which have no event names (SSE-05)."""
     for chunk in writer.start():
         yield frame(encode(chunk))
     async for index, event in events:
@@ -385,7 +389,7 @@ async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[C
 
 
 def _event_name(event: msgspec.Struct) -> str:
-    """SSE-04: the name of the event is its type."""
+    """Return the name of an event, which is its type (SSE-04)."""
     return str(event.__struct_config__.tag)
 
 
