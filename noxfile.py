@@ -98,7 +98,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def properties(session: nox.Session) -> None:
-    """Try the laws of dialects and promised forms for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
+    """Try the laws of dialects and structured output for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
     long = {
         "PLUMBLINE_PROFILE": "long",
         "PLUMBLINE_LAWS": "thorough",
@@ -108,9 +108,9 @@ def properties(session: nox.Session) -> None:
     }
     paths = session.posargs or [
         "tests/properties",
-        "tests/forms",
+        "tests/structured_output",
         "tests/dialects",
-        "tests/server/test_promised_calls.py",
+        "tests/server/test_constrained_calls.py",
     ]
     Environment(session, DEV).run("python", "-m", "pytest", *paths, **long)
 

@@ -114,7 +114,7 @@ def test_an_operation_without_a_handler_is_a_404_that_names_it(bare: Any, operat
 
 
 @pytest.mark.parametrize("path", ["org/name", "org%2Fname", "name", "a/b/c", "a%20b", "mod%C3%A9"])
-def test_a_model_id_may_hold_slashes_raw_or_encoded(client: Any, path: str) -> None:
+def test_a_model_id_may_contain_slashes_plain_or_encoded(client: Any, path: str) -> None:
     """MOD-02."""
     expected = path.replace("%2F", "/").replace("%20", " ").replace("%C3%A9", "é")
     answer = client.get(f"/v1/models/{path}")
@@ -123,7 +123,7 @@ def test_a_model_id_may_hold_slashes_raw_or_encoded(client: Any, path: str) -> N
     assert {"id": expected, "object": "model", "created": 0, "owned_by": "us"} == answer.json()
 
 
-def test_a_stream_is_sent_as_events_that_nobody_buffers(client: Any) -> None:
+def test_a_stream_is_sent_as_unbuffered_events(client: Any) -> None:
     answer = client.post("/v1/chat/completions", json=MINIMAL["createChatCompletion"])
 
     assert answer.headers.get_list("content-type") == ["text/event-stream"]
@@ -178,7 +178,7 @@ def test_a_boolean_query_parameter_is_true_or_false(client: Any) -> None:
     ("method", "path", "status"),
     [("GET", "/v1/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("DELETE", "/health", 405)],
 )
-def test_the_frameworks_own_failures_wear_the_envelope(
+def test_failures_of_the_framework_have_the_envelope(
     client: Any, method: str, path: str, status: int
 ) -> None:
     """HTTP-08."""

@@ -30,7 +30,7 @@ from plumbline.protocols.responses.event_order import EVENT_ORDER, StepError, tr
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
 from plumbline.wire.errors import server_error
 
-from .test_writers import answers, response_writer, written
+from .test_writers import answers, as_json, response_writer
 
 ALL_STEPS = {
     (machine, state, step)
@@ -46,7 +46,7 @@ def sent(events: list[OutputEvent], *, fails: bool = False) -> list[dict[str, An
     found = writer.start()
     for event in events:
         found += writer.event(event)
-    return written(found + (writer.fail(server_error("It broke.")) if fails else []))
+    return as_json(found + (writer.fail(server_error("It broke.")) if fails else []))
 
 
 def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:

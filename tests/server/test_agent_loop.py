@@ -145,16 +145,16 @@ class GetWeather(pydantic.BaseModel):
     city: str
 
 
-class Said(pydantic.BaseModel):
+class Greeting(pydantic.BaseModel):
     word: Literal["hello", "goodbye"]
 
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat_parses_calls_and_forms_into_the_types_of_the_client(
+def test_chat_parses_calls_and_formats_into_the_types_of_the_client(
     client: openai.OpenAI, stream: bool, thinks: bool
 ) -> None:
-    """TOOL-01, SO-01: `.parse()` and `.stream()` with strict tools, with a form, and with both."""
+    """TOOL-01, SO-01: `.parse()` and `.stream()` with strict tools, with a format, and with both."""
     tool = openai.pydantic_function_tool(GetWeather, name="get_weather")
 
     def ask(content: str, **form: Any) -> Any:
@@ -172,21 +172,21 @@ def test_chat_parses_calls_and_forms_into_the_types_of_the_client(
                 pass
             return events.get_final_completion().choices[0].message
 
-    for form in ({}, {"response_format": Said}):
-        called = ask(ASKED, tools=[tool], tool_choice="required", **form)
+    for more in ({}, {"response_format": Greeting}):
+        called = ask(ASKED, tools=[tool], tool_choice="required", **more)
         (call,) = called.tool_calls
         assert call.function.parsed_arguments == GetWeather(city="Paris")
         assert bool(getattr(called, "reasoning_content", None)) == thinks
         assert called.parsed is None
-    said = ask("Say hello.", response_format=Said)
-    assert isinstance(said.parsed, Said)
-    assert bool(getattr(said, "reasoning_content", None)) == thinks
-    assert not said.tool_calls
+    greeting = ask("Say hello.", response_format=Greeting)
+    assert isinstance(greeting.parsed, Greeting)
+    assert bool(getattr(greeting, "reasoning_content", None)) == thinks
+    assert not greeting.tool_calls
 
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_parse_calls_and_forms_into_the_types_of_the_client(
+def test_responses_parse_calls_and_formats_into_the_types_of_the_client(
     client: openai.OpenAI, stream: bool, thinks: bool
 ) -> None:
     """TOOL-01, SO-01."""
@@ -208,14 +208,14 @@ def test_responses_parse_calls_and_forms_into_the_types_of_the_client(
                 pass
             return events.get_final_response()
 
-    for form in ({}, {"text_format": Said}):
-        called = ask(ASKED, tools=[tool], tool_choice="required", **form)
+    for more in ({}, {"text_format": Greeting}):
+        called = ask(ASKED, tools=[tool], tool_choice="required", **more)
         assert [item.type for item in called.output] == ["reasoning"] * thinks + ["function_call"]
         assert json.loads(called.output[-1].arguments) == {"city": "Paris"}
         assert called.output_parsed is None
-    said = ask("Say hello.", text_format=Said)
-    assert isinstance(said.output_parsed, Said)
-    assert [item.type for item in said.output] == ["reasoning"] * thinks + ["message"]
+    greeting = ask("Say hello.", text_format=Greeting)
+    assert isinstance(greeting.output_parsed, Greeting)
+    assert [item.type for item in greeting.output] == ["reasoning"] * thinks + ["message"]
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3])
@@ -236,7 +236,7 @@ def test_a_budget_for_thinking_is_kept(client: openai.OpenAI, budget: int) -> No
     assert answer.choices[0].message.content
 
 
-def test_a_budget_and_a_schema_hold_together(client: openai.OpenAI) -> None:
+def test_a_thinking_budget_works_beside_a_schema(client: openai.OpenAI) -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer"}},

@@ -1,4 +1,4 @@
-"""Reasoning and calls over every API, in both modes: the same answer, whatever the model has written."""
+"""Reasoning and calls over every API and in both modes: the same answer for any output of the model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ laws = settings(max_examples=EXAMPLES // 5)
 
 
 def speaking(*texts: str) -> ServedModel:
-    """A model that says these in turn, whatever it is asked, and speaks Hermes with thinking."""
+    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking."""
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     model = served(scripted(lambda request: _limited(request, next(scripts))))
     speech = ModelDialect(
@@ -75,7 +75,7 @@ def speaking(*texts: str) -> ServedModel:
 
 
 def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChunk]:
-    """The script, ended by the limit of the request as an engine would end it."""
+    """Cut a script at the token limit of the request, as an engine does."""
     limit = request.sampling.max_tokens
     for number, chunk in enumerate(token_chunks(request, ids), 1):
         if number == limit:
@@ -85,7 +85,7 @@ def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChun
 
 
 async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The answer and the events of the same request."""
+    """Return the answer and the events of the same request."""
     async with serving(model) as server:
         whole = await server.request("POST", path, {"model": "test-model", **body})
         stream = await server.request("POST", path, {"model": "test-model", "stream": True, **body})
@@ -94,7 +94,7 @@ async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any,
 
 
 def chat(text: str, **body: Any) -> tuple[dict[str, Any], list[Any]]:
-    """The choice of a chat completion, and the chunks of its stream."""
+    """Return the choice of a chat completion, and the chunks of its stream."""
     messages = [{"role": "user", "content": "hi"}]
     whole, chunks = asyncio.run(
         ask(speaking(text), "/v1/chat/completions", {"messages": messages, "tools": CHAT_TOOLS, **body})
@@ -104,7 +104,7 @@ def chat(text: str, **body: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def folded(chunks: list[Any]) -> dict[str, Any]:
-    """What a client puts together from the chunks."""
+    """Join the chunks as a client does."""
     content = reasoning = ""
     calls: list[dict[str, Any]] = []
     for chunk in chunks:
@@ -125,7 +125,7 @@ def folded(chunks: list[Any]) -> dict[str, Any]:
 
 
 def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
-    """Thinking with a call, and several calls: an example of them now and then would prove little."""
+    """The strategy must draw thinking with a call, and several calls, often enough."""
     seen: Counter[str] = Counter()
 
     @seed(1)
@@ -144,7 +144,7 @@ def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
 
 @laws
 @given(outputs, st.booleans())
-def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
+def test_chat_is_the_same_in_both_modes(text: str, logprobs: bool) -> None:
     choice, chunks = chat(text, logprobs=logprobs)
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls", ())]
@@ -162,7 +162,7 @@ def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
 
 @laws
 @given(outputs)
-def test_responses_say_what_chat_says(text: str) -> None:
+def test_responses_equal_chat(text: str) -> None:
     choice, _ = chat(text)
     message = choice["message"]
     whole, events = asyncio.run(
@@ -241,7 +241,7 @@ def is_json(call: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("stop", ["<", "t", "\n", "n", '"', "f", "a", "}", "b", "</"])
 def test_a_stop_string_inside_of_a_call_cuts_it(stop: str) -> None:
-    """Neither is markup text then, nor is anybody told to carry out what is not whole."""
+    """The markup is not text, and the finish reason does not ask for a result of the cut call."""
     choice, chunks = chat('<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>', stop=[stop])
     calls = [call["function"] for call in choice["message"].get("tool_calls", ())]
     assert not (choice["message"]["content"] or "").strip("<")
@@ -303,7 +303,7 @@ REST = 'uments": {"a": "b"}}\n</tool_call>'
 
 
 def test_a_call_that_a_message_has_begun_is_a_call() -> None:
-    """Neither its beginning nor its end is text, and of the rest only what is new is told."""
+    """Neither its beginning nor its end is text, and only the new part of it is sent."""
     for echo in (False, True):
         choice, chunks = chat(REST, response_prefix=BEGUN, echo=echo)
         message = choice["message"]

@@ -163,7 +163,7 @@ def test_an_unknown_path_is_counted_as_other(path: str) -> None:
 
 @pytest.mark.parametrize("path", [*sorted(_OPEN_PATHS), "/v1/models", "/", "/health/", "/nowhere"])
 def test_only_open_paths_need_no_key(path: str) -> None:
-    """Law 3; HTTP-06: an unknown path does not tell whether it exists."""
+    """Law 3; HTTP-06: without a key an unknown path looks like a known one."""
     found = visit({"path": path}, keys=("key",))
     allowed = visit({"path": path, "headers": [(b"authorization", b"Bearer key")]}, keys=("key",))
 

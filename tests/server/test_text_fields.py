@@ -1,4 +1,4 @@
-"""The fields that shape the end of a prompt and the text of an answer, over HTTP."""
+"""Fields that change the end of a prompt or the text of an answer, over HTTP."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from leaves(value, (*path, key))
 
 
-def written(path: tuple[Any, ...]) -> str:
+def dotted(path: tuple[Any, ...]) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -97,7 +97,7 @@ def test_a_request_decodes_exactly_if_the_contract_allows_it(data: st.DataObject
     else:
         error = refused(kind, body)
         # A changed tag may put the blame on its neighbours; a document beyond parsing has no path.
-        assert error.param is None or error.param.startswith(written(path[:-1]))
+        assert error.param is None or error.param.startswith(dotted(path[:-1]))
 
 
 @laws
@@ -116,8 +116,8 @@ def test_a_request_with_a_field_missing_decodes_exactly_if_the_contract_allows_i
     else:
         error = refused(kind, body)
         # An item that has lost what told its kind is said to lack its `type`.
-        kind_of_it = written((*path[:-1], "type"))
-        assert error.param in (written(path), kind_of_it, None)
+        kind_of_it = dotted((*path[:-1], "type"))
+        assert error.param in (dotted(path), kind_of_it, None)
 
 
 @laws
@@ -132,7 +132,7 @@ def test_every_truncation_of_a_body_is_a_400(data: st.DataObject) -> None:
 
 @laws
 @given(st.binary(max_size=200))
-def test_no_bytes_do_anything_but_decode_or_answer_400(body: bytes) -> None:
+def test_any_bytes_decode_or_are_a_400(body: bytes) -> None:
     for name in REQUESTS:
         with contextlib.suppress(ApiError):
             decode(TYPES[name], body)
@@ -174,7 +174,7 @@ LENGTHS = [
 
 
 @pytest.mark.parametrize("case", SENTENCES, ids=lambda case: f"{case['param']}-{case['code']}")
-def test_each_kind_of_mistake_has_the_services_words(case: dict[str, Any]) -> None:
+def test_each_kind_of_mistake_has_the_text_of_openai(case: dict[str, Any]) -> None:
     """ERR-04, ERR-05, ERR-07, ERR-08."""
     error = refused(CreateChatCompletionRequest, {**CHAT, **case["change"]})
 
@@ -191,7 +191,7 @@ def test_what_is_too_long_is_named(change: dict[str, Any], param: str, words: st
 
 
 @pytest.mark.parametrize("kind", [CreateChatCompletionRequest, CreateCompletionRequest, CreateResponse])
-def test_a_missing_model_has_a_sentence_of_its_own(kind: type) -> None:
+def test_a_missing_model_has_a_special_text(kind: type) -> None:
     """ERR-06."""
     error = refused(
         kind,
@@ -217,14 +217,14 @@ def test_a_part_that_stands_alone_has_a_kind_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 300, 450, 600, 900, 990, 2000])
-def test_no_depth_of_nesting_is_anything_but_an_answer(depth: int) -> None:
+def test_any_depth_of_nesting_decodes_or_is_a_400(depth: int) -> None:
     for model in ('"m"', "3", "1.0"):
         body = '{"model":%s,"prompt":"x","other":%s}' % (model, "[" * depth + "]" * depth)  # noqa: UP031
         with contextlib.suppress(ApiError):
             assert decode(CreateCompletionRequest, body.encode()).model == "m"
 
 
-def test_an_integer_may_be_written_with_a_zero_fraction() -> None:
+def test_an_integer_may_have_a_zero_fraction() -> None:
     body = b'{"model":"m","prompt":[1.0,2],"n":2.0,"temperature":1,"logit_bias":{"5":-1e2}}'
     request = decode(CreateCompletionRequest, body)
 

@@ -16,7 +16,7 @@ def test_a_path_that_leads_nowhere_is_still_named() -> None:
     assert (error.param, error.code) == ("a[5].b", "invalid_type")
 
 
-def test_a_map_of_closed_strings_says_which_it_supports() -> None:
+def test_a_map_of_closed_strings_names_the_supported_ones() -> None:
     class Root(msgspec.Struct):
         moods: dict[str, Literal["calm", "storm"]]
 
@@ -30,7 +30,7 @@ def test_a_map_of_closed_strings_says_which_it_supports() -> None:
     )
 
 
-def test_a_refusal_that_nobody_foresaw_is_still_a_400() -> None:
+def test_an_unknown_validation_message_is_a_400() -> None:
     error = explain(dict, {}, "Something else - at `$.a[0].b`")
 
     assert (error.status, error.param, error.message) == (400, "a[0].b", "Invalid request: Something else.")

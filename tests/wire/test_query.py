@@ -8,7 +8,7 @@ from plumbline.wire.errors import ApiError
 from plumbline.wire.query import Query
 
 
-def test_query_parameters_have_no_value_of_their_own() -> None:
+def test_absent_query_parameters_have_the_default() -> None:
     query = Query({"a": ["1"], "n": ["-5"], "big": ["9" * 30], "t": ["true"], "f": ["false"]})
 
     assert (query.text("b"), query.text("b", default="x"), query.text("a")) == (None, "x", "1")

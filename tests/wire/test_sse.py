@@ -14,7 +14,7 @@ from plumbline.wire import sse
 @given(
     st.recursive(st.none() | st.booleans() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c))
 )
-def test_a_frame_holds_one_document_and_ends_with_a_blank_line(document: Any) -> None:
+def test_a_frame_is_one_document_and_a_blank_line(document: Any) -> None:
     """SSE-01, SSE-02, SSE-04."""
     data = msgspec.json.encode(document)
     for event in (None, "response.created"):

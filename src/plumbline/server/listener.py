@@ -61,11 +61,11 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self.max_connections and len(self.connections) > self.max_connections:
-            self._refuse(engine_unavailable("The server has no room for another connection now."))
+            self._refuse(engine_unavailable("The server has too many open connections."))
 
     def send_400_response(self, msg: str) -> None:
         """Answer malformed HTTP, and close the connection."""
-        self._refuse(ApiError(400, "The request is no valid HTTP/1.1.", code="invalid_http"))
+        self._refuse(ApiError(400, "The request is not valid HTTP/1.1.", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
         body = envelope(error)

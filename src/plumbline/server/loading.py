@@ -1,4 +1,4 @@
-"""From settings to a running engine and the text side of its model."""
+"""Load a model: its engine, its text side and its sampling defaults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model ready to be served: its engine, its text side, and how it is called."""
+    """A model ready to be served: its engine, its text side and its names."""
 
     engine: Engine
     renderer: Renderer
@@ -164,7 +164,7 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
 def _compiler(
     tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int
 ) -> LarkCompiler | None:
-    """What compiles grammars; None for a model without an end of sequence, whose answers could never end."""
+    """Return a grammar compiler, or None for a model without an end of sequence, which could never end an answer."""
     return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
 
 
@@ -214,7 +214,7 @@ def _device(name: str) -> torch.device:
 
 
 def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
-    """Sampling defaults: the model's own, as its makers ship them, unless the operator wants OpenAI's."""
+    """Read the sampling defaults from the model's folder, unless the operator wants OpenAI's."""
     path = folder / "generation_config.json"
     if settings.generation_config == "none" or not path.is_file():
         return Defaults(vocab_size=vocab_size)

@@ -61,7 +61,7 @@ def custom_arguments(text: str) -> str:
 
 
 def check_names(names: Sequence[tuple[str, str]]) -> None:
-    """Check that no two tools have the same name: a call would not say which of them it means.
+    """Check that no two tools have the same name, so that a call means one of them.
 
     Args:
         names: each name and its field.

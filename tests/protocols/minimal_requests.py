@@ -1,4 +1,4 @@
-"""The least request of each API, and requests read with changes to it."""
+"""Read the smallest request of each API, with changes."""
 
 from __future__ import annotations
 

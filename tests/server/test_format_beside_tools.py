@@ -1,4 +1,4 @@
-"""A form beside tools over HTTP, with a random model at temperature 1: an answer is the one or the other, and whole."""
+"""A response format beside tools, with a random model at temperature 1: an answer is either, and valid."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from support.models import TOKENIZER, served, tiny_engine
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.registry import choose
 
-FORM = {
+FORMAT = {
     "type": "object",
     "properties": {"name": {"enum": ["now", "off"]}},
     "required": ["name"],
     "additionalProperties": False,
 }
-TAKEN = {
+PARAMETERS = {
     "type": "object",
     "properties": {"on": {"type": "boolean"}},
     "required": ["on"],
@@ -33,14 +33,17 @@ BODY: dict[str, Any] = {
     "temperature": 1,
     "max_tokens": 150,
     "parallel_tool_calls": False,
-    "tools": [{"type": "function", "function": {"name": "now", "parameters": TAKEN, "strict": True}}],
-    "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": FORM, "strict": True}},
+    "tools": [{"type": "function", "function": {"name": "now", "parameters": PARAMETERS, "strict": True}}],
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "s", "schema": FORMAT, "strict": True},
+    },
 }
 
 
 @pytest.mark.parametrize("dialect", ["llama3_json", "hermes"])
-def test_both_come_about_and_each_is_what_was_promised(dialect: str) -> None:
-    """SO-01, TOOL-01; the form's documents begin like Llama's calls."""
+def test_answers_and_calls_both_match_their_schema(dialect: str) -> None:
+    """SO-01, TOOL-01; the documents of the format begin like Llama's calls."""
 
     async def main() -> None:
         speech = ModelDialect(
@@ -57,18 +60,18 @@ def test_both_come_about_and_each_is_what_was_promised(dialect: str) -> None:
                 choice = reply.json["choices"][0]
                 kinds.add(choice["finish_reason"])
                 if choice["finish_reason"] == "stop":
-                    assert jsonschema_rs.is_valid(FORM, json.loads(choice["message"]["content"]))
+                    assert jsonschema_rs.is_valid(FORMAT, json.loads(choice["message"]["content"]))
                 elif choice["finish_reason"] == "tool_calls":
                     (call,) = choice["message"]["tool_calls"]
-                    assert jsonschema_rs.is_valid(TAKEN, json.loads(call["function"]["arguments"]))
+                    assert jsonschema_rs.is_valid(PARAMETERS, json.loads(call["function"]["arguments"]))
                     assert not choice["message"].get("content")
                 else:
                     continue
                 streamed = await server.post("/v1/chat/completions", {**BODY, "seed": seed, "stream": True})
                 chunks = [event.json for event in streamed.events if event.data != "[DONE]"]
                 deltas = [one["choices"][0]["delta"] for one in chunks if one["choices"]]
-                said = "".join(delta.get("content") or "" for delta in deltas)
-                assert said == (choice["message"].get("content") or "")
+                text = "".join(delta.get("content") or "" for delta in deltas)
+                assert text == (choice["message"].get("content") or "")
         assert {"stop", "tool_calls"} <= kinds
 
     asyncio.run(main())

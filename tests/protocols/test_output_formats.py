@@ -1,4 +1,4 @@
-"""A form is the same form under every name, and the strict rules are what they say."""
+"""An output format is the same under every field name, and the strict subset is enforced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ITEMS = {"model": "m", "input": "hi"}
 ROOTS = ((CreateChatCompletionRequest, CHAT), (CreateCompletionRequest, TEXT), (CreateResponse, ITEMS))
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
-FORMS: dict[str, tuple[Any, OutputFormat]] = {
+FORMATS: dict[str, tuple[Any, OutputFormat]] = {
     "json": (SCHEMA, JsonFormat(SCHEMA)),
     "regex": ("a+", RegexFormat("a+")),
     "choice": (["a", "b"], ChoiceFormat(("a", "b"))),
@@ -35,13 +35,13 @@ def read(root: Any, body: dict[str, Any]) -> OutputFormat | None:
     return read_format(decode(root, encode(body)))
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(("root", "body"), ROOTS)
-def test_the_two_spellings_of_a_form_are_one(root: Any, body: dict[str, Any], kind: str) -> None:
-    value, form = FORMS[kind]
-    assert read(root, {**body, "structured_outputs": {kind: value}}) == form
+def test_both_field_names_give_the_same_format(root: Any, body: dict[str, Any], kind: str) -> None:
+    value, expected = FORMATS[kind]
+    assert read(root, {**body, "structured_outputs": {kind: value}}) == expected
     if root is not CreateResponse:
-        assert read(root, {**body, f"guided_{kind}": value}) == form
+        assert read(root, {**body, f"guided_{kind}": value}) == expected
 
 
 @pytest.mark.parametrize(("root", "body"), ROOTS)
@@ -50,7 +50,7 @@ def test_a_schema_may_come_as_text(root: Any, body: dict[str, Any]) -> None:
     assert read(root, {**body, "structured_outputs": {"json": "true"}}) == JsonFormat(True)
 
 
-def test_chat_and_responses_say_the_same_of_a_schema() -> None:
+def test_chat_and_responses_read_a_schema_alike() -> None:
     described = {"name": "n", "schema": SCHEMA}
     chat = {**CHAT, "response_format": {"type": "json_schema", "json_schema": described}}
     items = {**ITEMS, "text": {"format": {"type": "json_schema", **described}}}
@@ -61,7 +61,7 @@ def test_chat_and_responses_say_the_same_of_a_schema() -> None:
 
 
 @pytest.mark.parametrize(("root", "body"), ROOTS)
-def test_free_text_is_no_form(root: Any, body: dict[str, Any]) -> None:
+def test_free_text_has_no_format(root: Any, body: dict[str, Any]) -> None:
     assert read(root, body) is None
     assert read(root, {**body, "structured_outputs": None}) is None
 
@@ -70,7 +70,7 @@ NAMES = st.sampled_from(["a", "b", "c", "dé"])
 
 
 def strict_schemas(depth: int = 3) -> st.SearchStrategy[dict[str, Any]]:
-    """Schemas that spell out what the strict rules want."""
+    """Schemas inside of the strict subset."""
     leaves = st.sampled_from(
         [{"type": "string"}, {"type": ["integer", "null"]}, {"enum": [1]}, {"$ref": "#"}]
     )
@@ -96,7 +96,7 @@ def strict_schemas(depth: int = 3) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """Every object schema of a schema of ours."""
+    """Return every object schema inside of a schema."""
     found = [value] if isinstance(value, dict) and value.get("type") == "object" else []
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return found + [item for child in children for item in objects_in(child)]

@@ -1,4 +1,4 @@
-"""Requests of the generation tests, and their answers."""
+"""Send the requests of the generation tests and return the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.models import (
     tiny_engine,
 )
 
-__all__ = ["GREEDY", "SEEDED", "USER", "Json", "chat", "complete", "ours", "respond", "streamed"]
+__all__ = ["GREEDY", "SEEDED", "USER", "Json", "chat", "complete", "native_server", "respond", "streamed"]
 
 Json = dict[str, Any]
 USER = [{"role": "user", "content": "hello world"}]
@@ -21,8 +21,8 @@ SEEDED = {"temperature": 1.0, "seed": 7, "top_p": 0.95}
 
 
 @asynccontextmanager
-async def ours() -> AsyncGenerator[Server, None]:
-    """The server with our own engine on a random model, which writes all sorts of bytes."""
+async def native_server() -> AsyncGenerator[Server, None]:
+    """Serve the native engine with a random model, which writes any bytes."""
     async with serving(served(tiny_engine())) as server:
         yield server
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a table reads best with one case a line
-"""Promised forms over HTTP: under every name, in both modes, an answer has the form or the request is refused."""
+"""Structured output over HTTP: under every field name and in both modes, answers match or the request is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_word(text: str) -> bool:
     return re.fullmatch(r"[a-c]{1,4}( [a-c]{1,4}){0,3}", text) is not None
 
 
-FORMS: list[tuple[str, dict[str, Any], Any]] = [
+FORMATS: list[tuple[str, dict[str, Any], Any]] = [
     ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
     ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}, is_valid),
     ("responses", {"text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
@@ -55,7 +55,7 @@ FORMS: list[tuple[str, dict[str, Any], Any]] = [
 
 
 def text_of(api: str, body: Any) -> tuple[str, str]:
-    """The text of a whole answer, and why it ended."""
+    """Return the text of a non-streaming answer, and why it ended."""
     match api:
         case "chat":
             return body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]
@@ -83,18 +83,18 @@ def run(scenario: Any, engine: Any = None) -> None:
     asyncio.run(main())
 
 
-def test_every_name_of_a_form_is_honoured_in_both_modes() -> None:
-    """SO-01, SO-02, SO-09: at temperature 1 a model of random weights writes the form, and the stream joins to it."""
+def test_every_field_name_is_enforced_in_both_modes() -> None:
+    """SO-01, SO-02, SO-09: a random model at temperature 1 matches the format, and the stream joins to the same text."""
 
     async def scenario(server: Server) -> None:
         for seed in range(3):
-            for api, changes, holds in FORMS:
+            for api, changes, matches in FORMATS:
                 body = {"model": "test-model", "temperature": 1, "seed": seed, **BODIES[api], **changes}
                 answer = await server.post(PATHS[api], body)
                 assert answer.status == 200, answer.body
                 text, reason = text_of(api, answer.json)
                 assert reason in ("stop", "completed"), (api, changes, text)
-                assert holds(text), (api, changes, text)
+                assert matches(text), (api, changes, text)
                 stream = await server.post(PATHS[api], {**body, "stream": True})
                 chunks = [event.json for event in stream.events if event.data != "[DONE]"]
                 assert streamed_text(api, chunks) == text
@@ -102,7 +102,7 @@ def test_every_name_of_a_form_is_honoured_in_both_modes() -> None:
     run(scenario)
 
 
-def test_a_cut_form_is_a_length() -> None:
+def test_a_cut_answer_is_a_length() -> None:
     """SO-05."""
 
     async def scenario(server: Server) -> None:
@@ -140,8 +140,8 @@ BAD: list[tuple[str, dict[str, Any], str, str | None]] = [
 ]  # fmt: skip
 
 
-def test_what_cannot_be_held_is_refused_and_the_next_request_is_served() -> None:
-    """SO-03: a 400 that names the field and says why, before a stream begins; the server lives on."""
+def test_a_bad_constraint_is_refused_and_the_next_request_is_served() -> None:
+    """SO-03: a 400 that names the field and the reason, before a stream begins."""
 
     async def scenario(server: Server) -> None:
         for api, changes, param, code in BAD:
@@ -153,19 +153,19 @@ def test_what_cannot_be_held_is_refused_and_the_next_request_is_served() -> None
                 assert (error["param"], error["code"]) == (param, code), (changes, error)
                 assert len(error["message"]) < 700
                 assert "%json" not in error["message"]
-        api, changes, holds = FORMS[0]
+        api, changes, matches = FORMATS[0]
         answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **changes})
         assert answer.status == 200
-        assert holds(text_of(api, answer.json)[0])
+        assert matches(text_of(api, answer.json)[0])
 
     run(scenario)
 
 
 def test_an_engine_without_grammars_refuses() -> None:
-    """Never quiet: free text would be served as a form."""
+    """Without a grammar the answer would be free text, and the client could not notice."""
 
     async def scenario(server: Server) -> None:
-        for api, changes, _ in FORMS:
+        for api, changes, _ in FORMATS:
             answer = await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **changes})
             assert answer.status == 400
             assert "scripted" in answer.json["error"]["message"]
@@ -175,7 +175,7 @@ def test_an_engine_without_grammars_refuses() -> None:
 
 @pytest.mark.parametrize("api", PATHS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_form_that_has_no_turn_to_be_compiled_is_a_429(
+def test_a_grammar_that_waits_too_long_for_its_compiler_is_a_429(
     api: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP-05: nothing is wrong with the request, so that a client may send it again."""
@@ -196,7 +196,7 @@ def test_a_form_that_has_no_turn_to_be_compiled_is_a_429(
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_the_choices_of_a_request_all_have_the_form(count: int) -> None:
+def test_all_choices_of_a_request_are_constrained(count: int) -> None:
     async def scenario(server: Server) -> None:
         body = {"model": "test-model", **BODIES["chat"], "n": count, "temperature": 1, "guided_json": SCHEMA}
         answer = (await server.post(PATHS["chat"], body)).json
@@ -234,8 +234,8 @@ def test_what_would_take_too_long_to_compile_is_refused_at_once(outputs: dict[st
         {"regex": "((a{1,9000}){1,9000}){1,9000}b"},
     ],
 )
-def test_a_form_that_cannot_be_kept_to_is_the_request_s_fault(api: str, outputs: dict[str, Any]) -> None:
-    """One that nobody could see through before generation is a 400 all the same, and the server lives on."""
+def test_a_grammar_that_fails_during_generation_is_a_400(api: str, outputs: dict[str, Any]) -> None:
+    """Some grammars show their defect only during generation. The server answers the next request."""
 
     async def run() -> tuple[Any, Any]:
         async with serving(served(tiny_engine())) as server:
@@ -243,11 +243,11 @@ def test_a_form_that_cannot_be_kept_to_is_the_request_s_fault(api: str, outputs:
             answer = await server.post(PATHS[api], body)
             return answer, await server.post(PATHS[api], {"model": "test-model", **BODIES[api], **SHORT[api]})
 
-    answer, next_one = asyncio.run(run())
+    answer, following = asyncio.run(run())
     assert answer.status in (200, 400)
     if answer.status == 400:
         assert "grammar" in answer.error["message"].lower() or "pattern" in answer.error["message"].lower()
-    assert next_one.status == 200
+    assert following.status == 200
 
 
 SHORT: dict[str, dict[str, Any]] = {"chat": {"max_tokens": 2}, "completions": {"max_tokens": 2}}
@@ -281,19 +281,19 @@ ELSEWHERE: list[tuple[str, dict[str, Any]]] = [
     ("completions", {"reasoning_effort": "low"}),
     ("completions", {"chat_template_kwargs": {"a": 1}}),
 ]  # fmt: skip
-"""What other APIs have under this name, and this one has not."""
+"""Fields of other APIs that this API has under no name."""
 
 
-async def test_what_has_another_name_in_another_api_is_refused_with_the_right_one() -> None:
-    """The client would get an answer without it and could not tell. What promises nothing is passed over."""
+async def test_a_field_of_another_api_is_refused_with_the_right_name() -> None:
+    """Ignoring it would change the answer without notice. Values without effect, such as null, are ignored."""
     async with serving(served(scripted())) as server:
         for api, extra, param, right in MISPLACED:
-            for twist in (
+            for more in (
                 {},
                 {"temperature": 1.0, "max_tokens" if api != "responses" else "max_output_tokens": 50.0},
             ):
                 answer = await server.post(
-                    PATHS[api], {"model": "test-model", **BODIES[api], **extra, **twist}
+                    PATHS[api], {"model": "test-model", **BODIES[api], **extra, **more}
                 )
                 assert answer.status == 400
                 assert (answer.error["param"], answer.error["code"]) == (param, "unsupported_parameter")
@@ -314,7 +314,7 @@ async def test_what_has_another_name_in_another_api_is_refused_with_the_right_on
 
 
 async def test_two_tools_of_one_name_are_refused() -> None:
-    """A call of that name could not be told which tool it is meant for."""
+    """A call of that name would not say which tool it means."""
     function, custom = {"name": "f", "parameters": {}}, {"name": "f"}
     chat_tools = [{"type": "function", "function": function}, {"type": "custom", "custom": custom}]
     flat_tools = [{"type": "function", **function}, {"type": "custom", **custom}]

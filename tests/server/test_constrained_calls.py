@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a table reads best with one case a line
-"""Promised calls with the pocket model at temperature 1, over HTTP: never an invalid form, but where tokens ran out."""
+"""Constrained calls of the pocket model at temperature 1, over HTTP: all valid, unless the token limit cuts them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plumbline.server.settings import Settings, pocket_model
 
 MODEL = "plumbline-pocket"
 RUNS = int(os.environ.get("PLUMBLINE_RUNS", "4"))
-"""How often each kind is tried, in turn over both APIs and both modes; `nox -s properties` tries 1,250 answers in all."""
+"""Answers of each kind, in turn over both APIs and modes; `nox -s properties` generates 1,250 answers in all."""
 
 WEATHER = {
     "type": "object",
@@ -44,15 +44,15 @@ QUESTIONS = [
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What a request asks for, in the words of neither API."""
+    """A request, independent of the API."""
 
     strict: bool | None = None
-    """Of the two functions; None if there are none."""
+    """Whether the two functions are strict; None sends no functions."""
     choice: Literal["auto", "required", "named", "allowed", "none"] = "auto"
     custom: dict[str, str] | None = None
     """The grammar of a custom tool."""
-    form: bool = False
-    """The text is held to the schema of the timer."""
+    schema: bool = False
+    """The text must match the schema of the timer."""
     thinks: bool = False
     parallel: bool = True
 
@@ -66,18 +66,18 @@ KINDS = {
     "none": Kind(strict=False, choice="none"),
     "custom, regex": Kind(choice="required", custom={"syntax": "regex", "definition": '[a-z ]{1,20}"!'}),
     "custom, Lark": Kind(choice="required", custom={"syntax": "lark", "definition": LARK}),
-    "schema": Kind(form=True),
-    "schema, thinking": Kind(form=True, thinks=True),
+    "schema": Kind(schema=True),
+    "schema, thinking": Kind(schema=True, thinks=True),
 }
 
 
-class Said(msgspec.Struct):
-    """An answer, in the words of neither API."""
+class Reply(msgspec.Struct):
+    """An answer, independent of the API."""
 
     cut: bool
     """The token limit ended it."""
-    acts: bool
-    """The client is told to carry out calls."""
+    wants_results: bool
+    """The finish reason asks the client to run the calls."""
     content: str = ""
     reasoning: str = ""
     calls: list[tuple[str, str]] = []
@@ -85,15 +85,15 @@ class Said(msgspec.Struct):
 
 
 def functions(kind: Kind, *, flat: bool) -> list[dict[str, Any]]:
-    """The tools; those of Responses are `flat`."""
+    """Return the tools; Responses writes them `flat`."""
     found: list[dict[str, Any]] = []
     if kind.strict is not None:
         for name, schema in SCHEMAS.items():
             function = {"name": name, "description": name, "parameters": schema, "strict": kind.strict}
             found.append({"type": "function", **(function if flat else {"function": function})})
     if kind.custom is not None:
-        form = {"type": "grammar", **(kind.custom if flat else {"grammar": kind.custom})}
-        custom = {"name": "note", "format": form}
+        grammar = {"type": "grammar", **(kind.custom if flat else {"grammar": kind.custom})}
+        custom = {"name": "note", "format": grammar}
         found.append({"type": "custom", **(custom if flat else {"custom": custom})})
     return found
 
@@ -109,24 +109,24 @@ def tool_choice(kind: Kind, *, flat: bool) -> Any:
     return {"type": "allowed_tools", **(allowed if flat else {"allowed_tools": allowed})}
 
 
-def asked(kind: Kind, question: str, seed: int, *, flat: bool, stream: bool) -> dict[str, Any]:
-    """The request."""
+def request_body(kind: Kind, question: str, seed: int, *, flat: bool, stream: bool) -> dict[str, Any]:
+    """Return the request body."""
     body: dict[str, Any] = {"model": MODEL, "temperature": 1, "stream": stream}
     tools = functions(kind, flat=flat)
     if tools:
         body |= {"tools": tools, "tool_choice": tool_choice(kind, flat=flat)}
         body |= {"parallel_tool_calls": kind.parallel}
-    form = {"name": "s", "schema": TIMER, "strict": True}
+    schema = {"name": "s", "schema": TIMER, "strict": True}
     effort = "high" if kind.thinks else "none"
     if flat:
         body |= {"input": question, "max_output_tokens": 250, "seed": seed, "reasoning": {"effort": effort}}
-        return body | ({"text": {"format": {"type": "json_schema", **form}}} if kind.form else {})
+        return body | ({"text": {"format": {"type": "json_schema", **schema}}} if kind.schema else {})
     body |= {"messages": [{"role": "user", "content": question}], "max_tokens": 250, "seed": seed}
     body |= {"reasoning_effort": effort}
-    return body | ({"response_format": {"type": "json_schema", "json_schema": form}} if kind.form else {})
+    return body | ({"response_format": {"type": "json_schema", "json_schema": schema}} if kind.schema else {})
 
 
-def said_by_chat(answer: Answer, *, stream: bool) -> Said:
+def chat_reply(answer: Answer, *, stream: bool) -> Reply:
     if stream:
         chunks = [event.json for event in answer.events if event.data != "[DONE]"]
         (choice,) = fold_chunks(chunks, n=1, usage=False, logprobs=False)["choices"]
@@ -138,15 +138,15 @@ def said_by_chat(answer: Answer, *, stream: bool) -> Said:
         called = call[call["type"]]
         calls.append((called["name"], called["arguments" if call["type"] == "function" else "input"]))
     content, thought = message.get("content") or "", message.get("reasoning_content") or ""
-    return Said(reason == "length", reason == "tool_calls", content, thought, calls)
+    return Reply(reason == "length", reason == "tool_calls", content, thought, calls)
 
 
-def said_by_responses(answer: Answer, *, stream: bool) -> Said:
+def responses_reply(answer: Answer, *, stream: bool) -> Reply:
     if stream:
         final = fold_response([event.json for event in answer.events if event.data != "[DONE]"])
     else:
         final = answer.json
-    found = Said(final["status"] == "incomplete", False)
+    found = Reply(final["status"] == "incomplete", False)
     for item in final["output"]:
         match item["type"]:
             case "message":
@@ -157,71 +157,71 @@ def said_by_responses(answer: Answer, *, stream: bool) -> Said:
                 found.calls.append((item["name"], item["arguments"]))
             case "custom_tool_call":
                 found.calls.append((item["name"], item["input"]))
-    found.acts = bool(found.calls) and not found.cut
+    found.wants_results = bool(found.calls) and not found.cut
     return found
 
 
-def check(kind: Kind, said: Said) -> None:
-    """What is promised of an answer of this kind."""
-    assert "<tool_call>" not in said.content, said
-    assert "<think>" not in said.content, said
+def check(kind: Kind, reply: Reply) -> None:
+    """Check an answer against the constraints of its kind."""
+    assert "<tool_call>" not in reply.content, reply
+    assert "<think>" not in reply.content, reply
     if kind.choice == "none":
-        assert not said.calls, "TOOL-03"
-    if said.cut:
+        assert not reply.calls, "TOOL-03"
+    if reply.cut:
         return
-    assert said.acts == bool(said.calls), "CHAT-05"
-    for name, arguments in said.calls:
+    assert reply.wants_results == bool(reply.calls), "CHAT-05"
+    for name, arguments in reply.calls:
         if name in SCHEMAS:
-            assert jsonschema_rs.is_valid(SCHEMAS[name], json.loads(arguments)), said
+            assert jsonschema_rs.is_valid(SCHEMAS[name], json.loads(arguments)), reply
         elif kind.custom is not None and kind.custom["syntax"] == "lark":
-            assert re.fullmatch("[a-z ]{1,20}!(; [a-z ]{1,20}!)?", arguments), said
+            assert re.fullmatch("[a-z ]{1,20}!(; [a-z ]{1,20}!)?", arguments), reply
         else:
-            assert re.fullmatch('[a-z ]{1,20}"!', arguments), said
+            assert re.fullmatch('[a-z ]{1,20}"!', arguments), reply
     if kind.choice in ("required", "named", "allowed"):
-        assert said.calls, "TOOL-04"
-        assert not said.content
+        assert reply.calls, "TOOL-04"
+        assert not reply.content
     if kind.choice in ("named", "allowed"):
-        assert [name for name, _ in said.calls] == ["set_timer"], "TOOL-05, TOOL-06, TOOL-07"
-    if kind.form:
-        assert jsonschema_rs.is_valid(TIMER, json.loads(said.content)), said
-    if not kind.thinks and (kind.form or kind.choice not in ("auto", "none")):
-        assert not said.reasoning, "the prompt has ended the thinking, and what follows has a form"
+        assert [name for name, _ in reply.calls] == ["set_timer"], "TOOL-05, TOOL-06, TOOL-07"
+    if kind.schema:
+        assert jsonschema_rs.is_valid(TIMER, json.loads(reply.content)), reply
+    if not kind.thinks and (kind.schema or kind.choice not in ("auto", "none")):
+        assert not reply.reasoning, "the prompt has ended the thinking, and what follows is constrained"
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_promised_form_is_never_broken(name: str) -> None:
+def test_answers_match_their_constraints(name: str) -> None:
     """SO-01, SO-02, TOOL-01 to TOOL-07, TOOL-14: in chat and Responses, whole and streamed."""
     kind = KINDS[name]
 
-    async def scenario(server: Server, number: int) -> Said:
+    async def scenario(server: Server, number: int) -> Reply:
         flat, stream = bool(number & 1), bool(number & 2)
         question = QUESTIONS[number // 4 % len(QUESTIONS)]
         path = "/v1/responses" if flat else "/v1/chat/completions"
-        answer = await server.post(path, asked(kind, question, number, flat=flat, stream=stream))
+        answer = await server.post(path, request_body(kind, question, number, flat=flat, stream=stream))
         assert answer.status == 200, answer.body
-        said = (said_by_responses if flat else said_by_chat)(answer, stream=stream)
-        check(kind, said)
-        return said
+        reply = (responses_reply if flat else chat_reply)(answer, stream=stream)
+        check(kind, reply)
+        return reply
 
     async def main() -> None:
         async with serving(load(Settings(model=""))) as server:
             gate = asyncio.Semaphore(8)
 
-            async def one(number: int) -> Said:
+            async def one(number: int) -> Reply:
                 async with gate:
                     return await scenario(server, number)
 
-            told = await asyncio.gather(*(one(number) for number in range(RUNS)))
-            # The model ends what it is held to: hardly any answer is left to the token limit, which promises nothing.
-            assert sum(said.cut for said in told) <= 1 + RUNS // 25
+            replies = await asyncio.gather(*(one(number) for number in range(RUNS)))
+            # The model ends constrained answers: few reach the token limit, where nothing is guaranteed.
+            assert sum(reply.cut for reply in replies) <= 1 + RUNS // 25
             if kind.thinks:
-                assert any(said.reasoning for said in told)
+                assert any(reply.reasoning for reply in replies)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(("template", "number"), [("mistral_v3", 1), ("mistral_v7", 0), ("llama4", 1)])
-def test_a_served_model_promises_what_its_template_writes(template: str, number: int, tmp_path: Path) -> None:
+def test_constrained_calls_are_those_of_the_template(template: str, number: int, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(pocket_model(), folder)
     source = Path(__file__).parent.parent / "text" / "templates" / f"{template}.jinja"
@@ -234,16 +234,16 @@ def test_a_served_model_promises_what_its_template_writes(template: str, number:
 
     async def main() -> None:
         async with serving(served) as server:
-            body = asked(KINDS["allowed"], "What is the weather in Rome?", 1, flat=False, stream=False)
+            body = request_body(KINDS["allowed"], "What is the weather in Rome?", 1, flat=False, stream=False)
             del body["reasoning_effort"]  # These templates have no switch for it.
             answer = await server.post("/v1/chat/completions", body | {"model": "model"})
             assert answer.status == 200, answer.body
-            check(KINDS["allowed"], said_by_chat(answer, stream=False))
+            check(KINDS["allowed"], chat_reply(answer, stream=False))
 
     asyncio.run(main())
 
 
-def test_a_template_for_tools_alone_tells_how_its_model_calls(tmp_path: Path) -> None:
+def test_a_template_for_tools_alone_chooses_the_dialect(tmp_path: Path) -> None:
     """Some models have two templates, and only the one named `tool_use` has the markup of calls."""
     folder = tmp_path / "model"
     shutil.copytree(pocket_model(), folder)
@@ -267,12 +267,12 @@ def test_a_template_for_tools_alone_tells_how_its_model_calls(tmp_path: Path) ->
         ({}, "<think>Hm</thi"),
     ],
 )
-def test_keeping_calls_out_takes_nothing_from_a_request(options: dict[str, Any], begun: str) -> None:
-    """TOOL-03: `none` promises no form, so whatever goes with free text goes with it."""
+def test_forbidding_calls_adds_no_constraint(options: dict[str, Any], begun: str) -> None:
+    """TOOL-03: options that work with free text work with `none`."""
 
     async def main() -> None:
         async with serving(load(Settings(model=""))) as server:
-            body = asked(KINDS["none"], "What is the weather in Paris?", 1, flat=False, stream=False)
+            body = request_body(KINDS["none"], "What is the weather in Paris?", 1, flat=False, stream=False)
             body |= {"max_tokens": 40, **options}
             if begun:
                 del body["reasoning_effort"]
@@ -288,7 +288,7 @@ def test_keeping_calls_out_takes_nothing_from_a_request(options: dict[str, Any],
 
 
 def test_responses_stream_a_custom_call() -> None:
-    """TOOL-14: the input comes as it is, its deltas join to it, and the item says what it is."""
+    """TOOL-14: the deltas join to the input of the item, and the call can be sent back."""
 
     async def main() -> None:
         async with serving(load(Settings(model=""))) as server:
