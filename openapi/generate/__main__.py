@@ -76,7 +76,7 @@ def _format(path: Path, text: str) -> str:
             check=False,
         )
         if done.returncode:
-            raise bundle.ContractError(f"{path.name}: ruff {command[0]} said: {done.stderr}")
+            raise bundle.ContractError(f"{path.name}: ruff {command[0]} failed: {done.stderr}")
         text = done.stdout
     return text
 

@@ -65,7 +65,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 """For each field a value that means something."""
 
 WITHOUT_EFFECT: dict[str, set[str]] = {
-    # R-19, CHAT-15: for the service's own bookkeeping, or about the form of the answer and not its words. The fields
+    # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
     "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY},
     "completions": {"model", "stream", "user"},

@@ -97,7 +97,7 @@ def answers(draw: st.DrawFn) -> list[OutputEvent]:
     segments = draw(st.lists(st.one_of(text_deltas(), tool_calls(), tool_calls(whole=False)), max_size=4))
     events += [event for segment in segments for event in segment]
     made = [event.complete for event in events if isinstance(event, ToolCallEnd)]
-    calls = bool(made) and all(made)  # Nobody is told to carry out a call that broke off.
+    calls = bool(made) and all(made)  # A call that broke off asks for no result.
     ends = ["tool_calls" if calls else "stop", "length"]
     reason: Any = draw(st.sampled_from(ends))
     if reason == "length" and draw(st.booleans()):

@@ -149,7 +149,7 @@ def test_chat_is_the_same_in_both_modes(text: str, logprobs: bool) -> None:
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls", ())]
     assert folded(chunks) == _read(choice)
-    # Calls that broke off are shown, but nobody is told to carry them out.
+    # Calls that broke off are shown, but the finish reason does not ask for their results.
     assert (choice["finish_reason"] == "tool_calls") == (bool(calls) and all(map(is_json, calls)))
     assert len({call["id"] for call in message.get("tool_calls", ())}) == len(calls)  # TOOL-09
     assert all(call["name"] == "f" for call in calls)  # TOOL-02
@@ -182,13 +182,13 @@ def test_responses_equal_chat(text: str) -> None:
         ]
         parts = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert "".join(deltas) == parts
-    said = {"message": "", "reasoning": "", "function_call": []}
+    joined = {"message": "", "reasoning": "", "function_call": []}
     for item in whole["output"]:
         if item["type"] == "function_call":
-            said["function_call"].append((item["name"], item["arguments"]))
+            joined["function_call"].append((item["name"], item["arguments"]))
         else:
-            said[item["type"]] += "".join(part["text"] for part in item["content"])
-    assert said == {
+            joined[item["type"]] += "".join(part["text"] for part in item["content"])
+    assert joined == {
         "message": message["content"] or "",
         "reasoning": message.get("reasoning_content", ""),
         "function_call": [
@@ -311,9 +311,9 @@ def test_a_call_that_a_message_has_begun_is_a_call() -> None:
         assert (message["content"] or "").strip() == ("I call." if echo else "")
         assert message.get("reasoning_content") == ("Hm." if echo else None)
         assert choice["finish_reason"] == "tool_calls"
-        told = folded(chunks)
-        assert told["content"] == (message["content"] or "")
-        assert [call["name"] for call in told["calls"]] == ["f"]
+        found = folded(chunks)
+        assert found["content"] == (message["content"] or "")
+        assert [call["name"] for call in found["calls"]] == ["f"]
 
 
 def test_a_thought_that_a_message_has_begun_goes_on() -> None:

@@ -30,10 +30,10 @@ def ours(thinking: Live) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def eventually(holds: Callable[[], object]) -> None:
+def eventually(condition: Callable[[], object]) -> None:
     """Wait for what another thread does."""
     end = time.monotonic() + 20
-    while not holds():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
 

@@ -29,7 +29,7 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "printed"),
     [
         ((), ("as hermes (detected", "as qwen3 (detected")),
         (
@@ -40,11 +40,11 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_dialects_are_printed_at_the_start(
-    options: tuple[str, ...], said: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+    options: tuple[str, ...], printed: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *options]) == 0
     printed = capfd.readouterr().err
-    for words in said:
+    for words in printed:
         assert words in printed, printed
 
 

@@ -115,7 +115,7 @@ def test_a_request_with_a_field_missing_decodes_exactly_if_the_contract_allows_i
         decode(kind, body)
     else:
         error = refused(kind, body)
-        # An item that has lost what told its kind is said to lack its `type`.
+        # An item without the field that identifies its kind is reported as missing its `type`.
         kind_of_it = dotted((*path[:-1], "type"))
         assert error.param in (dotted(path), kind_of_it, None)
 

@@ -163,10 +163,10 @@ class _EngineCollector(Collector):
             (
                 "num_requests_waiting",
                 "num_requests_waiting",
-                "Requests that wait for a place",
+                "Requests in the queue",
                 stats.num_waiting,
             ),
-            ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Held KV blocks, 0 to 1", stats.kv_cache_usage),
+            ("kv_cache_usage_ratio", "kv_cache_usage_perc", "KV blocks in use, 0 to 1", stats.kv_cache_usage),
         ]
         counters: list[tuple[str, str, str, float]] = [
             ("prompt_tokens", "prompt_tokens", "Prompt tokens computed or found cached", stats.prompt_tokens),

@@ -123,7 +123,7 @@ class ResponsesWriter:
             response.incomplete_details = ResponseIncompleteDetails(reason="max_output_tokens")
             self._step_response("cut")
         else:
-            # SO-05: a call that a stop string cut is incomplete; clients could not tell from a custom tool's input.
+            # SO-05: a call that a stop string cut is incomplete; a custom tool's input would not show the cut.
             self._finish_item("incomplete" if self._call_broke_off else "completed")
             response.status = "completed"
             response.completed_at = max(now(), response.created_at)
