@@ -78,7 +78,7 @@ class Driver:
         for _ in range(limit):
             if not self.core.has_work:
                 self.core.scheduler.check_integrity()
-                assert self.core.scheduler.pool.num_held == 0
+                assert self.core.scheduler.pool.num_used == 0
                 return
             self.step()
         raise AssertionError(f"still at work after {limit} steps")

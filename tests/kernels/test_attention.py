@@ -1,4 +1,4 @@
-"""Laws of the attention twin, against a reference that looks at one query and one head at a time."""
+"""Laws of the attention reference, against one that computes one query and one head at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the small twins, against the formulas written out."""
+"""Laws of the norm, rope and activation references, against the formulas written out."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ def corpus(seed: int, count: int) -> Iterator[str]:
         yield from re.split(marks, prompt_of(sample) + sample.completion())
 
 
-def fine_twin(tokenizer: Tokenizer) -> Tokenizer:
-    """The same merges under the finer pre-tokenizer they were learned with."""
-    twin = Tokenizer.from_str(tokenizer.to_str())
-    twin.pre_tokenizer = _pre_tokenizer(fine=True)
-    return twin
+def with_fine_pretokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the same merges under the finer pre-tokenizer that they were learned with."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.pre_tokenizer = _pre_tokenizer(fine=True)
+    return copy
 
 
 def train(seed: int = 1, count: int = 20_000) -> Tokenizer:
