@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "conformance/reference_parsers"), str(ROOT / "src")]
 
-from ours import said, says, thinks  # noqa: E402
 from peers import Message, Peer, peers  # noqa: E402
+from plumbline_messages import content_message, full_message, reasoning_message  # noqa: E402
 
 from plumbline.dialects.parsers.harmony import HarmonyParser  # noqa: E402
 from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
@@ -102,7 +102,7 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
         *parser.push(TextDelta(output.text)),
         *parser.finish("length" if output.reason == "length" else "stop"),
     ]
-    return said(events)
+    return content_message(events)
 
 
 def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
@@ -114,12 +114,12 @@ def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> M
         *parser.push(TextDelta(output.text)),
         *parser.finish("length" if output.reason == "length" else "stop"),
     ]
-    return thinks(events)
+    return reasoning_message(events)
 
 
 def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
     """How many readings of thinking were compared, and those that differ."""
-    known = set(peer.thinkers())
+    known = set(peer.reasoning_parsers())
     compared = 0
     found = []
     for dialect in dict.fromkeys(REASONING_DIALECTS.values()):
@@ -139,7 +139,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
                 for mode in MODES:
                     streamed = mode == "streamed"
                     ask = partial(
-                        peer.think, name, output.text, markers, opened, variables, streamed=streamed
+                        peer.read_reasoning, name, output.text, markers, opened, variables, streamed=streamed
                     )
                     theirs = _instead(ask, expected)
                     if theirs is None:
@@ -189,8 +189,10 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
         if reasoning is None:
             continue
         name = next((n for n in (dialect.name, *dialect.aliases) if n in set(peer.names())), None)
-        thinker = next((n for n in (reasoning.name, *reasoning.aliases) if n in set(peer.thinkers())), None)
-        if name is None or thinker is None:
+        reasoning_parser = next(
+            (n for n in (reasoning.name, *reasoning.aliases) if n in set(peer.reasoning_parsers())), None
+        )
+        if name is None or reasoning_parser is None:
             continue
         markup = Markers(dialect, reasoning)
         kind = HarmonyParser if dialect.reader == "harmony" else MarkerParser
@@ -200,18 +202,20 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
                 markup, tools, inside=reasoning.starts_inside, new_id=lambda name, number: str(number)
             )
             reason = "length" if output.reason == "length" else "stop"
-            expected = says([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
+            expected = full_message([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
             for mode in MODES:
                 asked = (
                     name,
-                    thinker,
+                    reasoning_parser,
                     output.text,
                     wire,
                     sorted(markup.markers),
                     opened,
                     dict(reasoning.switch.on),
                 )
-                theirs = _instead(partial(peer.speak, *asked, streamed=mode == "streamed"), expected)
+                theirs = _instead(
+                    partial(peer.read_with_reasoning, *asked, streamed=mode == "streamed"), expected
+                )
                 if theirs is None:
                     continue
                 compared += 1
@@ -281,9 +285,9 @@ def _instead(ask: Callable[[], Message], expected: Message) -> str | None:
     return "" if read == expected else _said(read)
 
 
-def _said(said: Message) -> str:
-    parts = [f"content {said.content!r}"] if said.content else []
-    parts += [f"{name} {arguments}" for name, arguments in said.calls]
+def _said(content_message: Message) -> str:
+    parts = [f"content {content_message.content!r}"] if content_message.content else []
+    parts += [f"{name} {arguments}" for name, arguments in content_message.calls]
     return "; ".join(parts) or "nothing"
 
 

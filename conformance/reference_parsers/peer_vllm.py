@@ -1,4 +1,4 @@
-"""vLLM's parsers."""
+"""Adapt vLLM's parsers to the interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from asked import Message, Stream, Tokenizer, message, thought, together
+from interface import Message, Stream, Tokenizer, reasoning_and_text, reasoning_text_and_calls, text_and_calls
 
 __all__ = ["Vllm"]
 
@@ -22,7 +22,7 @@ class Vllm:
 
         self.version = version("vllm")
         self._manager = ToolParserManager
-        self._thinkers = ReasoningParserManager
+        self._reasoning_parsers = ReasoningParserManager
         self._request = ChatCompletionRequest
         self._together = ParserManager
 
@@ -38,7 +38,7 @@ class Vllm:
         if not streamed:
             whole = reader.extract_tool_calls(text, request)
             calls = [(call.function.name, call.function.arguments) for call in whole.tool_calls]
-            return message(whole.content or "", calls)
+            return text_and_calls(whole.content or "", calls)
         stream = self._stream(reader, request, tokenizer, text)
         return stream.message(stream.read())
 
@@ -58,11 +58,11 @@ class Vllm:
             parse = reader.extract_tool_calls_streaming
             return [parse(*step, request) for step in steps]
 
-        return Stream(len(steps), read, self._said)
+        return Stream(len(steps), read, self._message)
 
-    def _said(self, deltas: list[Any]) -> Message:
+    def _message(self, deltas: list[Any]) -> Message:
         content = "".join(delta.content or "" for delta in deltas if delta is not None)
-        return message(content, self._calls(deltas))
+        return text_and_calls(content, self._calls(deltas))
 
     def _calls(self, deltas: list[Any]) -> list[tuple[str, str]]:
         found: dict[int, list[str]] = {}
@@ -74,10 +74,10 @@ class Vllm:
                     one[1] += call.function.arguments or ""
         return [(name, arguments) for name, arguments in found.values()]
 
-    def thinkers(self) -> Sequence[str]:
-        return list(self._thinkers.list_registered())
+    def reasoning_parsers(self) -> Sequence[str]:
+        return list(self._reasoning_parsers.list_registered())
 
-    def think(
+    def read_reasoning(
         self,
         parser: str,
         text: str,
@@ -89,16 +89,16 @@ class Vllm:
     ) -> Message:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}])
         tokenizer = Tokenizer(markers)
-        reader = self._thinker(parser, tokenizer, opened, variables)
+        reader = self._reasoning_parser(parser, tokenizer, opened, variables)
         whole = reader.extract_reasoning(text, request)
         if whole is None:  # A stub, as for calls.
             raise NotImplementedError
         if not streamed:
-            return thought(*whole)
+            return reasoning_and_text(*whole)
         stream = self._think_stream(reader, tokenizer, text)
         return stream.message(stream.read())
 
-    def think_stream(
+    def stream_reasoning(
         self,
         parser: str,
         text: str,
@@ -109,12 +109,14 @@ class Vllm:
         size: int = 1,
     ) -> Stream:
         tokenizer = Tokenizer(markers, size)
-        return self._think_stream(self._thinker(parser, tokenizer, opened, variables), tokenizer, text)
+        return self._think_stream(
+            self._reasoning_parser(parser, tokenizer, opened, variables), tokenizer, text
+        )
 
-    def speak(
+    def read_with_reasoning(
         self,
         tool: str,
-        thinker: str,
+        reasoning_parser: str,
         text: str,
         tools: list[Any],
         markers: list[str],
@@ -128,7 +130,7 @@ class Vllm:
         if tool == "openai":  # It reads the ids of gpt-oss' own tokenizer.
             raise NotImplementedError
         try:
-            kind = self._together.get_parser(tool, thinker, enable_auto_tools=True)
+            kind = self._together.get_parser(tool, reasoning_parser, enable_auto_tools=True)
             reader = kind(tokenizer, request.tools, chat_template_kwargs=variables)
         except Exception as error:
             # It needs a package, a file or tokens that are the family's own; what is compared is how an output is read.
@@ -140,7 +142,9 @@ class Vllm:
             reasoning, content, calls = reader.parse(
                 text, request, enable_auto_tools=True, model_output_token_ids=tokenizer.encode(text)
             )
-            return together(reasoning, content, [(call.name, call.arguments) for call in calls or ()])
+            return reasoning_text_and_calls(
+                reasoning, content, [(call.name, call.arguments) for call in calls or ()]
+            )
         ids = tokenizer.encode(text)
         deltas = [
             reader.parse_delta(
@@ -149,12 +153,16 @@ class Vllm:
             for number, token_id in enumerate(ids)
         ]
         reasoning = "".join(delta.reasoning or "" for delta in deltas if delta is not None)
-        said = self._said(deltas)
-        return together(reasoning, said.content, self._calls(deltas))
+        to_message = self._message(deltas)
+        return reasoning_text_and_calls(reasoning, to_message.content, self._calls(deltas))
 
-    def _thinker(self, parser: str, tokenizer: Tokenizer, opened: str, variables: dict[str, Any]) -> Any:
+    def _reasoning_parser(
+        self, parser: str, tokenizer: Tokenizer, opened: str, variables: dict[str, Any]
+    ) -> Any:
         try:
-            reader = self._thinkers.get_reasoning_parser(parser)(tokenizer, chat_template_kwargs=variables)
+            reader = self._reasoning_parsers.get_reasoning_parser(parser)(
+                tokenizer, chat_template_kwargs=variables
+            )
         except KeyError as error:  # It looks for tokens that only the family's own tokenizer has.
             raise NotImplementedError from error
         reader.adjust_initial_state_from_prompt(tokenizer.encode(opened))
@@ -167,11 +175,11 @@ class Vllm:
             parse = reader.extract_reasoning_streaming
             return [parse(*step) for step in steps]
 
-        def said(deltas: list[Any]) -> Message:
+        def to_message(deltas: list[Any]) -> Message:
             found = [delta for delta in deltas if delta is not None]
-            return thought(
+            return reasoning_and_text(
                 "".join(delta.reasoning or "" for delta in found),
                 "".join(delta.content or "" for delta in found),
             )
 
-        return Stream(len(steps), read, said)
+        return Stream(len(steps), read, to_message)

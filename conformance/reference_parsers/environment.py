@@ -1,9 +1,9 @@
-"""Runs a script of ours where the parsers of other servers can be imported.
+"""Run a script where the parsers of other servers can be imported.
 
-    python tests/differential/environment.py [--install] SCRIPT [ARGUMENT ...]
+    python conformance/reference_parsers/environment.py [--install] SCRIPT [ARGUMENT ...]
 
-Their releases and ours want other releases of the same packages, so the script runs in the environment of the reference
-server vLLM, with SGLang in a folder beside it. `--install` makes both; without it the script runs with what is there.
+Other servers need different releases of packages that we use, so the script runs in the environment of the reference
+server vLLM, with SGLang in a folder beside it. `--install` creates both; without it the script runs with what exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".nox"
-PINS = Path(__file__).with_name("sglang.txt")
+PINS = Path(__file__).parent / "pins/sglang.txt"
 sys.path.insert(0, str(ROOT / "conformance/reference_servers"))
 
 from environments import Absent, Environment  # noqa: E402
@@ -24,7 +24,7 @@ from servers import PEERS  # noqa: E402
 
 
 def run(arguments: Sequence[str], *, install: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run a script; gives its exit status and what it printed to standard output."""
+    """Run a script; returns its exit status and standard output."""
     sglang = HOME / ".peer-sglang"
     python = HOME / ".peer-vllm/bin/python"
     if install:

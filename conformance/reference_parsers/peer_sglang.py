@@ -1,4 +1,4 @@
-"""SGLang's parsers."""
+"""Adapt SGLang's parsers to the interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from asked import Message, Stream, cut, message, thought, together
+from interface import Message, Stream, cut, reasoning_and_text, reasoning_text_and_calls, text_and_calls
 
 __all__ = ["Sglang"]
 
@@ -19,7 +19,7 @@ class Sglang:
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
         from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-        self._thinker = ReasoningParser
+        self._reasoning_parser = ReasoningParser
         self.version = version("sglang")
         self._parser = FunctionCallParser
         self._tool = Tool
@@ -33,7 +33,7 @@ class Sglang:
         reader = self._parser([self._tool(**tool) for tool in tools], parser)
         if not streamed:
             content, calls = reader.parse_non_stream(text)
-            return message(content or "", [(call.name or "", call.parameters) for call in calls])
+            return text_and_calls(content or "", [(call.name or "", call.parameters) for call in calls])
         stream = self.stream(parser, text, tools, markers)
         return stream.message(stream.read())
 
@@ -47,10 +47,10 @@ class Sglang:
             parse = reader.parse_stream_chunk
             return [parse(piece) for piece in pieces]
 
-        return Stream(len(pieces), read, self._said)
+        return Stream(len(pieces), read, self._message)
 
-    def _said(self, deltas: list[Any]) -> Message:
-        return message("".join(said or "" for said, _ in deltas), self._calls(deltas))
+    def _message(self, deltas: list[Any]) -> Message:
+        return text_and_calls("".join(text or "" for text, _ in deltas), self._calls(deltas))
 
     def _calls(self, deltas: list[Any]) -> list[tuple[str, str]]:
         found: dict[int, list[str]] = {}
@@ -61,10 +61,10 @@ class Sglang:
                 one[1] += call.parameters or ""
         return [(name, arguments) for name, arguments in found.values()]
 
-    def thinkers(self) -> Sequence[str]:
-        return list(self._thinker.DetectorMap)
+    def reasoning_parsers(self) -> Sequence[str]:
+        return list(self._reasoning_parser.DetectorMap)
 
-    def think(
+    def read_reasoning(
         self,
         parser: str,
         text: str,
@@ -75,11 +75,11 @@ class Sglang:
         streamed: bool,
     ) -> Message:
         if not streamed:
-            return thought(*self._reader(parser, opened).parse_non_stream(text))
-        stream = self.think_stream(parser, text, markers, opened, variables)
+            return reasoning_and_text(*self._reader(parser, opened).parse_non_stream(text))
+        stream = self.stream_reasoning(parser, text, markers, opened, variables)
         return stream.message(stream.read())
 
-    def think_stream(
+    def stream_reasoning(
         self,
         parser: str,
         text: str,
@@ -96,15 +96,15 @@ class Sglang:
             parse = reader.parse_stream_chunk
             return [parse(piece) for piece in pieces]
 
-        def said(deltas: list[Any]) -> Message:
-            return thought(*("".join(delta[place] or "" for delta in deltas) for place in (0, 1)))
+        def to_message(deltas: list[Any]) -> Message:
+            return reasoning_and_text(*("".join(delta[place] or "" for delta in deltas) for place in (0, 1)))
 
-        return Stream(len(pieces), read, said)
+        return Stream(len(pieces), read, to_message)
 
-    def speak(
+    def read_with_reasoning(
         self,
         tool: str,
-        thinker: str,
+        reasoning_parser: str,
         text: str,
         tools: list[Any],
         markers: list[str],
@@ -113,20 +113,24 @@ class Sglang:
         *,
         streamed: bool,
     ) -> Message:
-        thinks = self._reader(thinker, opened)
+        reasoning_reader = self._reader(reasoning_parser, opened)
         reader = self._parser([self._tool(**tool) for tool in tools], tool)
         if not streamed:
-            reasoning, rest = thinks.parse_non_stream(text)
+            reasoning, rest = reasoning_reader.parse_non_stream(text)
             content, calls = reader.parse_non_stream(rest or "")
-            return together(reasoning, content, [(call.name or "", call.parameters) for call in calls])
+            return reasoning_text_and_calls(
+                reasoning, content, [(call.name or "", call.parameters) for call in calls]
+            )
         reasoning = ""
         deltas = []
         for piece in cut(text, markers):
-            thought_of, rest = thinks.parse_stream_chunk(piece)
-            reasoning += thought_of or ""
+            thought, rest = reasoning_reader.parse_stream_chunk(piece)
+            reasoning += thought or ""
             if rest:
                 deltas.append(reader.parse_stream_chunk(rest))
-        return together(reasoning, "".join(said or "" for said, _ in deltas), self._calls(deltas))
+        return reasoning_text_and_calls(
+            reasoning, "".join(text or "" for text, _ in deltas), self._calls(deltas)
+        )
 
     def _reader(self, parser: str, opened: str) -> Any:
-        return self._thinker(parser, force_reasoning=True if opened else None)
+        return self._reasoning_parser(parser, force_reasoning=True if opened else None)

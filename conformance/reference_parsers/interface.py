@@ -1,4 +1,4 @@
-"""What the parsers of other servers are asked, and in what words they and we answer."""
+"""Define the interface to other servers' parsers and the normalised messages that are compared."""
 
 from __future__ import annotations
 
@@ -7,53 +7,65 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Message", "Peer", "Stream", "Tokenizer", "cut", "message", "thought", "together"]
+__all__ = [
+    "Message",
+    "Peer",
+    "Stream",
+    "Tokenizer",
+    "cut",
+    "reasoning_and_text",
+    "reasoning_text_and_calls",
+    "text_and_calls",
+]
 
 
 class Message(NamedTuple):
-    """What a client would get, without ids. Arguments are JSON values, or text that is no JSON."""
+    """The content and calls that a client would get, without ids.
+
+    Arguments are normalised JSON, or text that is not valid JSON.
+    """
 
     content: str
     calls: tuple[tuple[str, str], ...]
 
 
 class Stream(NamedTuple):
-    """An output that is about to be read token by token, once."""
+    """A parser that is ready to read one output token by token, once."""
 
     tokens: int
     read: Callable[[], list[Any]]
-    """The parser's own calls, and nothing beside them: what it says of each token."""
+    """Run the parser over all tokens and nothing else, so that it can be timed; returns its deltas."""
     message: Callable[[list[Any]], Message]
-    """What a client has got after that."""
+    """Convert these deltas to the message that a client would get."""
 
 
 class Peer(Protocol):
-    """One other server."""
+    """The parsers of one other server."""
 
     name: str
     version: str
 
     def names(self) -> Sequence[str]:
-        """Its names of parsers."""
+        """Return the names of its tool parsers."""
         ...
 
     def read(
         self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
     ) -> Message:
-        """The message of an output."""
+        """Parse an output with a tool parser."""
         ...
 
     def stream(
         self, parser: str, text: str, tools: list[Any], markers: list[str], *, size: int = 1
     ) -> Stream:
-        """An output in tokens of so many characters, markers being tokens of their own."""
+        """Prepare a tool parser for an output in tokens of `size` characters; markers are single tokens."""
         ...
 
-    def thinkers(self) -> Sequence[str]:
-        """Its names of parsers of thinking."""
+    def reasoning_parsers(self) -> Sequence[str]:
+        """Return the names of its reasoning parsers."""
         ...
 
-    def think(
+    def read_reasoning(
         self,
         parser: str,
         text: str,
@@ -63,16 +75,18 @@ class Peer(Protocol):
         *,
         streamed: bool,
     ) -> Message:
-        """The thinking and the content of an output, after a prompt that has opened the thinking with this, if any.
+        """Parse reasoning and content of an output with a reasoning parser.
 
-        The variables are those of the chat template that turn thinking on.
+        Args:
+            opened: the marker with which the prompt has opened the thinking; empty if it has not.
+            variables: the chat template variables that turn thinking on.
 
         Raises:
-            NotImplementedError: it reads this family elsewhere, or needs a tokenizer that is not at hand.
+            NotImplementedError: the server reads this family elsewhere, or needs a tokenizer that is not available.
         """
         ...
 
-    def think_stream(
+    def stream_reasoning(
         self,
         parser: str,
         text: str,
@@ -82,13 +96,13 @@ class Peer(Protocol):
         *,
         size: int = 1,
     ) -> Stream:
-        """The same in tokens of so many characters."""
+        """Prepare a reasoning parser for an output in tokens of `size` characters."""
         ...
 
-    def speak(
+    def read_with_reasoning(
         self,
         tool: str,
-        thinker: str,
+        reasoning_parser: str,
         text: str,
         tools: list[Any],
         markers: list[str],
@@ -97,29 +111,31 @@ class Peer(Protocol):
         *,
         streamed: bool,
     ) -> Message:
-        """The thinking, the content and the calls of an output, its two parsers working together as they do there.
+        """Parse reasoning, content and calls with both parsers, combined as that server combines them.
 
         Raises:
-            NotImplementedError: as for `think`.
+            NotImplementedError: as for `read_reasoning`.
         """
         ...
 
 
-def message(content: str, calls: Sequence[tuple[str, str]]) -> Message:
-    """A message in one way of writing: argument values instead of their text, and all white space alike."""
+def text_and_calls(content: str, calls: Sequence[tuple[str, str]]) -> Message:
+    """Return a message with normalised arguments and white space."""
     return Message(" ".join(content.split()), tuple((name, _value(arguments)) for name, arguments in calls))
 
 
-def thought(reasoning: str | None, content: str | None) -> Message:
-    """Thinking and content, all white space alike."""
-    thinks = " ".join((reasoning or "").split())
-    return Message(" ".join((content or "").split()), (("thinks", thinks),) if thinks else ())
+def reasoning_and_text(reasoning: str | None, content: str | None) -> Message:
+    """Return a message of reasoning and content, with normalised white space."""
+    thoughts = " ".join((reasoning or "").split())
+    return Message(" ".join((content or "").split()), (("thinks", thoughts),) if thoughts else ())
 
 
-def together(reasoning: str | None, content: str | None, calls: Sequence[tuple[str, str]]) -> Message:
-    """Thinking, content and calls."""
-    text, thinks = thought(reasoning, content)
-    return Message(text, (*thinks, *message("", calls).calls))
+def reasoning_text_and_calls(
+    reasoning: str | None, content: str | None, calls: Sequence[tuple[str, str]]
+) -> Message:
+    """Return a message of reasoning, content and calls."""
+    text, thoughts = reasoning_and_text(reasoning, content)
+    return Message(text, (*thoughts, *text_and_calls("", calls).calls))
 
 
 def _value(arguments: str) -> str:
@@ -130,7 +146,7 @@ def _value(arguments: str) -> str:
 
 
 class Tokenizer:
-    """A tokenizer whose tokens are the markers of a dialect and, of everything else, so many characters each."""
+    """Tokenize the markers of a dialect as single tokens, and all other text in pieces of `size` characters."""
 
     all_special_tokens: tuple[str, ...] = ()
     all_special_ids: tuple[int, ...] = ()
@@ -168,13 +184,13 @@ class Tokenizer:
         return [ord(piece) if len(piece) == 1 else self._id(piece) for piece in pieces]
 
     def _id(self, piece: str) -> int:
-        """Of a piece of several characters, which is given to it when it is first seen."""
+        """Return the id of a piece of several characters, assigning one when the piece is new."""
         found = self._vocab.setdefault(piece, self._FIRST + len(self._vocab))
         self._texts[found] = piece
         return found
 
     def steps(self, text: str) -> Iterator[tuple[str, str, str, list[int], list[int], list[int]]]:
-        """For each token the text before it, with it and of it, and the ids of the three."""
+        """Yield for each token the text before it, through it and of it, and the ids of the three."""
         ids = self.encode(text)
         end = 0
         for number, token_id in enumerate(ids):
@@ -198,6 +214,6 @@ class Tokenizer:
 
 
 def cut(text: str, markers: list[str], size: int = 1) -> list[str]:
-    """An output as its tokens, which peers and we are given alike."""
+    """Split an output into the tokens that every parser is given."""
     tokenizer = Tokenizer(markers, size)
     return [tokenizer.decode([token_id]) for token_id in tokenizer.encode(text)]

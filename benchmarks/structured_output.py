@@ -1,8 +1,7 @@
-"""What a promised form costs: tokens per second at batch 8, free text and a JSON schema in turn, through our engine.
+"""Measure the cost of a grammar: tokens per second at batch 8, free text and a JSON schema in turn.
 
 Both generate the same number of tokens from the same prompts with the same sampling, A B A B … in one process, so that
-a drift of the machine hits both. The time of a mask by itself is measured beside it: a matcher that walks the very
-tokens that the engine drew.
+load on the machine affects both. The cost of a mask alone is measured with a matcher that accepts the same tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ SCHEMA: dict[str, Any] = {
 async def generate(
     engine: Engine, prompts: list[list[int]], grammar: str | None, name: str
 ) -> tuple[float, list[Any]]:
-    """Tokens per second of one batch, and its tokens."""
+    """Generate one batch; returns tokens per second and the tokens."""
 
     async def one(index: int) -> list[int]:
         sampling = SamplingParams(
@@ -76,14 +75,16 @@ async def _rounds(model: ServedModel, grammar: str, rounds: int) -> dict[str, An
     speeds: dict[str, list[float]] = {"free": [], "json_schema": []}
     tokens: list[Any] = []
     for number in range(rounds + 1):
-        for name, held in (("free", None), ("json_schema", grammar)):
-            speed, found = await generate(engine, prompts, held, f"{name}-{number}")
+        for name, constraint in (("free", None), ("json_schema", grammar)):
+            speed, found = await generate(engine, prompts, constraint, f"{name}-{number}")
             assert all(len(each) == MAX_TOKENS for each in found), "a request ended early"
             if number:  # The first round warms up.
                 speeds[name].append(speed)
             tokens = found
     await engine.stop()
-    ratios = [held / free for free, held in zip(speeds["free"], speeds["json_schema"], strict=True)]
+    ratios = [
+        constrained / free for free, constrained in zip(speeds["free"], speeds["json_schema"], strict=True)
+    ]
     return {
         "batch": BATCH,
         "tokens": BATCH * MAX_TOKENS,
@@ -97,7 +98,7 @@ async def _rounds(model: ServedModel, grammar: str, rounds: int) -> dict[str, An
 
 
 async def _masks(model: ServedModel, grammar: str, answers: list[list[int]]) -> dict[str, float]:
-    """Microseconds for a mask and for taking a token, by themselves."""
+    """Measure computing a mask and accepting a token, in microseconds."""
     info = model.engine.info
     compiler = LarkCompiler(vocabulary(model.renderer.tokenizer, info.eos_token_ids, info.vocab_size))
     started = time.perf_counter()
@@ -125,7 +126,7 @@ async def _masks(model: ServedModel, grammar: str, answers: list[list[int]]) -> 
 
 
 def measure(folder: Path, *, rounds: int = 5) -> dict[str, Any]:
-    """One row for the model in `folder`."""
+    """Measure the model in `folder`; returns one row."""
     model = load(Settings(model=str(folder), enable_prefix_caching=False))
     tokenizer: TextTokenizer = model.renderer.tokenizer
     builder = GrammarBuilder(tokenizer.added, tokenizer.special_ids)

@@ -1,4 +1,4 @@
-"""Response templates whose reading is measured beside the dialects: calls in JSON, and calls in tags."""
+"""Define response templates to benchmark beside the dialects: calls in JSON, and calls in tags."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from plumbline.dialects.parsers.response_template import ResponseTemplate
 from plumbline.dialects.spec.dialect import Utterance
 
-__all__ = ["DECLARED", "Declared"]
+__all__ = ["RESPONSE_TEMPLATES", "ResponseTemplateCase"]
 
 
-class Declared:
-    """A tokenizer's own declaration, and what a model of it writes."""
+class ResponseTemplateCase:
+    """A response template, and a renderer of what its model writes."""
 
     def __init__(
         self, name: str, calls: Mapping[str, Any], write: Callable[[str, dict[str, Any]], str]
@@ -32,7 +32,7 @@ class Declared:
         self._write = write
 
     def write(self, utterance: Utterance) -> str:
-        """The utterance as the model says it."""
+        """Render the utterance as the model writes it."""
         thought = "" if utterance.reasoning is None else f"<think>{utterance.reasoning}</think>"
         return thought + "".join(
             part if isinstance(part, str) else self._write(part.name, json.loads(part.arguments))
@@ -50,8 +50,8 @@ def _in_tags(name: str, arguments: dict[str, Any]) -> str:
     return f"\n<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>"
 
 
-DECLARED = (
-    Declared(
+RESPONSE_TEMPLATES = (
+    ResponseTemplateCase(
         "hf, json",
         {
             "open_pattern": r"\s*<tool_call>",
@@ -61,7 +61,7 @@ DECLARED = (
         },
         _in_json,
     ),
-    Declared(
+    ResponseTemplateCase(
         "hf, tags",
         {
             "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
@@ -73,4 +73,4 @@ DECLARED = (
         _in_tags,
     ),
 )
-"""The white space before delimiters is what such templates have, and what is hard to be quick about."""
+"""Their delimiters begin with optional white space, as in published templates; that is what makes them slow to find."""
