@@ -113,7 +113,7 @@ def test_an_operation_without_a_handler_is_a_404_that_names_it(bare: Any, operat
 
 
 @pytest.mark.parametrize("path", ["org/name", "org%2Fname", "name", "a/b/c", "a%20b", "mod%C3%A9"])
-def test_a_model_id_may_hold_slashes_raw_or_encoded(client: Any, path: str) -> None:
+def test_a_model_id_may_contain_slashes_plain_or_encoded(client: Any, path: str) -> None:
     """MOD-02."""
     expected = path.replace("%2F", "/").replace("%20", " ").replace("%C3%A9", "é")
     answer = client.get(f"/v1/models/{path}")
@@ -177,9 +177,7 @@ def test_a_boolean_query_parameter_is_true_or_false(client: Any) -> None:
     ("method", "path", "status"),
     [("GET", "/v1/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("DELETE", "/health", 405)],
 )
-def test_the_frameworks_own_failures_wear_the_envelope(
-    client: Any, method: str, path: str, status: int
-) -> None:
+def test_framework_errors_use_the_envelope(client: Any, method: str, path: str, status: int) -> None:
     """HTTP-08."""
     answer = client.request(method, path)
 

@@ -1,4 +1,4 @@
-"""Asks the parsers of other servers about our cases, and lists where they say something else.
+"""Compare other servers' parsers with ours on our cases, and list the differences.
 
     python tests/differential/compare.py           every difference has a verdict, or this fails
     python tests/differential/compare.py --write   and docs/dialect-differences.md is written
@@ -41,7 +41,7 @@ _TOGETHER = ", both"
 
 
 class Output(NamedTuple):
-    """Something that a model said."""
+    """An output of a model."""
 
     title: str
     text: str
@@ -49,7 +49,7 @@ class Output(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where a peer says something else than we."""
+    """A reading in which a peer differs from our parser."""
 
     peer: str
     dialect: str
@@ -61,7 +61,7 @@ class Difference(NamedTuple):
 
 
 def outputs(dialect: ToolDialect) -> Iterator[Output]:
-    """The written cases without thinking, and some utterances made by chance."""
+    """Yield the written cases without thinking, and some random utterances."""
     path = ROOT / "tests/dialects/cases" / f"{dialect.name}.json"
     if not path.is_file():
         return
@@ -94,7 +94,7 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
 
 
 def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message:
-    """Our reading. It is the same however the output is cut; other tests see to that."""
+    """Parse text and calls with our parser; the result does not depend on how the output is cut."""
     parser = MarkerParser(
         Markers(dialect, None), tools, inside=False, new_id=lambda name, number: str(number)
     )
@@ -106,7 +106,7 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
 
 
 def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
-    """Our reading of thinking and text."""
+    """Parse reasoning and text with our parser."""
     parser = MarkerParser(
         Markers(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
     )
@@ -154,7 +154,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
 
 
 def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator[Output]:
-    """The written cases with thinking, and some utterances made by chance, which have some."""
+    """Yield the written cases with thinking, and some random utterances with thinking."""
     file = json.loads((ROOT / "tests/dialects/cases" / f"{dialect.name}.json").read_text("utf-8"))
     for case in file["cases"]:
         if case.get("reasoning", "hm") != "hm" or dialect.reader == "harmony":
@@ -275,17 +275,17 @@ def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, An
 
 
 def _instead(ask: Callable[[], Message], expected: Message) -> str | None:
-    """What a peer says instead of our reading; empty if it says the same, None if it does not read such outputs."""
+    """Return the peer's differing reading; empty if it is the same, None if the peer does not read such outputs."""
     try:
         read = ask()
     except NotImplementedError:  # A stub: it reads the family elsewhere, or needs files that are not at hand.
         return None
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:80]}"
-    return "" if read == expected else _said(read)
+    return "" if read == expected else _described(read)
 
 
-def _said(content_message: Message) -> str:
+def _described(content_message: Message) -> str:
     parts = [f"content {content_message.content!r}"] if content_message.content else []
     parts += [f"{name} {arguments}" for name, arguments in content_message.calls]
     return "; ".join(parts) or "nothing"
@@ -315,7 +315,7 @@ def main() -> int:
     for difference in missing:
         print(f"no verdict: {difference.peer} {difference.dialect}: {difference.title} ({difference.mode})")
         print(
-            f"  output {difference.text!r}\n  ours   {_said(difference.ours)}\n  theirs {difference.theirs}"
+            f"  output {difference.text!r}\n  ours   {_described(difference.ours)}\n  theirs {difference.theirs}"
         )
     if "--write" in sys.argv:
         (ROOT / "docs/dialect-differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
@@ -346,7 +346,13 @@ def _section(peer: str, compared: int, counts: dict[str, int], rows: list[str]) 
 
 
 def _row(difference: Difference, rule: dict[str, Any]) -> str:
-    cells = [difference.dialect, difference.title, difference.mode, _said(difference.ours), difference.theirs]
+    cells = [
+        difference.dialect,
+        difference.title,
+        difference.mode,
+        _described(difference.ours),
+        difference.theirs,
+    ]
     cells.append(f"**{rule['verdict']}**: {rule['note']}")
     return "| " + " | ".join(_cell(text) for text in cells) + " |"
 

@@ -1,4 +1,4 @@
-"""What docs/judge.md tells people to type exists."""
+"""Check that the commands and options in docs/judge.md exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_every_option_that_is_told_exists(line: str) -> None:
+def test_every_documented_option_exists(line: str) -> None:
     for command, rest in re.findall(r"plumbline (\w+)([^`]*)", line):
         if command in parsers():
             known = parsers()[command].format_help()

@@ -97,7 +97,7 @@ class Driver:
 
 
 def config(**changes: Any) -> EngineConfig:
-    """A small engine; enough blocks that nothing is ever short unless a test says otherwise."""
+    """Return a small engine config with enough blocks for every request."""
     values: dict[str, Any] = {
         "max_model_len": 256,
         "block_size": 8,

@@ -121,7 +121,7 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
     ],
 )
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
-    """Also with a cache whose unowned slots hold NaN."""
+    """Slots that no sequence owns contain NaN."""
     monkeypatch.setattr(_attention_triton, "_config", lambda decode, group, hd: SMALL)
     monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile: segments)
     block_size = 8
@@ -187,7 +187,7 @@ def test_apply_bitmask(randn):
 
 
 def test_sample_draws_the_same_tokens(randn):
-    """All mixtures of filters, each row with its own seed and position, negative ones too."""
+    """All mixtures of filters, each row with another seed and position, negative ones included."""
     vocab, cases = 700, []
     for temperature in (0.0, 0.7, 1.5):
         for top_k in (0, 1, 20, 5000):

@@ -156,7 +156,7 @@ documents = st.none() | st.lists(
 
 
 def as_transformers_takes_it(message: Message, form: str) -> dict[str, Any]:
-    """The message in Hugging Face's convention: arguments as objects, and content in the form the template reads."""
+    """Return the message as transformers expects it: arguments as objects, content in the template's format."""
     parts = message.parts
     if form == "parts" and parts is None:
         parts = (message.content or "",)
@@ -278,7 +278,7 @@ NO_CALLS = {"gemma3", "llama3", "qwen2_vl", "smollm3", "smolvlm_parts"}
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_plain_conversation_is_never_refused(family: str) -> None:
-    """The law above would also hold if everything were refused."""
+    """Guard the law above, which would pass if all conversations were refused."""
     prompt = ChatPrompt(messages=(sent("user", "one"), sent("assistant", "two"), sent("user", "three")))
     text = ours(family, prompt)
 
@@ -298,7 +298,7 @@ def test_a_call_and_its_result_are_shown_with_arguments_as_an_object(family: str
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_form_of_content_is_found_in_the_template(name: str) -> None:
+def test_the_content_format_is_detected_from_the_template(name: str) -> None:
     assert ChatTemplate(SOURCES[name]).content_format(tools=False) == FORMATS[name]
 
 

@@ -55,12 +55,12 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def reset(self) -> None:
-        """The cache is forgotten; held blocks stay held."""
+        """Reset the cache; used blocks stay in use."""
         self.pool.reset_cache()
 
     @invariant()
     def books_balance(self) -> None:
-        """free + held == total, and counts equal the tables."""
+        """free + used == total, and counts equal the tables."""
         self.pool.check_integrity(self.tables)
         assert self.pool.num_free + self.pool.num_used == 12
 
@@ -127,7 +127,7 @@ def test_a_double_free_is_an_error() -> None:
         pool.free(held)
 
 
-def test_lost_blocks_are_noticed() -> None:
+def test_lost_blocks_are_detected() -> None:
     pool = BlockPool(3, SIZE)
     pool.allocate(1)
 
