@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from plumbline_conformance.contract import rules
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
     "CAPABILITIES",

@@ -15,7 +15,7 @@ import msgspec
 from plumbline_conformance.budget import spent_on
 from plumbline_conformance.case import Request, Scenario, Target
 from plumbline_conformance.credentials import concealed, redacted_url
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.wire import Send, sender
 
 __all__ = ["Api", "Found", "apis_of", "discovered", "found_by"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from plumbline_conformance.credentials import concealed, redacted, secrets_of
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, judge
 
 __all__ = ["judge_discreetly", "shows", "told"]

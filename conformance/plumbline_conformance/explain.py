@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from plumbline_conformance.aliases import current, notes
 from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
 from plumbline_conformance.contract import rules
-from plumbline_conformance.judge import exchange_of
 from plumbline_conformance.manifest import UNCHECKED
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.sdk.claims import CLAIMS
 from plumbline_conformance.selection import named
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.wire import exchange_of
 
 __all__ = ["explain"]
 

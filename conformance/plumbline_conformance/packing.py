@@ -6,7 +6,7 @@ import zlib
 
 import msgspec
 
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["ACCEPTED", "Unpacked"]
 

@@ -17,8 +17,8 @@ import pytest
 
 if TYPE_CHECKING:
     from plumbline_conformance.case import Target
-    from plumbline_conformance.judge import Finding
     from plumbline_conformance.reports.model import Report
+    from plumbline_conformance.verdicts import Finding
 
 __all__ = [
     "pytest_addoption",

@@ -25,7 +25,7 @@ from plumbline_conformance.aliases import current
 from plumbline_conformance.case import SEED
 from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = [
     "FORMAT",

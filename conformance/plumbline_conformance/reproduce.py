@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from plumbline_conformance.case import WRONG_KEY
 from plumbline_conformance.credentials import fingerprint, redacted_url
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["curl"]
 

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.case import CHECKS, SCENARIOS
+from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.contract import suite
-from plumbline_conformance.files import why_unwritable
-from plumbline_conformance.judge import judge
 from plumbline_conformance.recording import UnreadableRecording, read_recording
 from plumbline_conformance.reports.explained import (
     Explanations,
@@ -24,6 +23,7 @@ from plumbline_conformance.reports.matrix import Column, Matrix, NotComparable, 
 from plumbline_conformance.reports.matrix_html import matrix_html
 from plumbline_conformance.reports.model import Report, UnreadableReport, read_report, report_of
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.verdicts import judge
 
 __all__ = ["columns_from", "matrix_for", "replayed", "run_matrix"]
 

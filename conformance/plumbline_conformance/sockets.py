@@ -10,13 +10,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from plumbline_conformance.case import Request
-from plumbline_conformance.sse import load_json
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import CLOSED, Exchange
+from plumbline_conformance.transcript.sse import load_json
 
-__all__ = ["CLOSED", "ENDS", "Sockets", "message_of"]
-
-CLOSED = "closed in the middle of a turn"
-"""How `error` begins where the server ended the connection before the turn."""
+__all__ = ["ENDS", "Sockets", "message_of"]
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error")
 """Events after which a turn is over (WS-04, WS-07)."""

@@ -27,7 +27,7 @@ from plumbline_conformance.case import (
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.crashes import said_once
 from plumbline_conformance.noticing import Notice, noticed
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "judge", "judge_law", "worth_repeating"]
 

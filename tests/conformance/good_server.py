@@ -26,7 +26,7 @@ from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.judge import record
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["KEY", "MODEL", "app", "serving", "transcripts"]
 

@@ -22,7 +22,7 @@ from mutations import (
     without,
 )
 
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["MEMBERS"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from mutants_basic import drop_kind, put
 from mutations import Event, Mutant, Mutation, body, chunk, chunks, events, status, without
 
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["RESPONSES"]
 

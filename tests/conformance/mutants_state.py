@@ -10,8 +10,7 @@ from typing import Any
 from mutants_basic import put
 from mutations import Mutant, Mutation, body, changed, chunk, each, error, events, raw, status, without
 
-from plumbline_conformance.sockets import CLOSED
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import CLOSED, Exchange
 
 __all__ = ["STATE"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
     "Mutant",

@@ -15,8 +15,8 @@ from plumbline_conformance.budget import Budget, Purse, TooDear, cost_of, spent_
 from plumbline_conformance.case import SCENARIOS, Request, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge import record
-from plumbline_conformance.sse import load_json
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import load_json
 
 TARGET = Target(base_url="http://127.0.0.1:1/v1", model=MODEL)
 

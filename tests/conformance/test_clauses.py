@@ -11,7 +11,7 @@ from mutants_basic import put
 from mutations import Mutation, body, chunks, status, without
 
 from plumbline_conformance.case import SCENARIOS, Target
-from plumbline_conformance.judge import judge
+from plumbline_conformance.verdicts import judge
 
 
 def verdicts(scenario: str, *changes: Mutation) -> dict[str, str]:

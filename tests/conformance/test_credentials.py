@@ -25,9 +25,9 @@ from plumbline_conformance.credentials import (
 )
 from plumbline_conformance.fuzz import run as search_run
 from plumbline_conformance.fuzz.claims import Claim
-from plumbline_conformance.judge import sender
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.live import judge_live
+from plumbline_conformance.wire import sender
 
 KEY = "sk-proj-supersecret42/abc+def"
 PASSWORD = "correct-horse-battery"

@@ -16,7 +16,7 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.contract import rules
 from plumbline_conformance.differential import Probe, compare, probes
 from plumbline_conformance.differential.answer import Answer, answer_of
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 Send = Any
 

@@ -11,7 +11,7 @@ from plumbline.scripted_model import scripts
 from plumbline_conformance.exact.demand import Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.reading import Call, Reading, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 
 def read_set(*scripts: Any, **more: Any) -> ScriptSet:

@@ -13,8 +13,8 @@ from mutations import Event, Mutation, body, chunk, chunks, error, events, heade
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, SCENARIOS
-from plumbline_conformance.judge import Finding, judge
 from plumbline_conformance.schema import violations
+from plumbline_conformance.verdicts import Finding, judge
 
 REFUSAL = json.dumps(
     {"error": {"message": "n is not supported", "type": "invalid_request_error", "param": "n", "code": None}}

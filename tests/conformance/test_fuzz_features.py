@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from plumbline_conformance.cli import main
 from plumbline_conformance.fuzz.claims import claims
 from plumbline_conformance.fuzz.strategies import operations, requests
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 DRAWN = 300
 CHAT, COMPLETION, RESPONSE = "createChatCompletion", "createCompletion", "createResponse"

@@ -14,8 +14,8 @@ from mutations import changed, with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import SCENARIOS, Target
-from plumbline_conformance.judge import Finding, judge
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.verdicts import Finding, judge
 
 SETTINGS = settings(
     max_examples=250, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -12,7 +12,7 @@ from good_server import transcripts
 from plumbline_conformance.case import SCENARIOS
 from plumbline_conformance.cli import main
 from plumbline_conformance.recording import Header, Recorder, read_recording
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 NAMES = ("chat/stream-text", "errors/invalid-utf8", "models/list", "websocket/queue", "responses/pages")
 

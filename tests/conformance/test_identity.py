@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline_conformance.checks.identity import made_now, own_ids
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TIMES = st.integers(10**9, 4 * 10**9)
 LAW = made_now("created")

@@ -12,7 +12,7 @@ from zoo import rule_of
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import CHECKS, FAILED, SCENARIOS, Check
 from plumbline_conformance.contract import rules
-from plumbline_conformance.judge import judge
+from plumbline_conformance.verdicts import judge
 
 ACCUSING = ("fail", "warn", "untestable")
 NAMES = [f"{scenario}: {name}" for scenario, name, _, _ in MUTANTS]

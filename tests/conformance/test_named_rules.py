@@ -15,7 +15,6 @@ from plumbline_conformance.baseline import Baseline, Entry
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.contract import rules
 from plumbline_conformance.explain import explain
-from plumbline_conformance.judge import judge
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
@@ -24,7 +23,8 @@ from plumbline_conformance.reports.matrix import Column, Matrix, matrix_markdown
 from plumbline_conformance.reports.matrix_html import matrix_html
 from plumbline_conformance.reports.model import Report, report_of
 from plumbline_conformance.reports.text import failure_lines
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.verdicts import judge
 
 CHECK = "chat/text/shape"
 RUN = Header.of("http://127.0.0.1:1/v1", "m")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline_conformance.checks.reading import Called, Choice, choices
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 SETTINGS = settings(max_examples=300, deadline=None, database=None)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

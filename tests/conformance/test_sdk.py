@@ -28,7 +28,7 @@ from plumbline_conformance.sdk import run
 from plumbline_conformance.sdk.calls import call_of
 from plumbline_conformance.sdk.claims import CLAIMS, CLIENTS
 from plumbline_conformance.sdk.run import claims_of, read_again
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding
 
 ROOT = Path(__file__).parents[2]

@@ -30,8 +30,8 @@ from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.contract import document
 from plumbline_conformance.judge import record
 from plumbline_conformance.schema import violations
-from plumbline_conformance.sse import load_json
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.sse import load_json
 
 EVENTS = "/events"
 """Before the path of an operation: the same, whose answer is one event."""

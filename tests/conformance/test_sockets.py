@@ -16,10 +16,12 @@ from reference import application
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.case import SCENARIOS, Request, Target
 from plumbline_conformance.cli import main
-from plumbline_conformance.judge import judge, record, sender
+from plumbline_conformance.judge import record
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.reproduce import curl
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.verdicts import judge
+from plumbline_conformance.wire import sender
 
 Talk = Callable[[Any, Any], Awaitable[None]]
 SOCKETS = [found for name, found in SCENARIOS.items() if name.startswith("websocket/")]

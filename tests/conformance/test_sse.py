@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plumbline_conformance.sse import Event, load_json, parse_events
+from plumbline_conformance.transcript.sse import Event, load_json, parse_events
 
 SETTINGS = settings(max_examples=500, deadline=None, database=None)
 LINES = st.one_of(

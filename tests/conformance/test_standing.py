@@ -28,7 +28,7 @@ from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, report_of
 from plumbline_conformance.reports.standing import UNASKED, core_of, status_of
 from plumbline_conformance.selection import PROFILES
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import Finding
 
 NAMES = [

@@ -20,7 +20,7 @@ from plumbline_conformance.case import CHECKS, SAMPLED, SCENARIOS
 from plumbline_conformance.cli import main
 from plumbline_conformance.contract import rules
 from plumbline_conformance.recording import read_recording
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import judge, worth_repeating
 
 SCHEMA = Path(__file__).parents[2] / "conformance/plumbline_conformance/reports/report.schema.json"

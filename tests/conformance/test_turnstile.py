@@ -19,7 +19,7 @@ from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge import record
 from plumbline_conformance.recording import read_recording
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.turnstile import Turnstile
 
 

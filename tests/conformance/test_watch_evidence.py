@@ -20,7 +20,7 @@ from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
 from plumbline_conformance.reports.text import failure_lines, requests_of
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding
 from plumbline_conformance.watch.laws import watched
 from plumbline_conformance.watch.live import Tally, judge_live

@@ -13,7 +13,7 @@ from mutants import MUTANTS
 from mutations import changed
 
 from plumbline_conformance.case import CHECKS, SCENARIOS
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.laws import laws_of, watched
 from plumbline_conformance.watch.live import judge_live
 

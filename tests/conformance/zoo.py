@@ -16,7 +16,8 @@ from reference import application
 
 from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.contract import rules
-from plumbline_conformance.judge import Finding, judge, record
+from plumbline_conformance.judge import record
+from plumbline_conformance.verdicts import Finding, judge
 
 REPETITIONS = 20
 ACCUSING = ("fail", "warn", "untestable")

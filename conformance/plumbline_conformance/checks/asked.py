@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline_conformance.case import NotAsked
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = [
     "OPERATIONS",

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 from plumbline_conformance.case import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["user"]
 

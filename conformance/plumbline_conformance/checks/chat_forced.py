@@ -12,7 +12,7 @@ from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.chat_tools import asking, fragments, numbered, reasons
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import called, choice, finished, parsed
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 NEEDS = ("tools",)
 

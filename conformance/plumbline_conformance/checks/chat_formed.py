@@ -14,7 +14,7 @@ from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both
 from plumbline_conformance.checks.reading import choice, finished, parsed
 from plumbline_conformance.schema import fits
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["PLACE", "document_of"]
 

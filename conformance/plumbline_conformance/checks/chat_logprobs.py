@@ -12,7 +12,7 @@ from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import choice, deltas, is_stream, stream_of, whole_of
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["entries_of_chat", "ranked", "sampled_in"]
 

@@ -9,7 +9,7 @@ from plumbline_conformance.case import Inconclusive, Problem, Request, Target, c
 from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, at, counted, required, taken
 from plumbline_conformance.checks.errors import chat
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 QUESTION = "Which of the four seasons do you like best, and why is it that one? Say it in a single word."

@@ -15,7 +15,7 @@ from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import choice, deltas, finished
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 NEEDS = ("reasoning",)
 MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>", "◁think▷")

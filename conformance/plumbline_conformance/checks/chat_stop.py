@@ -15,7 +15,7 @@ from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import choice, choices, chunks, deltas, is_stream
 from plumbline_conformance.checks.stopped import same_answer, texts_of
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

@@ -11,7 +11,7 @@ from plumbline_conformance.checks.common import accepted, answered, at, refused
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.checks.items import without_nulls
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("stored-chat",)

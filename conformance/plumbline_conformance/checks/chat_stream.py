@@ -31,7 +31,7 @@ from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.identity import own_ids, own_request_ids
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 Said = tuple[Any, ...]

@@ -20,7 +20,7 @@ from plumbline_conformance.checks.reading import (
     finished,
     parsed,
 )
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["asking", "fragments", "numbered", "objects", "reasons"]
 

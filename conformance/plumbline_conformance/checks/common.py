@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, breaking, check
 from plumbline_conformance.members import rule_of, rules_of_shape
 from plumbline_conformance.schema import violations
-from plumbline_conformance.sse import BYTE_ORDER_MARK
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
 __all__ = [
     "BUSY",

@@ -14,7 +14,7 @@ from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 CHUNKS = rules_of_shape("CreateCompletionStreamResponse")
 PROMPTS = ["One two", "Red"]

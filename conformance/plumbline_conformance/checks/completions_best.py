@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, at, counted
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 CANDIDATES, WANTED = 4, 2

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import answered, at, envelope, error_of, last, refused, request_id
 from plumbline_conformance.checks.forms import refusal
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 JSON = {"content-type": "application/json"}
 Steps = Generator[Request, Exchange, None]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from plumbline_conformance.case import Form, Law, Problem, check
 from plumbline_conformance.checks.common import accepted, at, last
-from plumbline_conformance.transcript import Transcript
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["STREAM", "WHOLE", "Of", "both", "either", "refusal", "stream", "whole"]
 

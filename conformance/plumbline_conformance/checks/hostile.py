@@ -29,7 +29,7 @@ from plumbline_conformance.checks.common import (
     taken,
 )
 from plumbline_conformance.checks.errors import JSON, chat
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused, valid_body
 from plumbline_conformance.checks.forms import whole
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
 @scenario("models/list", "The list, one of its models, and one that is not in it", core=True)

@@ -14,8 +14,8 @@ import msgspec
 from plumbline_conformance.case import Inconclusive, Untestable
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.sse import load_json
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import load_json
 
 __all__ = [
     "Called",

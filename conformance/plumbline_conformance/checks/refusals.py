@@ -20,7 +20,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.responses_laws import asking
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 Row = tuple[str, dict[str, object]]

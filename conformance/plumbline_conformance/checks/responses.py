@@ -25,7 +25,7 @@ from plumbline_conformance.checks.responses_laws import (
     usage,
 )
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 

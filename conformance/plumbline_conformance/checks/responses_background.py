@@ -20,7 +20,7 @@ from plumbline_conformance.checks.responses_laws import (
 )
 from plumbline_conformance.checks.responses_state import named
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "background")

@@ -8,7 +8,7 @@ from plumbline_conformance.case import Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, at, refused, taken, usage_adds_up
 from plumbline_conformance.checks.responses_laws import asking
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TALK: list[dict[str, object]] = [
     {"role": "user", "content": "My name is Ada."},

@@ -20,7 +20,7 @@ from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
 from plumbline_conformance.checks.responses_laws import asking
 from plumbline_conformance.checks.responses_state import named
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}

@@ -14,7 +14,7 @@ from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import parsed
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
 from plumbline_conformance.schema import fits
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
 def _thinks(target: Target) -> dict[str, object]:

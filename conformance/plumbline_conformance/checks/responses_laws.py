@@ -22,7 +22,7 @@ from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.contract import event_schemas
 from plumbline_conformance.members import rules_of_shape
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
     "LIFE",

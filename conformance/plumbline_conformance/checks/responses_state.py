@@ -19,7 +19,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.items import terminal, without_nulls
 from plumbline_conformance.checks.responses_laws import SHAPE, asking, events
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "stored")

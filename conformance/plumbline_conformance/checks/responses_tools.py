@@ -13,7 +13,7 @@ from plumbline_conformance.checks.common import taken, whole_shapes
 from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import parsed
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 QUESTION = "Use get_weather with city Paris."
 WEATHER = tools.flat(tools.weather)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]
 

@@ -14,7 +14,7 @@ from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.reading import chunks, deltas
 from plumbline_conformance.checks.responses_laws import asking
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 Steps = Generator[Request, Exchange, None]
 QUESTION = "Count from one to a hundred."

@@ -30,8 +30,7 @@ from plumbline_conformance.checks.responses_laws import (
     shapes,
     snapshots,
 )
-from plumbline_conformance.sockets import CLOSED
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "websocket")

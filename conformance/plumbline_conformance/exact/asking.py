@@ -12,7 +12,7 @@ from plumbline_conformance.case import Request
 from plumbline_conformance.exact.demand import Miss, Reads
 from plumbline_conformance.exact.reading import Surface, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Asking", "Found", "Send", "no_message"]
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Call", "Reading", "Surface", "reading_of"]
 

@@ -11,7 +11,7 @@ import msgspec
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.fuzz.strategies import Operation
 from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["Claim", "claims"]

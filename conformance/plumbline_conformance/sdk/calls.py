@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from plumbline_conformance.sdk.sums import member
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Call", "call_of"]
 

@@ -28,7 +28,7 @@ from plumbline_conformance.sdk.sums import (
     said,
     texts_of,
 )
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["NAME", "OpenAIClient", "quiet"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.http1 import Head, Malformed, bare
 from plumbline_conformance.watch.turn import LONGEST_HEAD, Turn
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from plumbline_conformance.packing import Unpacked
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.http1 import Body, Head, Malformed, bare, body_of_request, body_of_response
 
 __all__ = ["LONGEST_HEAD", "Turn"]

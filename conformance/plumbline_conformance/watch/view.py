@@ -9,10 +9,10 @@ from rich.text import Text
 
 from plumbline_conformance.case import CHECKS
 from plumbline_conformance.credentials import redacted_exchange
-from plumbline_conformance.judge import Finding
 from plumbline_conformance.outcome import STYLES
 from plumbline_conformance.reports.text import printable
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.verdicts import Finding
 from plumbline_conformance.watch.live import Tally
 
 __all__ = ["picture", "say"]

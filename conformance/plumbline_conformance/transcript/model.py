@@ -7,9 +7,12 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.sse import Event, load_json, parse_events
+from plumbline_conformance.transcript.sse import Event, load_json, parse_events
 
-__all__ = ["Exchange", "Transcript"]
+__all__ = ["CLOSED", "Exchange", "Transcript"]
+
+CLOSED = "closed in the middle of a turn"
+"""How `error` begins where the server ended a WebSocket before the end of a turn."""
 
 
 class Exchange(msgspec.Struct, kw_only=True, dict=True):
