@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.case import Request, Scenario, Target
+from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Budget", "Purse", "TooDear", "cost_of", "spent_on"]

@@ -13,19 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from plumbline_conformance.aliases import notes
 from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.budget import Budget
-from plumbline_conformance.case import CHECKS, SCENARIOS, Target
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, put
-from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import redacted, redacted_exchange
 from plumbline_conformance.discovery import apis_of, discovered
 from plumbline_conformance.discretion import judge_discreetly, told
 from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import record
-from plumbline_conformance.manifest import as_markdown, manifest
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
 from plumbline_conformance.recording import (
     Header,
@@ -39,7 +35,11 @@ from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.sdk.run import read_again, why_not
-from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, scenarios_of
+from plumbline_conformance.suite.aliases import notes
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import as_markdown, manifest
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
+from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import Finding, judge
 from plumbline_conformance.watch.live import Tally, judge_live

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from plumbline_conformance.case import CHECKS
+from plumbline_conformance.suite.model import CHECKS
 
 if TYPE_CHECKING:
     from plumbline_conformance.verdicts import Finding

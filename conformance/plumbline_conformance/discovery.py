@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from plumbline_conformance.budget import spent_on
-from plumbline_conformance.case import Request, Scenario, Target
 from plumbline_conformance.credentials import concealed, redacted_url
+from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.wire import Send, sender
 

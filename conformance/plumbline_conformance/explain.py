@@ -7,13 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.aliases import current, notes
-from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
-from plumbline_conformance.contract import rules
-from plumbline_conformance.manifest import UNCHECKED
 from plumbline_conformance.reproduce import curl
-from plumbline_conformance.sdk.claims import CLAIMS
-from plumbline_conformance.selection import named
+from plumbline_conformance.suite.aliases import current, notes
+from plumbline_conformance.suite.client_claims import CLAIMS
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import UNCHECKED
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
+from plumbline_conformance.suite.selection import named
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.wire import exchange_of
 

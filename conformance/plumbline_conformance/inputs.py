@@ -7,9 +7,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from plumbline_conformance.case import CAPABILITIES, Target
 from plumbline_conformance.credentials import redacted_url
-from plumbline_conformance.sdk.claims import CLIENTS
+from plumbline_conformance.suite.client_claims import CLIENTS
+from plumbline_conformance.suite.model import CAPABILITIES, Target
 
 __all__ = ["UnusableInput", "base_url_of", "capabilities_of", "clients_of", "joined", "key_of", "target_of"]
 

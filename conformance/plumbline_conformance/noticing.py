@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from plumbline_conformance.case import Problem
+from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["Notice", "noticed"]

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.baseline import Baseline
-from plumbline_conformance.case import SCENARIOS, UNKNOWN
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
@@ -21,6 +20,7 @@ from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
 from plumbline_conformance.reports.text import failure_lines, numbers, printable
+from plumbline_conformance.suite.model import SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import Finding
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbline_conformance.case import Target
 from plumbline_conformance.cli import check, main
+from plumbline_conformance.suite.model import Target
 
 __all__ = ["KEY", "MODEL", "DidNotStart", "our_server", "run"]
 

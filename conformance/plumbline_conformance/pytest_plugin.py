@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from plumbline_conformance.case import Target
     from plumbline_conformance.reports.model import Report
+    from plumbline_conformance.suite.model import Target
     from plumbline_conformance.verdicts import Finding
 
 __all__ = [
@@ -136,9 +136,9 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
     """Who is judged, and by which checks: those of the options, and of them those that node ids ask for."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
-    from plumbline_conformance.aliases import notes
     from plumbline_conformance.inputs import UnusableInput, target_of
-    from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, named
+    from plumbline_conformance.suite.aliases import notes
+    from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, named
 
     option = config.getoption
     if not option("--plumbline-model"):
@@ -183,7 +183,7 @@ class _Suite(pytest.Collector):
         from plumbline_conformance.judge import record
         from plumbline_conformance.recording import Header, Options
         from plumbline_conformance.reports.model import report_of
-        from plumbline_conformance.selection import scenarios_of
+        from plumbline_conformance.suite.selection import scenarios_of
 
         option = self.config.getoption
         target, _ = self.config.stash[_CHOICE]

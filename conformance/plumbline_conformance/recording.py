@@ -21,10 +21,10 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from plumbline_conformance.aliases import current
-from plumbline_conformance.case import SEED
-from plumbline_conformance.contract import suite
 from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
+from plumbline_conformance.suite.aliases import current
+from plumbline_conformance.suite.contract import suite
+from plumbline_conformance.suite.model import SEED
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = [

@@ -10,9 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.case import CHECKS, SCENARIOS
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.contract import suite
 from plumbline_conformance.recording import UnreadableRecording, read_recording
 from plumbline_conformance.reports.explained import (
     Explanations,
@@ -23,6 +21,8 @@ from plumbline_conformance.reports.matrix import Column, Matrix, NotComparable, 
 from plumbline_conformance.reports.matrix_html import matrix_html
 from plumbline_conformance.reports.model import Report, UnreadableReport, read_report, report_of
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.suite.contract import suite
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.verdicts import judge
 
 __all__ = ["columns_from", "matrix_for", "replayed", "run_matrix"]

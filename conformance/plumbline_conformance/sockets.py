@@ -9,7 +9,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from plumbline_conformance.case import Request
+from plumbline_conformance.suite.model import Request
 from plumbline_conformance.transcript.model import CLOSED, Exchange
 from plumbline_conformance.transcript.sse import load_json
 

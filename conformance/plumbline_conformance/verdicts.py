@@ -12,7 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from plumbline_conformance.case import (
+from plumbline_conformance.checks.common import accepted
+from plumbline_conformance.crashes import said_once
+from plumbline_conformance.noticing import Notice, noticed
+from plumbline_conformance.suite.model import (
     CHECKS,
     FAILED,
     Broken,
@@ -24,9 +27,6 @@ from plumbline_conformance.case import (
     Untestable,
     broken_rules,
 )
-from plumbline_conformance.checks.common import accepted
-from plumbline_conformance.crashes import said_once
-from plumbline_conformance.noticing import Notice, noticed
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "judge", "judge_law", "worth_repeating"]

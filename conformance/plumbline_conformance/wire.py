@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from plumbline_conformance.case import SEED, Request, Target
 from plumbline_conformance.inputs import joined
 from plumbline_conformance.packing import ACCEPTED, Unpacked
 from plumbline_conformance.sockets import Sockets, message_of
+from plumbline_conformance.suite.model import SEED, Request, Target
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.turnstile import Turnstile
 

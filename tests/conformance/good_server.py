@@ -24,8 +24,8 @@ from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.judge import record
+from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["KEY", "MODEL", "app", "serving", "transcripts"]

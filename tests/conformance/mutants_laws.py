@@ -8,7 +8,7 @@ from mutants_basic import drop, no_done, no_name, put, swap
 from mutations import Event, Mutant, Mutation, again, body, chunk, chunks, events, status, without
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, SCENARIOS
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 
 __all__ = ["LAWS"]
 

@@ -12,16 +12,16 @@ from reference import application
 from test_pytest_plugin import pytest_run
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance import aliases as module
-from plumbline_conformance import manifest
-from plumbline_conformance.aliases import aliases
 from plumbline_conformance.baseline import Baseline
-from plumbline_conformance.case import CHECKS
 from plumbline_conformance.cli import main
-from plumbline_conformance.manifest import as_published, published, revisions
 from plumbline_conformance.recording import Header, Recorder, read_recording
 from plumbline_conformance.reports.explained import read_explanations
-from plumbline_conformance.selection import Selection, named
+from plumbline_conformance.suite import aliases as module
+from plumbline_conformance.suite import coverage
+from plumbline_conformance.suite.aliases import aliases
+from plumbline_conformance.suite.coverage import as_published, published, revisions
+from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.selection import Selection, named
 
 OLD, NEW = "models/old/name", "models/list/shape"
 NOTE = f"{OLD} is called {NEW} now."
@@ -46,7 +46,7 @@ def test_a_former_id_chooses_what_the_new_one_chooses(renamed: None) -> None:
 
 
 def test_a_published_set_keeps_what_was_renamed(renamed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "as_published", lambda revision: [OLD, *as_published(revision)])
+    monkeypatch.setattr(coverage, "as_published", lambda revision: [OLD, *as_published(revision)])
 
     assert published(revisions()[-1])[0] == NEW
 
@@ -125,7 +125,9 @@ def test_explanations_may_name_a_former_id(renamed: None, tmp_path: Path) -> Non
 
 
 def test_items_of_pytest_are_chosen_by_a_former_id(tmp_path: Path) -> None:
-    rename = f"from plumbline_conformance import aliases\naliases.aliases = lambda: {{{OLD!r}: {NEW!r}}}\n"
+    rename = (
+        f"from plumbline_conformance.suite import aliases\naliases.aliases = lambda: {{{OLD!r}: {NEW!r}}}\n"
+    )
     (tmp_path / "conftest.py").write_text(rename, "utf-8")
     with serving(application()) as base_url:
         target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]

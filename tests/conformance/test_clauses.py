@@ -10,7 +10,7 @@ from good_server import transcripts
 from mutants_basic import put
 from mutations import Mutation, body, chunks, status, without
 
-from plumbline_conformance.case import SCENARIOS, Target
+from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.verdicts import judge
 
 

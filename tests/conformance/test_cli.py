@@ -12,12 +12,12 @@ from good_server import KEY, MODEL, app, serving
 from odd_servers import answering, error
 from reference import application
 
-from plumbline_conformance.case import CHECKS, Check, Target
 from plumbline_conformance.cli import check, main
-from plumbline_conformance.contract import rules
-from plumbline_conformance.manifest import published, revisions
 from plumbline_conformance.recording import read_recording
-from plumbline_conformance.selection import Selection, UnknownChoice
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import published, revisions
+from plumbline_conformance.suite.model import CHECKS, Check, Target
+from plumbline_conformance.suite.selection import Selection, UnknownChoice
 
 
 @pytest.fixture(scope="module")

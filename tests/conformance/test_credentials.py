@@ -14,7 +14,6 @@ from good_server import serving
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plumbline_conformance.case import Request, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.credentials import (
     concealed,
@@ -25,6 +24,7 @@ from plumbline_conformance.credentials import (
 )
 from plumbline_conformance.fuzz import run as search_run
 from plumbline_conformance.fuzz.claims import Claim
+from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.live import judge_live
 from plumbline_conformance.wire import sender

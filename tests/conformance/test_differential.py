@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.contract import rules
 from plumbline_conformance.differential import Probe, compare, probes
 from plumbline_conformance.differential.answer import Answer, answer_of
+from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.transcript.model import Exchange
 
 Send = Any

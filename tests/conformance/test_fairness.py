@@ -12,8 +12,8 @@ from good_server import transcripts
 from mutations import Event, Mutation, body, chunk, chunks, error, events, header, raw, renamed, status
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, SCENARIOS
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.verdicts import Finding, judge
 
 REFUSAL = json.dumps(

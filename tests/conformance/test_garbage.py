@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mutations import changed, with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import SCENARIOS, Target
+from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, judge
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from good_server import transcripts
 
-from plumbline_conformance.case import SCENARIOS
 from plumbline_conformance.cli import main
 from plumbline_conformance.recording import Header, Recorder, read_recording
+from plumbline_conformance.suite.model import SCENARIOS
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 NAMES = ("chat/stream-text", "errors/invalid-utf8", "models/list", "websocket/queue", "responses/pages")

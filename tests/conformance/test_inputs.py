@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from odd_servers import answering
 from reference import application
 
-from plumbline_conformance.case import CAPABILITIES, Request, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.inputs import UnusableInput, base_url_of, capabilities_of, joined, key_of
 from plumbline_conformance.recording import read_recording
+from plumbline_conformance.suite.model import CAPABILITIES, Request, Target
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.wire import sender
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline_conformance import selection
-from plumbline_conformance.case import CHECKS
 from plumbline_conformance.cli import main
-from plumbline_conformance.contract import rules
-from plumbline_conformance.manifest import (
+from plumbline_conformance.suite import selection
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import (
     UNCHECKED,
     as_markdown,
     as_published,
@@ -19,7 +18,8 @@ from plumbline_conformance.manifest import (
     published,
     revisions,
 )
-from plumbline_conformance.selection import Selection
+from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.selection import Selection
 
 CLOSED = {
     "2026-11": "7a9438cc3b0e4b408409fef63c8477f7f56f13e099194faf620bc7b8177c8bd6",

@@ -12,8 +12,6 @@ from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.baseline import Baseline, Entry
-from plumbline_conformance.case import CHECKS
-from plumbline_conformance.contract import rules
 from plumbline_conformance.explain import explain
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.html import html
@@ -23,6 +21,8 @@ from plumbline_conformance.reports.matrix import Column, Matrix, matrix_markdown
 from plumbline_conformance.reports.matrix_html import matrix_html
 from plumbline_conformance.reports.model import Report, report_of
 from plumbline_conformance.reports.text import failure_lines
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import judge
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_watch import GET, between, replays, talk
 
-from plumbline_conformance.case import Request, Target
 from plumbline_conformance.packing import Unpacked
 from plumbline_conformance.recording import Header, Recorder, read_recording
+from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.wire import sender
 

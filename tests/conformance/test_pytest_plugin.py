@@ -15,7 +15,7 @@ from reference import application
 from test_capabilities import ERROR, but
 from test_cli import fixed
 
-from plumbline_conformance.case import CHECKS
+from plumbline_conformance.suite.model import CHECKS
 
 
 def pytest_run(folder: Path, *options: str) -> tuple[int, str]:

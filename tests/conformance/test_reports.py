@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, Problem
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.html import html
@@ -37,6 +36,7 @@ from plumbline_conformance.reports.model import (
 )
 from plumbline_conformance.reports.text import failure_lines
 from plumbline_conformance.reports.timeline import moments
+from plumbline_conformance.suite.model import CHECKS, Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import parse_events
 from plumbline_conformance.verdicts import Finding, judge

@@ -19,15 +19,15 @@ from mutations import Mutation, body, changed, chunk, chunks, each, events, raw,
 from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS
 from plumbline_conformance.cli import main
-from plumbline_conformance.contract import rules
-from plumbline_conformance.manifest import published, revisions
 from plumbline_conformance.recording import Header, Recorder, read_recording
 from plumbline_conformance.sdk import run
 from plumbline_conformance.sdk.calls import call_of
-from plumbline_conformance.sdk.claims import CLAIMS, CLIENTS
 from plumbline_conformance.sdk.run import claims_of, read_again
+from plumbline_conformance.suite.client_claims import CLAIMS, CLIENTS
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import published, revisions
+from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding
 

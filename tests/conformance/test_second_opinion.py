@@ -26,10 +26,10 @@ from werkzeug.datastructures import Headers, ImmutableMultiDict
 import plumbline._generated.types as generated
 from plumbline.wire.decode import decode
 from plumbline.wire.errors import ApiError
-from plumbline_conformance.case import SCENARIOS, Target
-from plumbline_conformance.contract import document
 from plumbline_conformance.judge import record
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.model import SCENARIOS, Target
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.transcript.sse import load_json
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import application
 
-from plumbline_conformance.case import SCENARIOS, SEED, Request, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.recording import Header, Options, read_recording
+from plumbline_conformance.suite.model import SCENARIOS, SEED, Request, Target
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.wire import exchange_of
 

@@ -14,11 +14,11 @@ from good_server import KEY, MODEL, app, serving
 from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import SCENARIOS, Request, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge import record
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.reproduce import curl
+from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import judge
 from plumbline_conformance.wire import sender

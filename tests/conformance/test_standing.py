@@ -17,7 +17,6 @@ from rich.console import Console
 from test_capabilities import ERROR, but
 
 from plumbline_conformance.baseline import Baseline, Entry
-from plumbline_conformance.case import CHECKS, SCENARIOS
 from plumbline_conformance.cli import main
 from plumbline_conformance.outcome import show
 from plumbline_conformance.recording import Header
@@ -27,7 +26,8 @@ from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, report_of
 from plumbline_conformance.reports.standing import UNASKED, core_of, status_of
-from plumbline_conformance.selection import PROFILES
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import Finding
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, SCENARIOS, Problem, check, scenario
 from plumbline_conformance.checks.common import usage_adds_up
-from plumbline_conformance.contract import document, event_schemas, rules
-from plumbline_conformance.members import rule_of, rules_of_shape
+from plumbline_conformance.suite.contract import document, event_schemas, rules
+from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check, scenario
 from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import Finding, judge
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mutants import MUTANTS
 from reference import application
 
-from plumbline_conformance.case import CHECKS, SAMPLED, SCENARIOS
 from plumbline_conformance.cli import main
-from plumbline_conformance.contract import rules
 from plumbline_conformance.recording import read_recording
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS, SAMPLED, SCENARIOS
 from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.verdicts import judge, worth_repeating
 

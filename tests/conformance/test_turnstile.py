@@ -15,10 +15,10 @@ from good_server import KEY, MODEL, serving, transcripts
 from odd_servers import answering, error, limited
 
 from plumbline_conformance import turnstile
-from plumbline_conformance.case import SCENARIOS, Target
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge import record
 from plumbline_conformance.recording import read_recording
+from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.turnstile import Turnstile
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from plumbline_conformance.case import Problem
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
 from plumbline_conformance.reports.text import failure_lines, requests_of
+from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding
 from plumbline_conformance.watch.laws import watched

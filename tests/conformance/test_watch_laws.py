@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mutants import MUTANTS
 from mutations import changed
 
-from plumbline_conformance.case import CHECKS, SCENARIOS
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.laws import laws_of, watched
 from plumbline_conformance.watch.live import judge_live

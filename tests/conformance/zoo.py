@@ -14,9 +14,9 @@ from mutants import MUTANTS
 from named_rules import named
 from reference import application
 
-from plumbline_conformance.case import CHECKS, SCENARIOS, Target
-from plumbline_conformance.contract import rules
 from plumbline_conformance.judge import record
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
 from plumbline_conformance.verdicts import Finding, judge
 
 REPETITIONS = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline_conformance.case import NotAsked
+from plumbline_conformance.suite.model import NotAsked
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = [

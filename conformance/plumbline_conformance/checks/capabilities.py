@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from plumbline_conformance.case import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
+from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["user"]

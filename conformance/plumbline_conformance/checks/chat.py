@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.checks.asked import asked, count_asked, limit_asked, top_asked
 from plumbline_conformance.checks.chat_laws import SHAPE, shape
 from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.checks.identity import made_now
-from plumbline_conformance.members import rules_of_shape
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.field_rules import rules_of_shape
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, scenario
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange
 
 LIMIT = 8

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Target
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import allowed_tools, asked, tools_asked
 from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.chat_tools import asking, fragments, numbered, reasons
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import called, choice, finished, parsed
+from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Target
 from plumbline_conformance.transcript.model import Exchange
 
 NEEDS = ("tools",)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Target
 from plumbline_conformance.checks.asked import asked, schema_asked, structured_asked
 from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both
 from plumbline_conformance.checks.reading import choice, finished, parsed
-from plumbline_conformance.schema import fits
+from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Target
+from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["PLACE", "document_of"]

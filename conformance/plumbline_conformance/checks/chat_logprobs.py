@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Target, check
 from plumbline_conformance.checks.asked import asked, greedy, top_asked
 from plumbline_conformance.checks.chat_laws import pair
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import choice, deltas, is_stream, stream_of, whole_of
+from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Target, check
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["entries_of_chat", "ranked", "sampled_in"]

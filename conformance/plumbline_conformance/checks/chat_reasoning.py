@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import asked, count_asked, limit_asked
 from plumbline_conformance.checks.capabilities import REASONING_KEYS, user
@@ -15,6 +14,15 @@ from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import choice, deltas, finished
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotAsked,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 NEEDS = ("reasoning",)

@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.asked import asked, count_asked, limit_asked, stops_asked
 from plumbline_conformance.checks.chat_laws import SHAPE, streamed_laws
 from plumbline_conformance.checks.common import accepted, at
@@ -14,7 +13,16 @@ from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import both, stream, whole
 from plumbline_conformance.checks.reading import choice, choices, chunks, deltas, is_stream
 from plumbline_conformance.checks.stopped import same_answer, texts_of
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotAsked,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

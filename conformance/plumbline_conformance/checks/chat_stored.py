@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.asked import asked
 from plumbline_conformance.checks.common import accepted, answered, at, refused
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.checks.items import without_nulls
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotAsked,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

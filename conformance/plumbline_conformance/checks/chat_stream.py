@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import (
-    Inconclusive,
-    NotAsked,
-    Problem,
-    Request,
-    Target,
-    breaking,
-    check,
-    scenario,
-)
 from plumbline_conformance.checks.asked import asked, count_asked
 from plumbline_conformance.checks.chat_laws import CHUNKS, UNNAMED
 from plumbline_conformance.checks.common import (
@@ -30,7 +20,17 @@ from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.identity import own_ids, own_request_ids
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotAsked,
+    Problem,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import asked, tools_asked
 from plumbline_conformance.checks.capabilities import user
@@ -20,6 +19,7 @@ from plumbline_conformance.checks.reading import (
     finished,
     parsed,
 )
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["asking", "fragments", "numbered", "objects", "reasons"]

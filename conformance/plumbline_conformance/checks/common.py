@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, breaking, check
-from plumbline_conformance.members import rule_of, rules_of_shape
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
+from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, breaking, check
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 

@@ -6,14 +6,14 @@ from collections.abc import Generator, Iterator
 from itertools import accumulate
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.checks.asked import asked, count_asked
 from plumbline_conformance.checks.chat_laws import UNNAMED
 from plumbline_conformance.checks.common import counted, done_last, unnamed, usage_adds_up, valid_body
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.identity import made_now
-from plumbline_conformance.members import rules_of_shape
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.field_rules import rules_of_shape
+from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange
 
 CHUNKS = rules_of_shape("CreateCompletionStreamResponse")

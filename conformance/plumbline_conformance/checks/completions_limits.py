@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.case import Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, at, counted, taken
 from plumbline_conformance.checks.completions_more import first
+from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

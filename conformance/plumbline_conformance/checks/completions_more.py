@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.asked import asked
 from plumbline_conformance.checks.chat_laws import UNNAMED
 from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
@@ -14,7 +13,8 @@ from plumbline_conformance.checks.completions import CHUNKS
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.identity import own_ids
 from plumbline_conformance.checks.stopped import same_answer, texts_of
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["first"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import answered, at, envelope, error_of, last, refused, request_id
 from plumbline_conformance.checks.forms import refusal
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 JSON = {"content-type": "application/json"}

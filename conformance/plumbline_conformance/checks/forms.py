@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from plumbline_conformance.case import Form, Law, Problem, check
 from plumbline_conformance.checks.common import accepted, at, last
+from plumbline_conformance.suite.model import Form, Law, Problem, check
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["STREAM", "WHOLE", "Of", "both", "either", "refusal", "stream", "whole"]

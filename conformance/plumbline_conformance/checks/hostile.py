@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import (
-    WRONG_KEY,
-    Inconclusive,
-    Problem,
-    Request,
-    Target,
-    breaking,
-    check,
-    scenario,
-)
 from plumbline_conformance.checks.common import (
     BUSY,
     accepted,
@@ -29,6 +19,16 @@ from plumbline_conformance.checks.common import (
     taken,
 )
 from plumbline_conformance.checks.errors import JSON, chat
+from plumbline_conformance.suite.model import (
+    WRONG_KEY,
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 
-from plumbline_conformance.case import Inconclusive, Problem
 from plumbline_conformance.checks.common import accepted
+from plumbline_conformance.suite.model import Inconclusive, Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["made_now", "own_ids", "own_request_ids"]

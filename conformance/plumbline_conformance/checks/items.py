@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem
+from plumbline_conformance.suite.model import Inconclusive, Problem
 
 __all__ = ["Items", "sums", "terminal", "without_nulls"]
 

@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused, valid_body
 from plumbline_conformance.checks.forms import whole
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import asked
 from plumbline_conformance.checks.capabilities import user
@@ -14,6 +13,15 @@ from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import whole
 from plumbline_conformance.checks.responses_laws import asking
 from plumbline_conformance.checks.responses_state import named
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotAsked,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.case import Inconclusive, Untestable
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.suite.model import Inconclusive, Untestable
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 

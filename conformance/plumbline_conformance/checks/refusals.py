@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import (
@@ -20,6 +19,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.responses_laws import asking
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

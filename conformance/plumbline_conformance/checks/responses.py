@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.case import Problem, Request, Target, breaking, check, scenario
 from plumbline_conformance.checks.common import done_last, framing, streaming, tidy
 from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.identity import made_now, own_ids, own_request_ids
@@ -25,6 +24,7 @@ from plumbline_conformance.checks.responses_laws import (
     usage,
 )
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.suite.model import Problem, Request, Target, breaking, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")

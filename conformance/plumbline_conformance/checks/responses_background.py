@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.case import Inconclusive, Problem, Rejected, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, answered, at, refused, usage_adds_up
 from plumbline_conformance.checks.responses_laws import (
     LIFE,
@@ -19,7 +18,16 @@ from plumbline_conformance.checks.responses_laws import (
     snapshots,
 )
 from plumbline_conformance.checks.responses_state import named
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

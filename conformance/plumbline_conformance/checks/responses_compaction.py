@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.case import Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, at, refused, taken, usage_adds_up
 from plumbline_conformance.checks.responses_laws import asking
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TALK: list[dict[str, object]] = [

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import (
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.capabilities import user
+from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
+from plumbline_conformance.checks.responses_laws import asking
+from plumbline_conformance.checks.responses_state import named
+from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,
     Rejected,
@@ -15,11 +20,6 @@ from plumbline_conformance.case import (
     check,
     scenario,
 )
-from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.capabilities import user
-from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
-from plumbline_conformance.checks.responses_laws import asking
-from plumbline_conformance.checks.responses_state import named
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

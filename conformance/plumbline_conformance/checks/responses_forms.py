@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.asked import asked, limit_asked, schema_asked, tools_asked, top_asked
 from plumbline_conformance.checks.chat_formed import PLACE
 from plumbline_conformance.checks.chat_logprobs import ranked, sampled_in
@@ -13,7 +12,8 @@ from plumbline_conformance.checks.common import accepted, at, required, taken, w
 from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import parsed
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
-from plumbline_conformance.schema import fits
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.case import Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import accepted, at, counted, taken, whole_shapes
 from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.responses_laws import NEEDS, asking
+from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

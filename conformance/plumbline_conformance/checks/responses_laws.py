@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.checks.common import (
     accepted,
     content_type,
@@ -19,9 +18,10 @@ from plumbline_conformance.checks.forms import stream, whole
 from plumbline_conformance.checks.items import Items, sums, terminal, without_nulls
 from plumbline_conformance.checks.reading import is_stream
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
-from plumbline_conformance.contract import event_schemas
-from plumbline_conformance.members import rules_of_shape
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.contract import event_schemas
+from plumbline_conformance.suite.field_rules import rules_of_shape
+from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Rejected, Request, Target, check, scenario
 from plumbline_conformance.checks.common import (
     accepted,
     answered,
@@ -18,7 +17,16 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.items import terminal, without_nulls
 from plumbline_conformance.checks.responses_laws import SHAPE, asking, events
-from plumbline_conformance.schema import violations
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]

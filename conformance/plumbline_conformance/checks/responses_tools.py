@@ -6,13 +6,21 @@ import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Inconclusive, Problem, Request, Target, Untestable, check, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import allowed_tools, tools_asked
 from plumbline_conformance.checks.common import taken, whole_shapes
 from plumbline_conformance.checks.forms import both, either, stream, whole
 from plumbline_conformance.checks.reading import parsed
 from plumbline_conformance.checks.responses_laws import asking, events, items, pair, response
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    Untestable,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 QUESTION = "Use get_weather with city Paris."

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterator
 from itertools import accumulate
 
-from plumbline_conformance.case import Inconclusive, NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.asked import tools_asked
 from plumbline_conformance.checks.chat_tools import fragments
@@ -14,6 +13,7 @@ from plumbline_conformance.checks.errors import chat
 from plumbline_conformance.checks.forms import stream
 from plumbline_conformance.checks.reading import chunks, deltas
 from plumbline_conformance.checks.responses_laws import asking
+from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Request, Target, scenario
 from plumbline_conformance.transcript.model import Exchange
 
 Steps = Generator[Request, Exchange, None]

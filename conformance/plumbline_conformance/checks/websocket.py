@@ -5,18 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.case import (
-    WRONG_KEY,
-    Broken,
-    Inconclusive,
-    Problem,
-    Rejected,
-    Request,
-    Target,
-    breaking,
-    check,
-    scenario,
-)
 from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal, required
 from plumbline_conformance.checks.items import Items, sums
 from plumbline_conformance.checks.responses_laws import (
@@ -29,6 +17,18 @@ from plumbline_conformance.checks.responses_laws import (
     life,
     shapes,
     snapshots,
+)
+from plumbline_conformance.suite.model import (
+    WRONG_KEY,
+    Broken,
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
 )
 from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
 

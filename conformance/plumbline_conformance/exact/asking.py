@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.case import Request
 from plumbline_conformance.exact.demand import Miss, Reads
 from plumbline_conformance.exact.reading import Surface, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet
+from plumbline_conformance.suite.model import Request
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Asking", "Found", "Send", "no_message"]

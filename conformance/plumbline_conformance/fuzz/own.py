@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from plumbline_conformance.case import Target
 from plumbline_conformance.commands import run_fuzz
 from plumbline_conformance.fuzz.schemathesis_run import PHASES, run_schemathesis
 from plumbline_conformance.own import MODEL, DidNotStart, our_server
+from plumbline_conformance.suite.model import Target
 
 __all__ = ["fuzz", "main"]
 

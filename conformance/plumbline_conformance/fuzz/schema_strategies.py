@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from plumbline_conformance.contract import document
+from plumbline_conformance.suite.contract import document
 
 __all__ = ["SPECIAL", "anything", "odd_schemas", "of_schema", "texts"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline_conformance.case import Target
 from plumbline_conformance.console.terminal import INTERRUPTED, put
-from plumbline_conformance.contract import document
 from plumbline_conformance.credentials import concealed
+from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.model import Target
 
 __all__ = ["PHASES", "run_schemathesis", "why_not"]
 

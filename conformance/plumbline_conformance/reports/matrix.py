@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.case import FAILED, broken_rules
 from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
 from plumbline_conformance.reports.model import SCORED, VERDICTS, WORST_FIRST, Report, Result
 from plumbline_conformance.reports.text import by_rule
+from plumbline_conformance.suite.model import FAILED, broken_rules
 
 __all__ = [
     "EXPLAINED",

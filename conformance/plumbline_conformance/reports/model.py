@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS, Baseline
-from plumbline_conformance.case import Problem, broken_rules
-from plumbline_conformance.contract import rules
 from plumbline_conformance.credentials import concealed, redacted
 from plumbline_conformance.recording import Header
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.reproduce import curl
-from plumbline_conformance.sdk.claims import claim_of, title_of
-from plumbline_conformance.selection import PROFILES
+from plumbline_conformance.suite.client_claims import claim_of, title_of
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import Problem, broken_rules
+from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding
 

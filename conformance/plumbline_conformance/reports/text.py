@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.case import GONE, SEED, Problem, broken_rules
 from plumbline_conformance.recording import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
-from plumbline_conformance.sdk.claims import CLAIMS
+from plumbline_conformance.suite.client_claims import CLAIMS
+from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
 
 __all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import openai
 
-from plumbline_conformance.case import Problem
 from plumbline_conformance.sdk.calls import Call
 from plumbline_conformance.sdk.replay import Replay
 from plumbline_conformance.sdk.sums import (
@@ -28,6 +27,7 @@ from plumbline_conformance.sdk.sums import (
     said,
     texts_of,
 )
+from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["NAME", "OpenAIClient", "quiet"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Problem
+from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.sse import Event
 
 __all__ = ["Sum", "chat_sum", "completions_sum", "differences", "member", "responses_sum", "said", "texts_of"]

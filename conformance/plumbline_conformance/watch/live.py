@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS
-from plumbline_conformance.case import CHECKS, GONE
 from plumbline_conformance.checks.asked import OPERATIONS
 from plumbline_conformance.credentials import redacted_exchange, secrets_of
 from plumbline_conformance.discretion import shows, told
 from plumbline_conformance.reports.model import VERDICTS, WORST_FIRST
+from plumbline_conformance.suite.model import CHECKS, GONE
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, judge_law
 from plumbline_conformance.watch.laws import features_of, laws_of

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from plumbline_conformance.contract import document
+from plumbline_conformance.suite.contract import document
 
 __all__ = ["faults", "read_json"]
 

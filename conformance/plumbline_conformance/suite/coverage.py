@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 
-import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.aliases import current
-from plumbline_conformance.case import CHECKS
-from plumbline_conformance.contract import rules
+from plumbline_conformance.suite.aliases import current
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS
 
 __all__ = ["REVISION", "UNCHECKED", "as_markdown", "as_published", "manifest", "published", "revisions"]
 
@@ -97,11 +96,11 @@ def published(revision: str = REVISION) -> list[str]:
 
 def as_published(revision: str) -> list[str]:
     """The same as they were called then."""
-    text = files("plumbline_conformance.requirements").joinpath(f"{revision}.txt").read_text("utf-8")
+    text = files("plumbline_conformance.suite.requirements").joinpath(f"{revision}.txt").read_text("utf-8")
     return text.split()
 
 
 def revisions() -> list[str]:
     """The revisions that were published, the oldest first."""
-    found = (entry.name for entry in files("plumbline_conformance.requirements").iterdir())
+    found = (entry.name for entry in files("plumbline_conformance.suite.requirements").iterdir())
     return sorted(name.removesuffix(".txt") for name in found if name.endswith(".txt"))

@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from plumbline_conformance.aliases import current
-from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Scenario
-from plumbline_conformance.manifest import published
+from plumbline_conformance.suite.aliases import current
+from plumbline_conformance.suite.coverage import published
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Scenario
 
 __all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline_conformance.case import CHECKS, SCENARIOS, Claim
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Claim
 
 __all__ = ["CLAIMS", "CLIENTS", "claim_of", "title_of"]
 

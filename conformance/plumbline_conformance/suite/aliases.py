@@ -13,7 +13,7 @@ __all__ = ["aliases", "current", "notes"]
 @cache
 def aliases() -> dict[str, str]:
     """The id of today of every former one."""
-    text = files("plumbline_conformance.checks").joinpath("aliases.toml").read_text("utf-8")
+    text = files("plumbline_conformance.suite").joinpath("aliases.toml").read_text("utf-8")
     found: dict[str, str] = tomllib.loads(text)
     return found
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import jsonschema_rs
 
-from plumbline_conformance.case import Problem
-from plumbline_conformance.contract import document
-from plumbline_conformance.members import rule_of
+from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.field_rules import rule_of
+from plumbline_conformance.suite.model import Problem
 
 __all__ = ["fits", "violations"]
 

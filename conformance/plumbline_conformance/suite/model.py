@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline_conformance.contract import rules
+from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
