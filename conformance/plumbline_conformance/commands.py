@@ -17,13 +17,12 @@ from plumbline_conformance.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.budget import Budget
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, put
-from plumbline_conformance.credentials import redacted, redacted_exchange
 from plumbline_conformance.discovery import apis_of, discovered
 from plumbline_conformance.discretion import judge_discreetly, told
 from plumbline_conformance.explain import explain
 from plumbline_conformance.judge import record
 from plumbline_conformance.outcome import STYLES, Outputs, conclude
-from plumbline_conformance.recording import (
+from plumbline_conformance.recording.file import (
     Header,
     Options,
     Recorder,
@@ -31,6 +30,7 @@ from plumbline_conformance.recording import (
     UnreadableRecording,
     read_recording,
 )
+from plumbline_conformance.recording.redaction import redacted, redacted_exchange
 from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.reports.text import printable

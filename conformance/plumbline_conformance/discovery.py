@@ -13,10 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from plumbline_conformance.budget import spent_on
-from plumbline_conformance.credentials import concealed, redacted_url
+from plumbline_conformance.client.http import Send, sender
+from plumbline_conformance.recording.redaction import concealed, redacted_url
 from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import Send, sender
 
 __all__ = ["Api", "Found", "apis_of", "discovered", "found_by"]
 

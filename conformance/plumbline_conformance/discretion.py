@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline_conformance.credentials import concealed, redacted, secrets_of
+from plumbline_conformance.recording.redaction import concealed, redacted, secrets_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding, judge
 

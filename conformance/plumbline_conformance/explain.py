@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.suite.aliases import current, notes
 from plumbline_conformance.suite.client_claims import CLAIMS
@@ -15,7 +16,6 @@ from plumbline_conformance.suite.coverage import UNCHECKED
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
 from plumbline_conformance.suite.selection import named
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import exchange_of
 
 __all__ = ["explain"]
 

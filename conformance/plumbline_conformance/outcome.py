@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from plumbline_conformance.baseline import Baseline
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit

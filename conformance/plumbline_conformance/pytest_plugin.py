@@ -136,7 +136,7 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
     """Who is judged, and by which checks: those of the options, and of them those that node ids ask for."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
-    from plumbline_conformance.inputs import UnusableInput, target_of
+    from plumbline_conformance.client.target_input import UnusableInput, target_of
     from plumbline_conformance.suite.aliases import notes
     from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, named
 
@@ -177,11 +177,11 @@ class _Suite(pytest.Collector):
         return self._reports[name]
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
-        from plumbline_conformance.credentials import redacted_exchange, redacted_url
         from plumbline_conformance.discovery import apis_of, discovered
         from plumbline_conformance.discretion import judge_discreetly
         from plumbline_conformance.judge import record
-        from plumbline_conformance.recording import Header, Options
+        from plumbline_conformance.recording.file import Header, Options
+        from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
         from plumbline_conformance.reports.model import report_of
         from plumbline_conformance.suite.selection import scenarios_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from bisect import bisect_left
 
-from plumbline_conformance.credentials import fingerprint, redacted_url
+from plumbline_conformance.recording.redaction import fingerprint, redacted_url
 from plumbline_conformance.suite.model import WRONG_KEY
 from plumbline_conformance.transcript.model import Exchange
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.recording import UnreadableRecording, read_recording
+from plumbline_conformance.recording.file import UnreadableRecording, read_recording
 from plumbline_conformance.reports.explained import (
     Explanations,
     UnreadableExplanations,

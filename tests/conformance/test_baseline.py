@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.baseline import VIOLATIONS, Baseline, Entry, UnreadableBaseline
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.model import VERDICTS, report_of
 from plumbline_conformance.reports.standing import status_of
 from plumbline_conformance.suite.model import CHECKS, Problem

@@ -13,7 +13,7 @@ from odd_servers import answering, error
 from reference import application
 
 from plumbline_conformance.cli import check, main
-from plumbline_conformance.recording import read_recording
+from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import published, revisions
 from plumbline_conformance.suite.model import CHECKS, Check, Target

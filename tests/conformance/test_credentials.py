@@ -15,19 +15,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.credentials import (
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.fuzz import run as search_run
+from plumbline_conformance.fuzz.claims import Claim
+from plumbline_conformance.recording.redaction import (
     concealed,
     fingerprint,
     redacted,
     redacted_exchange,
     redacted_url,
 )
-from plumbline_conformance.fuzz import run as search_run
-from plumbline_conformance.fuzz.claims import Claim
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.live import judge_live
-from plumbline_conformance.wire import sender
 
 KEY = "sk-proj-supersecret42/abc+def"
 PASSWORD = "correct-horse-battery"

@@ -14,12 +14,12 @@ from odd_servers import answering, error, of_the_o_series, only
 from reference import application
 
 from plumbline_conformance.cli import main
+from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.discovery import apis_of
-from plumbline_conformance.recording import read_recording
+from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import judge
-from plumbline_conformance.wire import exchange_of
 
 
 @pytest.fixture(scope="module")

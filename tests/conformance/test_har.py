@@ -10,7 +10,7 @@ import pytest
 from good_server import transcripts
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording import Header, Recorder, read_recording
+from plumbline_conformance.recording.file import Header, Recorder, read_recording
 from plumbline_conformance.suite.model import SCENARIOS
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

@@ -82,7 +82,7 @@ def test_a_key_that_cannot_be_sent_is_said() -> None:
 
 
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.wire._MAX_BODY", 1_000_000)
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_BODY", 1_000_000)
     with hostile(servers.sends_an_endless_line) as base_url:
         [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
 
@@ -167,7 +167,7 @@ def test_answers_without_end_are_not_asked_for_forever(behave: Behaviour) -> Non
 
 
 def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.wire._MAX_TOTAL", 20 * 1024 * 1024)
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_TOTAL", 20 * 1024 * 1024)
     with hostile(servers.sends_an_endless_line) as base_url:
         target = Target(base_url=base_url, model="m")
         seen = asyncio.run(record([SCENARIOS["errors/hostile"]], target))
@@ -178,7 +178,7 @@ def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline_conformance.wire._MAX_BODY", 1_000_000)
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_BODY", 1_000_000)
     with hostile(servers.sends_a_bomb) as base_url:
         [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
 

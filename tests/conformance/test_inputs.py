@@ -15,11 +15,17 @@ from odd_servers import answering
 from reference import application
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.inputs import UnusableInput, base_url_of, capabilities_of, joined, key_of
-from plumbline_conformance.recording import read_recording
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.client.target_input import (
+    UnusableInput,
+    base_url_of,
+    capabilities_of,
+    joined,
+    key_of,
+)
+from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.model import CAPABILITIES, Request, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import sender
 
 AWAY = "http://127.0.0.1:1/v1"
 

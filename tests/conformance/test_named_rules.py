@@ -13,7 +13,7 @@ from mutants import MUTANTS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.baseline import Baseline, Entry
 from plumbline_conformance.explain import explain
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown

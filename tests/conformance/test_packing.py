@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_watch import GET, between, replays, talk
 
-from plumbline_conformance.packing import Unpacked
-from plumbline_conformance.recording import Header, Recorder, read_recording
+from plumbline_conformance.client.compression import Unpacked
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.recording.file import Header, Recorder, read_recording
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.wire import sender
 
 LIMIT = 1000
 

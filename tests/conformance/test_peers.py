@@ -17,7 +17,7 @@ from environments import Absent, Environment  # noqa: E402
 from pages import differences, pages, recordings  # noqa: E402
 from servers import PEERS, Peer  # noqa: E402
 
-from plumbline_conformance.recording import read_recording  # noqa: E402
+from plumbline_conformance.recording.file import read_recording  # noqa: E402
 from plumbline_conformance.reports.explained import (  # noqa: E402
     Explanation,
     Explanations,

@@ -16,8 +16,14 @@ from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
-from plumbline_conformance.credentials import _is_secret, fingerprint, redacted, redacted_url
-from plumbline_conformance.recording import Header, Options, Recorder, UnreadableRecording, read_recording
+from plumbline_conformance.recording.file import (
+    Header,
+    Options,
+    Recorder,
+    UnreadableRecording,
+    read_recording,
+)
+from plumbline_conformance.recording.redaction import _is_secret, fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import judge
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit

@@ -15,16 +15,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline_conformance.cli import add_commands
-from plumbline_conformance.credentials import fingerprint, redacted_exchange
-from plumbline_conformance.inputs import capabilities_of
-from plumbline_conformance.recording import Header, Options
+from plumbline_conformance.client.http import exchange_of
+from plumbline_conformance.client.target_input import capabilities_of
+from plumbline_conformance.recording.file import Header, Options
+from plumbline_conformance.recording.redaction import fingerprint, redacted_exchange
 from plumbline_conformance.reports.model import Report, Result
 from plumbline_conformance.reports.text import command_of
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, WRONG_KEY, Target
 from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import exchange_of
 
 CURL = "#!/bin/sh\nprintf '%s\\0' \"$@\"\nprintf '\\0'\nif [ -p /dev/stdin ]; then cat; fi\n"
 

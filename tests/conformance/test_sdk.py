@@ -20,7 +20,7 @@ from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording import Header, Recorder, read_recording
+from plumbline_conformance.recording.file import Header, Recorder, read_recording
 from plumbline_conformance.sdk import run
 from plumbline_conformance.sdk.calls import call_of
 from plumbline_conformance.sdk.run import claims_of, read_again

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from reference import application
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording import Header, Options, read_recording
+from plumbline_conformance.client.http import exchange_of
+from plumbline_conformance.recording.file import Header, Options, read_recording
 from plumbline_conformance.suite.model import SCENARIOS, SEED, Request, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import exchange_of
 
 TARGET = Target(base_url="http://127.0.0.1:1/v1", model="m")
 SILENCE = Exchange(method="", url="", request_headers={}, request_body=b"", error="not sent")

@@ -15,13 +15,13 @@ from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
+from plumbline_conformance.client.http import sender
 from plumbline_conformance.judge import record
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import judge
-from plumbline_conformance.wire import sender
 
 Talk = Callable[[Any, Any], Awaitable[None]]
 SOCKETS = [found for name, found in SCENARIOS.items() if name.startswith("websocket/")]
@@ -109,7 +109,7 @@ def test_messages_without_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
             await send({"type": "websocket.send", "text": "x" * 1000})
         await receive()
 
-    monkeypatch.setattr("plumbline_conformance.wire._MAX_BODY", 20_000)
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_BODY", 20_000)
     with talking(endless) as base_url:
         [found] = told(base_url, turn())
 

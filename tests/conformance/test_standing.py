@@ -19,7 +19,7 @@ from test_capabilities import ERROR, but
 from plumbline_conformance.baseline import Baseline, Entry
 from plumbline_conformance.cli import main
 from plumbline_conformance.outcome import show
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit

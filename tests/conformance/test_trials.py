@@ -17,7 +17,7 @@ from mutants import MUTANTS
 from reference import application
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.recording import read_recording
+from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, SAMPLED, SCENARIOS
 from plumbline_conformance.transcript.model import Transcript

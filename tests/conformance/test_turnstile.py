@@ -14,13 +14,13 @@ import pytest
 from good_server import KEY, MODEL, serving, transcripts
 from odd_servers import answering, error, limited
 
-from plumbline_conformance import turnstile
 from plumbline_conformance.cli import main
+from plumbline_conformance.client import busy_retry
+from plumbline_conformance.client.busy_retry import BusyRetry
 from plumbline_conformance.judge import record
-from plumbline_conformance.recording import read_recording
+from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.turnstile import Turnstile
 
 
 def answer(status: int, after: str | None = None, failed: str | None = None) -> Exchange:
@@ -43,8 +43,8 @@ class Server:
         self.answers = list(answers)
         self.waits: list[float] = []
         self.asked = 0
-        monkeypatch.setattr(turnstile, "_PAUSES", (1.0, 2.0, 4.0))
-        monkeypatch.setattr(turnstile.asyncio, "sleep", self._slept)
+        monkeypatch.setattr(busy_retry, "_PAUSES", (1.0, 2.0, 4.0))
+        monkeypatch.setattr(busy_retry.asyncio, "sleep", self._slept)
 
     async def _slept(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -54,8 +54,8 @@ class Server:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def passed(server: Server, gate: Turnstile | None = None, path: str = "/chat/completions") -> Exchange:
-    return asyncio.run((gate or Turnstile()).passed(path, server.ask))
+def passed(server: Server, gate: BusyRetry | None = None, path: str = "/chat/completions") -> Exchange:
+    return asyncio.run((gate or BusyRetry()).send(path, server.ask))
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -119,7 +119,7 @@ def test_a_connection_is_tried_again_where_the_server_was_there_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An address at which nobody ever answered is not waited for; what broke after it was made is the server's."""
-    gate = Turnstile()
+    gate = BusyRetry()
     gone = answer(0, failed="ConnectError: refused")
     assert passed(Server(monkeypatch, gone), gate).busy is not None
     never = Server(monkeypatch, gone)
@@ -133,7 +133,7 @@ def test_a_connection_is_tried_again_where_the_server_was_there_before(
 
 
 def test_an_api_that_stays_busy_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Turnstile()
+    gate = BusyRetry()
     for asked in (4, 4, 1, 1):
         server = Server(monkeypatch, answer(503))
         passed(server, gate, "/responses/x")
@@ -152,7 +152,7 @@ class Waits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[float] = []
-        monkeypatch.setattr(turnstile.asyncio, "sleep", self._slept)
+        monkeypatch.setattr(busy_retry.asyncio, "sleep", self._slept)
 
     async def _slept(self, seconds: float) -> None:
         self.all.append(seconds)
@@ -164,7 +164,7 @@ class Waits:
 
 
 def side_by_side(
-    gate: Turnstile, number: int, *paths: str, answers: Callable[[], Exchange]
+    gate: BusyRetry, number: int, *paths: str, answers: Callable[[], Exchange]
 ) -> list[Exchange]:
     """So many requests that are sent before any of them is answered."""
 
@@ -175,7 +175,7 @@ def side_by_side(
     async def all_of_them() -> list[Exchange]:
         found: list[Exchange] = []
         for path in paths or ("/chat/completions",):
-            found += await asyncio.gather(*(gate.passed(path, ask) for _ in range(number)))
+            found += await asyncio.gather(*(gate.send(path, ask) for _ in range(number)))
         return found
 
     return asyncio.run(all_of_them())
@@ -189,7 +189,7 @@ def test_the_total_of_all_waits_is_bounded_however_many_ask_at_once(
     waits = Waits(monkeypatch)
     paths = ("/chat/completions", "/responses", "/completions", "/models")
 
-    found = side_by_side(Turnstile(), number, *paths, answers=lambda: answer(429, after))
+    found = side_by_side(BusyRetry(), number, *paths, answers=lambda: answer(429, after))
 
     assert [exchange.status for exchange in found] == [429] * 4 * number
     assert 0 < waits.now <= 120
@@ -211,7 +211,7 @@ def test_a_limit_of_requests_that_is_kept_to_is_waited_for_ten_minutes(
             return answer(200)
         return answer(429, "50")
 
-    found = side_by_side(Turnstile(), 64, answers=answers)
+    found = side_by_side(BusyRetry(), 64, answers=answers)
 
     assert waits.now == 600
     assert sum(exchange.status == 200 for exchange in found) == 13
@@ -219,7 +219,7 @@ def test_a_limit_of_requests_that_is_kept_to_is_waited_for_ten_minutes(
 
 def test_no_server_is_waited_for_beyond_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
-    gate = Turnstile(lambda: 10.0 - waits.now)
+    gate = BusyRetry(lambda: 10.0 - waits.now)
 
     side_by_side(gate, 4, answers=lambda: answer(503, "4"))
 
@@ -231,7 +231,7 @@ def test_a_refusal_of_before_anothers_wait_is_asked_again_at_once(monkeypatch: p
     waits = Waits(monkeypatch)
     refusals = [answer(429, "30") for _ in range(8)]
 
-    found = side_by_side(Turnstile(), 8, answers=lambda: refusals.pop() if refusals else answer(200))
+    found = side_by_side(BusyRetry(), 8, answers=lambda: refusals.pop() if refusals else answer(200))
 
     assert [(exchange.status, exchange.busy) for exchange in found] == [(200, [429])] * 8
     assert waits.all == [30.0]
@@ -245,8 +245,8 @@ def test_a_path_without_a_slash_is_waited_for_as_well(monkeypatch: pytest.Monkey
 
 def test_while_one_waits_the_others_stand_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the others take the place that the one waited for."""
-    monkeypatch.setattr(turnstile, "_PAUSES", (0.05, 0.05, 0.05))
-    gate = Turnstile()
+    monkeypatch.setattr(busy_retry, "_PAUSES", (0.05, 0.05, 0.05))
+    gate = BusyRetry()
     order: list[str] = []
 
     async def busy() -> Exchange:
@@ -258,9 +258,9 @@ def test_while_one_waits_the_others_stand_behind_it(monkeypatch: pytest.MonkeyPa
         return answer(200)
 
     async def both() -> None:
-        first = asyncio.create_task(gate.passed("/chat/completions", busy))
+        first = asyncio.create_task(gate.send("/chat/completions", busy))
         await asyncio.sleep(0.01)
-        await asyncio.gather(first, gate.passed("/chat/completions", other))
+        await asyncio.gather(first, gate.send("/chat/completions", other))
 
     asyncio.run(both())
     assert order == ["busy", "busy", "other"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
 from plumbline_conformance.reports.text import failure_lines, requests_of

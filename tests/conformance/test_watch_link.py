@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxied import CHUNKED, GET, between, replays, talk
 
-from plumbline_conformance.credentials import redacted_exchange
+from plumbline_conformance.recording.redaction import redacted_exchange
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.link import Link
 from plumbline_conformance.watch.proxy import Proxy

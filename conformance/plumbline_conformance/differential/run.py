@@ -17,18 +17,18 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.http import sender
 from plumbline_conformance.console.terminal import INTERRUPTED
-from plumbline_conformance.credentials import concealed, redacted_exchange, secrets_of
 from plumbline_conformance.differential.answer import answer_of
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
 from plumbline_conformance.discovery import discovered
 from plumbline_conformance.discretion import shows
+from plumbline_conformance.recording.redaction import concealed, redacted_exchange, secrets_of
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import sender
 
 __all__ = ["Outcome", "differences", "run_diff"]
 

@@ -18,16 +18,16 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.http import exchange_of, sender
 from plumbline_conformance.console.terminal import INTERRUPTED
-from plumbline_conformance.credentials import concealed, redacted_url, secrets_of
 from plumbline_conformance.exact.asking import Asking, no_message
 from plumbline_conformance.exact.demand import Miss, Reads, cut_short, demanded, misses, stopped, unlike
 from plumbline_conformance.exact.reading import Reading, Surface, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet, UnreadableScriptsError, read_scripts
+from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
-from plumbline_conformance.wire import exchange_of, sender
 
 __all__ = ["Outcome", "ask", "run_exact"]
 

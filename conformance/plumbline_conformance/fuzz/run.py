@@ -18,18 +18,18 @@ from hypothesis.errors import NoSuchExample
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.http import exchange_of, sender
 from plumbline_conformance.console.terminal import INTERRUPTED
-from plumbline_conformance.credentials import concealed, redacted_exchange, redacted_url, secrets_of
 from plumbline_conformance.discovery import Found, found_by
 from plumbline_conformance.discretion import shows
 from plumbline_conformance.fuzz.claims import Claim, claims
 from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
+from plumbline_conformance.recording.redaction import concealed, redacted_exchange, redacted_url, secrets_of
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.wire import exchange_of, sender
 
 __all__ = ["Counterexample", "search"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plumbline_conformance.console.terminal import INTERRUPTED, put
-from plumbline_conformance.credentials import concealed
+from plumbline_conformance.recording.redaction import concealed
 from plumbline_conformance.suite.contract import document
 from plumbline_conformance.suite.model import Target
 

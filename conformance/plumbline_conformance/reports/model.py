@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS, Baseline
-from plumbline_conformance.credentials import concealed, redacted
-from plumbline_conformance.recording import Header
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.redaction import concealed, redacted
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.reproduce import curl
 from plumbline_conformance.suite.client_claims import claim_of, title_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.recording import TIMEOUT, TRIALS
+from plumbline_conformance.recording.file import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules

@@ -12,8 +12,8 @@ import msgspec
 
 from plumbline_conformance.baseline import VIOLATIONS
 from plumbline_conformance.checks.asked import OPERATIONS
-from plumbline_conformance.credentials import redacted_exchange, secrets_of
 from plumbline_conformance.discretion import shows, told
+from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
 from plumbline_conformance.reports.model import VERDICTS, WORST_FIRST
 from plumbline_conformance.suite.model import CHECKS, GONE
 from plumbline_conformance.transcript.model import Exchange, Transcript

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.live import Live
 
 from plumbline_conformance.baseline import UnreadableBaseline
-from plumbline_conformance.credentials import redacted_url
 from plumbline_conformance.outcome import Outputs, conclude
-from plumbline_conformance.recording import Header, Recorder
+from plumbline_conformance.recording.file import Header, Recorder
+from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.verdicts import Finding
 from plumbline_conformance.watch.apart import Apart, Inbox, Listening, Passing, Seen, Unable

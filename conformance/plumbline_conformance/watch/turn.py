@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from plumbline_conformance.packing import Unpacked
+from plumbline_conformance.client.compression import Unpacked
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.http1 import Body, Head, Malformed, bare, body_of_request, body_of_response
 

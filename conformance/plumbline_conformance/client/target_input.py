@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from plumbline_conformance.credentials import redacted_url
+from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.model import CAPABILITIES, Target
 

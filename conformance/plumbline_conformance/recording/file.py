@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from plumbline_conformance.credentials import fingerprint, redacted, redacted_url
+from plumbline_conformance.recording.redaction import fingerprint, redacted, redacted_url
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.contract import suite
 from plumbline_conformance.suite.model import SEED

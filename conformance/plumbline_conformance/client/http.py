@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from plumbline_conformance.inputs import joined
-from plumbline_conformance.packing import ACCEPTED, Unpacked
-from plumbline_conformance.sockets import Sockets, message_of
+from plumbline_conformance.client.busy_retry import BusyRetry
+from plumbline_conformance.client.compression import ACCEPTED, Unpacked
+from plumbline_conformance.client.target_input import joined
+from plumbline_conformance.client.websocket import Sockets, message_of
 from plumbline_conformance.suite.model import SEED, Request, Target
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.turnstile import Turnstile
 
 __all__ = ["Conversation", "conversations", "exchange_of", "sender"]
 
@@ -52,7 +52,7 @@ class Conversation:
             waited = True
             return await self._wire.send(once, self._sockets)
 
-        return await self._wire.turnstile.passed(request.path, ask)
+        return await self._wire.retry.send(request.path, ask)
 
     async def __aenter__(self) -> Conversation:
         return self
@@ -78,7 +78,7 @@ async def conversations(
     # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
-        wire = _Wire(client, target, patience, Turnstile(left))
+        wire = _Wire(client, target, patience, BusyRetry(left))
         yield lambda: Conversation(wire)
 
 
@@ -133,13 +133,11 @@ def _seeded(target: Target, body: Any) -> Any:
 class _Wire:
     """Sends requests and keeps everything that comes back."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, target: Target, patience: float, turnstile: Turnstile
-    ) -> None:
+    def __init__(self, client: httpx.AsyncClient, target: Target, patience: float, retry: BusyRetry) -> None:
         self._client = client
         self._target = target
         self._patience = patience
-        self.turnstile = turnstile
+        self.retry = retry
         self._heard = False
         self._silences = 0
         self._late = 0

@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Turnstile"]
+__all__ = ["BusyRetry"]
 
 _LATER = (429, 503)
 _PAUSES = (1.0, 2.0, 4.0)
@@ -32,7 +32,7 @@ _ALTOGETHER = 600.0
 _UNCONNECTED = ("ConnectError", "ConnectionRefusedError")
 
 
-class Turnstile:
+class BusyRetry:
     """What the requests of one run share: while one waits for a busy server, the others stand behind it.
 
     Args:
@@ -48,7 +48,7 @@ class Turnstile:
         self._waited = 0.0
         self._in_vain = 0.0
 
-    async def passed(self, path: str, ask: Callable[[], Awaitable[Exchange]]) -> Exchange:
+    async def send(self, path: str, ask: Callable[[], Awaitable[Exchange]]) -> Exchange:
         """The last exchange of a request, with the statuses of those before it in `busy`.
 
         Args:
@@ -75,7 +75,7 @@ class Turnstile:
             for pause in _PAUSES:
                 if not self._later(exchange):
                     break
-                wait = self._allowed(_asked_for(exchange, pause))
+                wait = self._allowed(_pause_of(exchange, pause))
                 if wait is None:
                     break
                 self._waits += 1
@@ -112,7 +112,7 @@ def _kind(path: str, exchange: Exchange) -> str:
     return path.lstrip("/").partition("/")[0].partition("?")[0] or "/"
 
 
-def _asked_for(exchange: Exchange, pause: float) -> float | None:
+def _pause_of(exchange: Exchange, pause: float) -> float | None:
     """Seconds to wait, by `Retry-After` in either of its forms; None where that is too long."""
     said = exchange.header("retry-after") or ""
     try:
