@@ -16,16 +16,16 @@ import msgspec
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance import commands
-from plumbline_conformance.budget import Budget
 from plumbline_conformance.client.target_input import UnusableInput, capabilities_of, clients_of, target_of
 from plumbline_conformance.commands import check
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, parsed, ready
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
-from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.recording.file import TIMEOUT, TRIALS
+from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.side_by_side import run_matrix
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.coverage import revisions

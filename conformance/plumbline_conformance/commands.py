@@ -13,15 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from plumbline_conformance.baseline import Baseline, UnreadableBaseline
-from plumbline_conformance.budget import Budget
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, put
-from plumbline_conformance.discovery import apis_of, discovered
-from plumbline_conformance.discretion import judge_discreetly, told
 from plumbline_conformance.explain import explain
-from plumbline_conformance.judge import record
-from plumbline_conformance.outcome import STYLES, Outputs, conclude
+from plumbline_conformance.judge.redacted_findings import judge_redacted, redact_findings
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.file import (
     Header,
     Options,
@@ -31,9 +27,14 @@ from plumbline_conformance.recording.file import (
     read_recording,
 )
 from plumbline_conformance.recording.redaction import redacted, redacted_exchange
+from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
+from plumbline_conformance.reports.conclude import STYLES, Outputs, conclude
 from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.runner.budget import Budget
+from plumbline_conformance.runner.preflight import apis_of, discovered
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.sdk.run import read_again, why_not
 from plumbline_conformance.suite.aliases import notes
 from plumbline_conformance.suite.contract import rules
@@ -41,7 +42,6 @@ from plumbline_conformance.suite.coverage import as_markdown, manifest
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
 from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript.model import Transcript
-from plumbline_conformance.verdicts import Finding, judge
 from plumbline_conformance.watch.live import Tally, judge_live
 
 __all__ = [
@@ -175,7 +175,7 @@ def run_check(
     findings = [
         finding
         for seen in transcripts
-        for finding in judge_discreetly(seen, secrets)
+        for finding in judge_redacted(seen, secrets)
         if finding.check in wanted
     ]
     if not interrupted:
@@ -349,7 +349,9 @@ def _of_clients(
 ) -> list[Finding]:
     """What these clients make of the answers; these secrets are neither in the bytes nor in what they add up to."""
     covered = [redacted(seen, secrets) for seen in transcripts] if clients else []
-    return [finding for client in clients for finding in told(read_again(client, covered), (), secrets)]
+    return [
+        finding for client in clients for finding in redact_findings(read_again(client, covered), (), secrets)
+    ]
 
 
 def _note(out: Console, names: Iterable[str]) -> None:

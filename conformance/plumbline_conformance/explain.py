@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from plumbline_conformance.client.http import exchange_of
-from plumbline_conformance.reproduce import curl
+from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.suite.aliases import current, notes
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.contract import rules

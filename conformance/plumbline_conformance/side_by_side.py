@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.console.output_files import why_unwritable
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import UnreadableRecording, read_recording
 from plumbline_conformance.reports.explained import (
     Explanations,
@@ -23,7 +24,6 @@ from plumbline_conformance.reports.model import Report, UnreadableReport, read_r
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.suite.contract import suite
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
-from plumbline_conformance.verdicts import judge
 
 __all__ = ["columns_from", "matrix_for", "replayed", "run_matrix"]
 

@@ -24,7 +24,7 @@ from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
 from plumbline.text.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline_conformance.judge import record
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Transcript
 

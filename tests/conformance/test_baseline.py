@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.baseline import VIOLATIONS, Baseline, Entry, UnreadableBaseline
+from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline, Entry, UnreadableBaseline
 from plumbline_conformance.reports.model import VERDICTS, report_of
 from plumbline_conformance.reports.standing import status_of
 from plumbline_conformance.suite.model import CHECKS, Problem
-from plumbline_conformance.verdicts import Finding
 
 NAMES = sorted(CHECKS)[:5]
 findings = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VERDICTS)).map(

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import application
 
-from plumbline_conformance.budget import Budget, Purse, TooDear, cost_of, spent_on
 from plumbline_conformance.cli import main
-from plumbline_conformance.judge import record
+from plumbline_conformance.runner.budget import Budget, Purse, TooDear, cost_of, spent_on
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json

@@ -15,10 +15,10 @@ from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import check
-from plumbline_conformance.judge import record
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import CAPABILITIES, CHECKS, SCENARIOS, Request, Target, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import judge
 
 ERROR = {"error": {"message": "not here", "type": "invalid_request_error", "param": None, "code": None}}
 

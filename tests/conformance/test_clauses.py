@@ -10,8 +10,8 @@ from good_server import transcripts
 from mutants_basic import put
 from mutations import Mutation, body, chunks, status, without
 
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.verdicts import judge
 
 
 def verdicts(scenario: str, *changes: Mutation) -> dict[str, str]:

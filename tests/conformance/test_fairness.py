@@ -12,9 +12,9 @@ from good_server import transcripts
 from mutations import Event, Mutation, body, chunk, chunks, error, events, header, raw, renamed, status
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.suite.schema_validation import violations
-from plumbline_conformance.verdicts import Finding, judge
 
 REFUSAL = json.dumps(
     {"error": {"message": "n is not supported", "type": "invalid_request_error", "param": "n", "code": None}}

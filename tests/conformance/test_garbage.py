@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mutations import changed, with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding, judge
 
 SETTINGS = settings(
     max_examples=250, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)

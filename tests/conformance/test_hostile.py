@@ -15,9 +15,9 @@ from hostile_servers import Behaviour, hostile
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import check
-from plumbline_conformance.judge import record
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Target
-from plumbline_conformance.verdicts import judge
 
 UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
 TRUNCATING = [

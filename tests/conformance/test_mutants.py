@@ -10,9 +10,9 @@ from named_rules import NAMED, named
 from zoo import rule_of
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, FAILED, SCENARIOS, Check
-from plumbline_conformance.verdicts import judge
 
 ACCUSING = ("fail", "warn", "untestable")
 NAMES = [f"{scenario}: {name}" for scenario, name, _, _ in MUTANTS]

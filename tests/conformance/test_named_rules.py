@@ -11,9 +11,10 @@ from good_server import transcripts
 from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.baseline import Baseline, Entry
 from plumbline_conformance.explain import explain
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.baseline import Baseline, Entry
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
@@ -24,7 +25,6 @@ from plumbline_conformance.reports.text import failure_lines
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Transcript
-from plumbline_conformance.verdicts import judge
 
 CHECK = "chat/text/shape"
 RUN = Header.of("http://127.0.0.1:1/v1", "m")

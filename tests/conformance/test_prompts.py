@@ -8,8 +8,8 @@ from mutants_basic import put
 from mutations import body
 
 from plumbline_conformance.checks.chat_prompts import COPIES, DRESS, MARKERS
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.model import Transcript
-from plumbline_conformance.verdicts import judge
 
 
 def counting(scenario: str, *counts: int) -> str:

@@ -16,6 +16,7 @@ from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import (
     Header,
     Options,
@@ -25,7 +26,6 @@ from plumbline_conformance.recording.file import (
 )
 from plumbline_conformance.recording.redaction import _is_secret, fingerprint, redacted, redacted_url
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import judge
 
 HEADER = Header.of("http://127.0.0.1:1/v1", "m")
 KEY = "sk-not-to-be-written"

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.html import html
@@ -39,7 +40,6 @@ from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.suite.model import CHECKS, Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import parse_events
-from plumbline_conformance.verdicts import Finding, judge
 
 RUN = Header.of("http://127.0.0.1:1/v1", "m", "sk-secret-key")
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e]]>&\ud800\x00|`` ```\n# x\n"

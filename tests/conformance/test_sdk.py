@@ -20,6 +20,7 @@ from reference import application
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
+from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header, Recorder, read_recording
 from plumbline_conformance.sdk import run
 from plumbline_conformance.sdk.calls import call_of
@@ -29,7 +30,6 @@ from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import published, revisions
 from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "conformance" / "recordings"

@@ -26,7 +26,7 @@ from werkzeug.datastructures import Headers, ImmutableMultiDict
 import plumbline._generated.types as generated
 from plumbline.wire.decode import decode
 from plumbline.wire.errors import ApiError
-from plumbline_conformance.judge import record
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.contract import document
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.suite.schema_validation import violations

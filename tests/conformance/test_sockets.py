@@ -16,12 +16,12 @@ from reference import application
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
 from plumbline_conformance.client.http import sender
-from plumbline_conformance.judge import record
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.timeline import moments
-from plumbline_conformance.reproduce import curl
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import judge
 
 Talk = Callable[[Any, Any], Awaitable[None]]
 SOCKETS = [found for name, found in SCENARIOS.items() if name.startswith("websocket/")]

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 from test_capabilities import ERROR, but
 
-from plumbline_conformance.baseline import Baseline, Entry
 from plumbline_conformance.cli import main
-from plumbline_conformance.outcome import show
+from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.baseline import Baseline, Entry
+from plumbline_conformance.reports.conclude import show
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
@@ -29,7 +30,6 @@ from plumbline_conformance.reports.standing import UNASKED, core_of, status_of
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.model import Transcript
-from plumbline_conformance.verdicts import Finding
 
 NAMES = [
     "chat/text/shape",

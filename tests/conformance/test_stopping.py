@@ -12,8 +12,8 @@ from mutations import with_body
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.chat_stop import _stop_of
 from plumbline_conformance.checks.stopped import same_answer
+from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import judge
 
 GOOD = transcripts()["chat/stop"].exchanges
 PLAIN = GOOD[0].json["choices"][0]["message"]["content"]

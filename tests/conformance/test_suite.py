@@ -10,11 +10,11 @@ import pytest
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.common import usage_adds_up
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.contract import document, event_schemas, rules
 from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check, scenario
 from plumbline_conformance.transcript.model import Transcript
-from plumbline_conformance.verdicts import Finding, judge
 
 MILDER = {
     "chat/function-role/read",

@@ -16,9 +16,9 @@ import pytest
 from good_server import KEY, MODEL, serving
 from reference import application
 
-from plumbline_conformance.baseline import Baseline
 from plumbline_conformance.cli import main
 from plumbline_conformance.recording.file import read_recording
+from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.standing import UNASKED
 
 ENTRIES = ["plumbline.cli", "plumbline_conformance.cli"]

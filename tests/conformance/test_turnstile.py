@@ -17,8 +17,8 @@ from odd_servers import answering, error, limited
 from plumbline_conformance.cli import main
 from plumbline_conformance.client import busy_retry
 from plumbline_conformance.client.busy_retry import BusyRetry
-from plumbline_conformance.judge import record
 from plumbline_conformance.recording.file import read_recording
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange
 

@@ -20,7 +20,7 @@ from proxied import CHUNKED, GET, between, loops, replays, talk
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.console.terminal import console
-from plumbline_conformance.outcome import Outputs
+from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.apart import Inbox, Outbox, Passing
 from plumbline_conformance.watch.live import Tally, judge_live

@@ -15,8 +15,8 @@ import pytest
 from proxied import GET, talk
 
 from plumbline_conformance.console.terminal import console
-from plumbline_conformance.outcome import Outputs
 from plumbline_conformance.recording.file import Header, Recorder, UnreadableRecording, read_recording
+from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch import run, run_watch
 from plumbline_conformance.watch.apart import Inbox, Passing, Seen, framed

@@ -14,10 +14,10 @@ from mutants import MUTANTS
 from named_rules import named
 from reference import application
 
-from plumbline_conformance.judge import record
+from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
-from plumbline_conformance.verdicts import Finding, judge
 
 REPETITIONS = 20
 ACCUSING = ("fail", "warn", "untestable")

@@ -22,10 +22,10 @@ from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.differential.answer import answer_of
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
-from plumbline_conformance.discovery import discovered
-from plumbline_conformance.discretion import shows
+from plumbline_conformance.judge.redacted_findings import shows_secrets
 from plumbline_conformance.recording.redaction import concealed, redacted_exchange, secrets_of
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.runner.preflight import discovered
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.model import Exchange
@@ -92,7 +92,7 @@ def _told(
     known = secrets_of(seen[0], secrets_of(seen[1], secrets))
     covered = [redacted_exchange(exchange, known) for exchange in seen]
     again: dict[str, Difference] = {}
-    if found and any(map(shows, seen, covered)):
+    if found and any(map(shows_secrets, seen, covered)):
         one, other = (answer_of(probe, exchange) for exchange in covered)
         if one is not None and other is not None:
             again = {shown.facet: shown for shown in compare(probe, one, other, tolerance=tolerance)}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline_conformance.baseline import VIOLATIONS
+from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report
 from plumbline_conformance.suite.aliases import current
 

@@ -40,7 +40,7 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
     """The problems of a result under the rules that they break; all under the first where they name none."""
     if not result.problems:
         return []
-    first = result.told[0]
+    first = result.rules_to_show[0]
     return [
         (name, [problem for problem in result.problems if (problem.rule or first) == name])
         for name in broken_rules(result.problems) or [first]

@@ -20,12 +20,12 @@ from types import FrameType
 from rich.console import Console
 from rich.live import Live
 
-from plumbline_conformance.baseline import UnreadableBaseline
-from plumbline_conformance.outcome import Outputs, conclude
+from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header, Recorder
 from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.reports.baseline import UnreadableBaseline
+from plumbline_conformance.reports.conclude import Outputs, conclude
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding
 from plumbline_conformance.watch.apart import Apart, Inbox, Listening, Passing, Seen, Unable
 from plumbline_conformance.watch.live import Tally, judge_live, kind_of
 from plumbline_conformance.watch.view import picture, say

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.client_claims import claim_of
-from plumbline_conformance.verdicts import Finding
 
 __all__ = ["VIOLATIONS", "Baseline", "Entry", "UnreadableBaseline"]
 

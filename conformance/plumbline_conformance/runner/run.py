@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 import msgspec
 
-from plumbline_conformance.budget import Budget, Purse, TooDear
 from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
+from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
+from plumbline_conformance.runner.budget import Budget, Purse, TooDear
 from plumbline_conformance.suite.model import CAPABILITIES, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
 

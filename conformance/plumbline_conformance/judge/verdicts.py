@@ -6,15 +6,14 @@ what the model draws. Checks of such rules are folded over all attempts, the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
 import msgspec
 
 from plumbline_conformance.checks.common import accepted
-from plumbline_conformance.crashes import said_once
-from plumbline_conformance.noticing import Notice, noticed
+from plumbline_conformance.judge.exchange_tracker import ExchangeTracker, tracked
 from plumbline_conformance.suite.model import (
     CHECKS,
     FAILED,
@@ -106,11 +105,36 @@ def worth_repeating(transcript: Transcript) -> list[str]:
 
 
 def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
-    findings = said_once([_apply(found, transcript) for found in wanted])
+    findings = _report_crashes_once([_apply(found, transcript) for found in wanted])
     if any(finding.verdict == "fail" for finding in findings):
         # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
         return [_forgiven(finding) if finding.verdict == "error" else finding for finding in findings]
     return findings
+
+
+def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave a crash with the first MUST that it kept from being seen; what else it hid came to no verdict."""
+    reporters: dict[tuple[int | None, str, str], str] = {}
+    for level in ("MUST", "SHOULD", "MAY"):
+        for finding in findings:
+            if finding.crash and CHECKS[finding.check].level == level:
+                reporters.setdefault(_crash(finding), finding.check)
+    return [
+        finding
+        if not finding.crash or reporters[_crash(finding)] == finding.check
+        else msgspec.structs.replace(
+            finding,
+            verdict="inconclusive",
+            problems=[],
+            reason=f"{finding.problems[0].actual}; {reporters[_crash(finding)]} says so",
+        )
+        for finding in findings
+    ]
+
+
+def _crash(finding: Finding) -> tuple[int | None, str, str]:
+    [problem] = finding.problems
+    return problem.exchange, problem.actual, problem.pointer
 
 
 def _folded(attempts: list[Finding], lengths: list[int]) -> Finding:
@@ -148,12 +172,12 @@ def _forgiven(finding: Finding) -> Finding:
 
 
 def _apply(found: Check, transcript: Transcript) -> Finding:
-    notice = Notice()
+    tracker = ExchangeTracker()
     problems: list[Problem] = []
     try:
-        said = islice(found.judge(noticed(transcript, notice)), _MAX_PROBLEMS)
+        said = islice(found.judge(tracked(transcript, tracker)), _MAX_PROBLEMS)
         # One by one, as they are found: afterwards nobody knows which exchange was being read.
-        problems.extend(_named(found, notice.placed(problem)) for problem in said)
+        problems.extend(_named(found, tracker.placed(problem)) for problem in said)
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
@@ -163,7 +187,7 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     except Broken as broken:
         verdict: Verdict = "fail" if found.level == "MUST" else "warn"
         crash = msgspec.structs.replace(broken.problem, rule=found.rules[0] if broken.own else FAILED)
-        problems = [notice.placed(crash)]
+        problems = [tracker.placed(crash)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
         return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")

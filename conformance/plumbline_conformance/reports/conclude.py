@@ -10,10 +10,11 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.baseline import Baseline
 from plumbline_conformance.console.output_files import why_unwritable
+from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
@@ -22,7 +23,6 @@ from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, 
 from plumbline_conformance.reports.text import failure_lines, numbers, printable
 from plumbline_conformance.suite.model import SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
-from plumbline_conformance.verdicts import Finding
 
 __all__ = ["STYLES", "Outputs", "conclude", "show"]
 

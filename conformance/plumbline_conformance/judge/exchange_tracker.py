@@ -14,10 +14,10 @@ import msgspec
 from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["Notice", "noticed"]
+__all__ = ["ExchangeTracker", "tracked"]
 
 
-class Notice:
+class ExchangeTracker:
     """The place of the exchange that was read last."""
 
     def __init__(self) -> None:
@@ -31,25 +31,25 @@ class Notice:
         return msgspec.structs.replace(problem, exchange=self.place)
 
 
-class _Noticed:
+class _TrackedExchange:
     """An exchange that says when it is read."""
 
-    __slots__ = ("_exchange", "_notice", "_place")
+    __slots__ = ("_exchange", "_place", "_tracker")
 
-    def __init__(self, exchange: Exchange, notice: Notice, place: int) -> None:
+    def __init__(self, exchange: Exchange, tracker: ExchangeTracker, place: int) -> None:
         self._exchange = exchange
-        self._notice = notice
+        self._tracker = tracker
         self._place = place
 
     def __getattr__(self, name: str) -> Any:
         # What was asked is read to know what to look for, which is no look at the answer.
         if not name.startswith("request_"):
-            self._notice.place = self._place
+            self._tracker.place = self._place
         return getattr(self._exchange, name)
 
 
-def noticed(transcript: Transcript, notice: Notice) -> Transcript:
-    """The transcript, whose exchanges tell the notice."""
-    notice.count = len(transcript.exchanges)
-    seen = [_Noticed(exchange, notice, place) for place, exchange in enumerate(transcript.exchanges)]
+def tracked(transcript: Transcript, tracker: ExchangeTracker) -> Transcript:
+    """The transcript, with exchanges that report to the tracker."""
+    tracker.count = len(transcript.exchanges)
+    seen = [_TrackedExchange(exchange, tracker, place) for place, exchange in enumerate(transcript.exchanges)]
     return Transcript(scenario=transcript.scenario, exchanges=cast("list[Exchange]", seen))

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline_conformance.budget import spent_on
 from plumbline_conformance.client.http import Send, sender
 from plumbline_conformance.recording.redaction import concealed, redacted_url
+from plumbline_conformance.runner.budget import spent_on
 from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
 

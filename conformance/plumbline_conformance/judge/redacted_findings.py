@@ -12,28 +12,30 @@ from collections.abc import Sequence
 
 import msgspec
 
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.redaction import concealed, redacted, secrets_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding, judge
 
-__all__ = ["judge_discreetly", "shows", "told"]
+__all__ = ["judge_redacted", "redact_findings", "shows_secrets"]
 
 
-def judge_discreetly(seen: Transcript, secrets: Sequence[str] = ()) -> list[Finding]:
+def judge_redacted(seen: Transcript, secrets: Sequence[str] = ()) -> list[Finding]:
     """What `judge` says of a transcript, without these secrets and those of its headers."""
     found = judge(seen)
     covered = redacted(seen, secrets)
     again = found if covered == seen else judge(covered)
     known = {secret for exchange in seen.everything for secret in secrets_of(exchange, secrets)}
-    return told(found, again, sorted(known | set(secrets)))
+    return redact_findings(found, again, sorted(known | set(secrets)))
 
 
-def shows(exchange: Exchange, covered: Exchange) -> bool:
+def shows_secrets(exchange: Exchange, covered: Exchange) -> bool:
     """Whether something of an exchange had to be covered that a check may repeat: not its own headers alone."""
     return msgspec.structs.replace(covered, request_headers=exchange.request_headers) != exchange
 
 
-def told(found: Sequence[Finding], covered: Sequence[Finding], secrets: Sequence[str]) -> list[Finding]:
+def redact_findings(
+    found: Sequence[Finding], covered: Sequence[Finding], secrets: Sequence[str]
+) -> list[Finding]:
     """The findings of the bytes that came, in the words of those of the covered bytes where the two agree.
 
     Whichever words they are, these secrets are covered in them.
