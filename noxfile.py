@@ -155,7 +155,7 @@ def contract(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
     """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
-    Environment(session, SERVE).run("python", "-m", "plumbline_conformance.own", *session.posargs)
+    Environment(session, SERVE).run("python", "conformance/own_server/check.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -167,7 +167,7 @@ def peers(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
     """Fuzz our server with our strategies and with schemathesis: 2,000 examples each, or `-- --examples N --seed N`."""
-    Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)
+    Environment(session, DEV).run("python", "conformance/own_server/fuzz.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

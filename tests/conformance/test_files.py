@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from plumbline_conformance.cli import main
+from plumbline_conformance.cli.matrix import _named
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.side_by_side import _named
 
 AWAY = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m"]
 """Nobody listens there: whatever is said instead of that was said before a request."""

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import plumbline_conformance.fuzz
+from own_server import fuzz as fuzz_our_server
 from plumbline_conformance.cli import main
-from plumbline_conformance.fuzz import own
 from plumbline_conformance.fuzz.claims import claims
 from plumbline_conformance.fuzz.schema_strategies import of_schema
 from plumbline_conformance.fuzz.strategies import MODES, operations, requests
@@ -152,7 +152,7 @@ def test_without_hypothesis_it_is_said(
 @pytest.mark.slow
 def test_both_fuzzers_find_nothing_in_a_short_run(good: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
-        own.main(
+        fuzz_our_server.main(
             [
                 "--base-url",
                 good,

@@ -11,7 +11,7 @@ from good_server import transcripts
 from mutants import MUTANTS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.explain import explain
+from plumbline_conformance.cli.explain import explain
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.baseline import Baseline, Entry

@@ -17,6 +17,7 @@ from environments import Absent, Environment  # noqa: E402
 from pages import differences, pages, recordings  # noqa: E402
 from servers import PEERS, Peer  # noqa: E402
 
+from plumbline_conformance.cli.matrix import columns_from, replayed  # noqa: E402
 from plumbline_conformance.recording.file import read_recording  # noqa: E402
 from plumbline_conformance.reports.explained import (  # noqa: E402
     Explanation,
@@ -24,7 +25,6 @@ from plumbline_conformance.reports.explained import (  # noqa: E402
     UnreadableExplanations,
     read_explanations,
 )
-from plumbline_conformance.side_by_side import columns_from, replayed  # noqa: E402
 
 RECORDINGS = recordings(ROOT)
 FOREIGN = [name for name in RECORDINGS if not PEERS[name].ours]

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance import commands
+from plumbline_conformance.cli import commands
+from plumbline_conformance.cli.matrix import run_matrix
 from plumbline_conformance.client.target_input import UnusableInput, capabilities_of, clients_of, target_of
-from plumbline_conformance.commands import check
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, parsed, ready
 from plumbline_conformance.differential import run_diff
@@ -26,14 +25,13 @@ from plumbline_conformance.recording.file import TIMEOUT, TRIALS
 from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.reports.text import printable
 from plumbline_conformance.runner.budget import Budget
-from plumbline_conformance.side_by_side import run_matrix
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.coverage import revisions
 from plumbline_conformance.suite.model import SEED, Target
 from plumbline_conformance.suite.selection import PROFILES, Selection
 from plumbline_conformance.watch import run_watch
 
-__all__ = ["add_commands", "check", "main", "parsed", "ready", "run_command"]
+__all__ = ["add_commands", "main", "parsed", "ready", "run_command"]
 
 Parser = argparse.ArgumentParser
 
@@ -359,7 +357,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
     with ready():
         return run_command(parsed(parser, argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

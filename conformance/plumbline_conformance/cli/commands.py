@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from plumbline_conformance.cli.explain import explain
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, put
-from plumbline_conformance.explain import explain
 from plumbline_conformance.judge.redacted_findings import judge_redacted, redact_findings
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.file import (

@@ -1,4 +1,4 @@
-"""`nox -s conformance`: judge our own server, started as a process of its own, or any other one by its URL."""
+"""Start our own server with the pocket model, as a process of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbline_conformance.cli import check, main
-from plumbline_conformance.suite.model import Target
-
-__all__ = ["KEY", "MODEL", "DidNotStart", "our_server", "run"]
+__all__ = ["KEY", "MODEL", "DidNotStart", "launched_server"]
 
 MODEL = "plumbline-pocket"
 KEY = "sk-of-nobody-but-this-run"
@@ -27,7 +24,7 @@ class DidNotStart(Exception):  # noqa: N818 - it says what happened
 
 
 @contextmanager
-def our_server(key: str | None = None) -> Iterator[str]:
+def launched_server(key: str | None = None) -> Iterator[str]:
     """Our server with the pocket model on a free port, as a process of its own; gives the base URL.
 
     Args:
@@ -53,26 +50,9 @@ def our_server(key: str | None = None) -> Iterator[str]:
         process.wait()
 
 
-def run() -> int:
-    """With arguments, the same as `plumbline check`; without, our server with the pocket model."""
-    if len(sys.argv) > 1:
-        return main(["check", *sys.argv[1:]])
-    try:
-        # With a key, so that what servers do with wrong ones is judged as well (HTTP-06).
-        with our_server(KEY) as base_url:
-            return check(Target(base_url=base_url, model=MODEL, api_key=KEY), trials=3)
-    except DidNotStart:
-        print("the server did not come up", file=sys.stderr)
-        return 2
-
-
 def _healthy(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-if __name__ == "__main__":
-    sys.exit(run())

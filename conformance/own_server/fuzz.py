@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from plumbline_conformance.commands import run_fuzz
+from own_server.launch import MODEL, DidNotStart, launched_server
+from plumbline_conformance.cli.commands import run_fuzz
 from plumbline_conformance.fuzz.schemathesis_run import PHASES, run_schemathesis
-from plumbline_conformance.own import MODEL, DidNotStart, our_server
 from plumbline_conformance.suite.model import Target
 
 __all__ = ["fuzz", "main"]
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.base_url:
         return fuzz(arguments.base_url, arguments.model, phases=arguments.phases, **options)
     try:
-        with our_server() as base_url:
+        with launched_server() as base_url:
             return fuzz(base_url, arguments.model, phases=arguments.phases, **options)
     except DidNotStart:
         print("the server did not come up", file=sys.stderr)
