@@ -7,7 +7,7 @@ from good_server import transcripts
 from mutants_basic import put
 from mutations import body
 
-from plumbline_conformance.checks.chat_prompts import COPIES, DRESS, MARKERS
+from plumbline_conformance.checks.chat.prompts import COPIES, DRESS, MARKERS
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.model import Transcript
 

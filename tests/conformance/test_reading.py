@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline_conformance.checks.reading import Called, Choice, choices
+from plumbline_conformance.checks.answer_fold import Called, Choice, choices
 from plumbline_conformance.transcript.model import Exchange
 
 SETTINGS = settings(max_examples=300, deadline=None, database=None)

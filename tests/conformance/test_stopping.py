@@ -10,8 +10,8 @@ from good_server import transcripts
 from mutations import with_body
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.checks.chat_stop import _stop_of
-from plumbline_conformance.checks.stopped import same_answer
+from plumbline_conformance.checks.chat.stop import _stop_of
+from plumbline_conformance.checks.stopped_text import same_answer
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

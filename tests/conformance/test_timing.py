@@ -6,7 +6,7 @@ import pytest
 from good_server import transcripts
 from mutations import changed
 
-from plumbline_conformance.checks.timing import incremental
+from plumbline_conformance.checks.http.timing import incremental
 from plumbline_conformance.transcript.model import Exchange
 
 EVENT = b'data: {"choices": []}\n\n'

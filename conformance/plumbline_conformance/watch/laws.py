@@ -11,7 +11,7 @@ from functools import cache
 import msgspec
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.checks.asked import features
+from plumbline_conformance.checks.request_reader import features
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Law, Target
 from plumbline_conformance.transcript.model import Exchange
 

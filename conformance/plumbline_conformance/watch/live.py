@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from plumbline_conformance.checks.asked import OPERATIONS
+from plumbline_conformance.checks.request_reader import OPERATIONS
 from plumbline_conformance.judge.redacted_findings import redact_findings, shows_secrets
 from plumbline_conformance.judge.verdicts import Finding, judge_law
 from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
