@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import application
 
 from plumbline_conformance.cli import main
-from plumbline_conformance.runner.budget import Budget, Purse, TooDear, cost_of, spent_on
+from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget, cost_of, spent_on
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -58,34 +58,34 @@ def test_the_worst_is_counted_for_all_choices_and_prompts() -> None:
 
 @given(st.integers(1, 3000))
 def test_a_purse_never_gives_more_than_it_has(tokens: int) -> None:
-    purse = Purse(Budget(tokens=tokens))
+    tracker = BudgetTracker(Budget(tokens=tokens))
     request = Request(path="/chat/completions", json={"max_tokens": 40})
     answer = Exchange(
         method="POST", url="", request_headers={}, request_body=b"", status=200, frames=[(0.0, b"{}")]
     )
     try:
         for _ in range(100):
-            purse.settle(answer, purse.promise(request, 0))
-    except TooDear:
+            tracker.settle(answer, tracker.reserve(request, 0))
+    except OverBudget:
         pass
-    assert purse.spent <= tokens
+    assert tracker.spent <= tokens
 
 
 def test_requests_under_way_are_counted() -> None:
-    purse = Purse(Budget(tokens=100))
+    tracker = BudgetTracker(Budget(tokens=100))
     request = Request(path="/chat/completions", json={"max_tokens": 60})
-    purse.promise(request, 0)
-    with pytest.raises(TooDear):
-        purse.promise(request, 0)
+    tracker.reserve(request, 0)
+    with pytest.raises(OverBudget):
+        tracker.reserve(request, 0)
 
 
 def test_time_that_is_over_begins_nothing() -> None:
     now = [0.0]
-    purse = Purse(Budget(seconds=5), clock=lambda: now[0])
-    purse.open(SCENARIOS["models/list"], TARGET)
+    tracker = BudgetTracker(Budget(seconds=5), clock=lambda: now[0])
+    tracker.open(SCENARIOS["models/list"], TARGET)
     now[0] = 5.0
-    with pytest.raises(TooDear, match="5 seconds"):
-        purse.open(SCENARIOS["models/list"], TARGET)
+    with pytest.raises(OverBudget, match="5 seconds"):
+        tracker.open(SCENARIOS["models/list"], TARGET)
 
 
 @pytest.mark.parametrize("tokens", [1, 400, 2000])

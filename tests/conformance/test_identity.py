@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline_conformance.checks.identity import made_now, own_ids
+from plumbline_conformance.checks.identity import distinct_ids, made_now
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TIMES = st.integers(10**9, 4 * 10**9)
@@ -52,4 +52,4 @@ def test_a_date_that_is_none_is_no_clock(clock: str) -> None:
 def test_as_many_ids_are_accused_as_were_there_before(names: list[str]) -> None:
     seen = Transcript(scenario="x", exchanges=[answer(1, name=name) for name in names])
 
-    assert len(list(own_ids(seen))) == len(names) - len(set(names))
+    assert len(list(distinct_ids(seen))) == len(names) - len(set(names))

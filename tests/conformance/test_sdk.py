@@ -90,10 +90,10 @@ def test_of_a_server_that_repeats_ids_the_client_adds_them_up() -> None:
 
 def event_types(kind: str) -> Any:
     """Drop the events of a type."""
-    return events(lambda found: [(name, data) for name, data in found if member(data, "type") != kind])
+    return events(lambda found: [(name, data) for name, data in found if get_field(data, "type") != kind])
 
 
-def member(value: Any, name: str) -> Any:
+def get_field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
@@ -183,9 +183,9 @@ def test_a_problem_points_at_the_event_that_the_client_did_not_take() -> None:
 
 
 def test_an_error_that_the_stream_says_is_the_clients_as_well() -> None:
-    said = b'data: {"error": {"message": "no", "type": "server_error", "param": null, "code": null}}\n\n'
+    sent = b'data: {"error": {"message": "no", "type": "server_error", "param": null, "code": null}}\n\n'
     for scenario in (STREAM, "completions/stream"):
-        seen = raw(lambda old: b"".join(old.partition(b"\n\n")[:2]) + said)(transcripts()[scenario])
+        seen = raw(lambda old: b"".join(old.partition(b"\n\n")[:2]) + sent)(transcripts()[scenario])
 
         assert broken(seen) == []
 
@@ -431,9 +431,9 @@ def test_a_key_is_in_nothing_that_a_client_says(tmp_path: Path, capsys: pytest.C
             pass
         parts = [{"role": "assistant", "content": KEY[:4]}, {"content": KEY[4:]}]
         chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
-        said = [{**chunk, "choices": [{"index": 0, "delta": part, "finish_reason": None}]} for part in parts]
-        said[1]["object"] = "else"
-        content = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in said)
+        sent = [{**chunk, "choices": [{"index": 0, "delta": part, "finish_reason": None}]} for part in parts]
+        sent[1]["object"] = "else"
+        content = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in sent)
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": content})

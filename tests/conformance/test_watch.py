@@ -22,8 +22,8 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.console.terminal import console
 from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.watch.apart import Inbox, Outbox, Passing
 from plumbline_conformance.watch.live import Tally, judge_live
+from plumbline_conformance.watch.process import Inbox, Outbox, Passing
 from plumbline_conformance.watch.proxy import Proxy
 from plumbline_conformance.watch.run import Watcher, run_watch
 
@@ -220,7 +220,7 @@ def test_a_tally_does_not_grow_with_the_traffic() -> None:
 
 def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what waits is sent as soon as somebody reads."""
-    monkeypatch.setattr("plumbline_conformance.watch.apart._WAITING", 1300)
+    monkeypatch.setattr("plumbline_conformance.watch.process._WAITING", 1300)
     ours, theirs = socket.socketpair()
     watcher = Watcher(Inbox(ours))
 

@@ -19,10 +19,10 @@ from plumbline_conformance.recording.file import Header, Recorder, UnreadableRec
 from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch import run, run_watch
-from plumbline_conformance.watch.apart import Inbox, Passing, Seen, framed
+from plumbline_conformance.watch.display import picture
 from plumbline_conformance.watch.live import Tally
+from plumbline_conformance.watch.process import Inbox, Passing, Seen, framed
 from plumbline_conformance.watch.run import Watcher
-from plumbline_conformance.watch.view import picture
 
 
 def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:
@@ -69,7 +69,7 @@ def test_a_proxy_that_dies_or_cannot_listen_is_said(
 ) -> None:
     started = []
 
-    class Watched(run.Apart):
+    class Watched(run.ProxyProcess):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)  # type: ignore[arg-type]
             started.append(self)

@@ -22,9 +22,9 @@ from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
 from plumbline_conformance.reports.text import failure_lines, requests_of
 from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.watch.display import picture
 from plumbline_conformance.watch.laws import watched
 from plumbline_conformance.watch.live import Tally, judge_live
-from plumbline_conformance.watch.view import picture
 
 SCENARIO = "chat/stream-text"
 LAWS = [name for name in watched() if name.startswith(f"{SCENARIO}/")]

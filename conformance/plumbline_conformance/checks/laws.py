@@ -10,20 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, last
-from plumbline_conformance.suite.model import Form, Law, Problem, check
+from plumbline_conformance.suite.model import AnswerKind, Law, Problem, check
 from plumbline_conformance.transcript.model import Transcript
 
-__all__ = ["STREAM", "WHOLE", "Of", "both", "either", "refusal", "stream", "whole"]
+__all__ = ["STREAM", "WHOLE", "Precondition", "both", "either", "refusal", "stream", "whole"]
 
 WHOLE, STREAM = 0, 1
 """Where the answers stand in a scenario that asks for one thing in both forms."""
-Said = tuple[str, ...]
+TitleAndRules = tuple[str, ...]
 """A title, and the rules."""
-Of = Callable[[Transcript], object]
+Precondition = Callable[[Transcript], object]
 
 
 def _one(
-    slug: str, title: str, rules: Said, of: Form, place: int, before: Of | None, milder: bool
+    slug: str,
+    title: str,
+    rules: TitleAndRules,
+    of: AnswerKind,
+    place: int,
+    before: Precondition | None,
+    milder: bool,
 ) -> Callable[[Law], Law]:
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:
@@ -42,7 +48,7 @@ def whole(
     title: str,
     *rules: str,
     place: int = WHOLE,
-    before: Of | None = None,
+    before: Precondition | None = None,
     milder: bool = False,
 ) -> Callable[[Law], Law]:
     """Register a law of whole answers.
@@ -63,7 +69,7 @@ def stream(
     title: str,
     *rules: str,
     place: int = STREAM,
-    before: Of | None = None,
+    before: Precondition | None = None,
     milder: bool = False,
 ) -> Callable[[Law], Law]:
     """Register a law of streams; see `whole`."""
@@ -72,10 +78,10 @@ def stream(
 
 def both(
     slug: str,
-    of_whole: Said,
-    of_stream: Said,
+    of_whole: TitleAndRules,
+    of_stream: TitleAndRules,
     places: tuple[int, int] = (WHOLE, STREAM),
-    before: Of | None = None,
+    before: Precondition | None = None,
 ) -> Callable[[Law], Law]:
     """Register a law twice: of whole answers as `scenario/name`, of streams as `scenario/stream-name`.
 

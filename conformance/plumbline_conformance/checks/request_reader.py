@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline_conformance.suite.model import NotAsked
+from plumbline_conformance.suite.model import NotRequested
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = [
     "OPERATIONS",
     "allowed_tools",
-    "asked",
-    "count_asked",
     "features",
     "greedy",
-    "limit_asked",
-    "schema_asked",
-    "stops_asked",
-    "structured_asked",
-    "tools_asked",
-    "top_asked",
+    "request_fields",
+    "requested_choices",
+    "requested_limit",
+    "requested_schema",
+    "requested_stops",
+    "requested_structure",
+    "requested_tools",
+    "requested_top_logprobs",
 ]
 
 _PATHS = {
@@ -36,7 +36,7 @@ OPERATIONS = frozenset(_PATHS.values())
 """What a request can be for."""
 
 
-def asked(exchange: Exchange) -> dict[str, Any]:
+def request_fields(exchange: Exchange) -> dict[str, Any]:
     """The body of the request, if it is an object."""
     body = exchange.request_json
     return body if isinstance(body, dict) else {}
@@ -87,9 +87,9 @@ def _choice(choice: Any) -> str:
     return choice if isinstance(choice, str) else "auto"
 
 
-def tools_asked(exchange: Exchange) -> dict[str, dict[str, Any]]:
+def requested_tools(exchange: Exchange) -> dict[str, dict[str, Any]]:
     """The tools of the request that have names, in either API's form."""
-    return _by_name(asked(exchange).get("tools"))
+    return _by_name(request_fields(exchange).get("tools"))
 
 
 def _by_name(tools: Any) -> dict[str, dict[str, Any]]:
@@ -103,7 +103,7 @@ def _by_name(tools: Any) -> dict[str, dict[str, Any]]:
 
 def allowed_tools(exchange: Exchange) -> set[str]:
     """The names that may be called: those of the choice, if it names any, and else all of the request's."""
-    choice = asked(exchange).get("tool_choice")
+    choice = request_fields(exchange).get("tool_choice")
     if choice == "none":
         return set()
     if isinstance(choice, dict):
@@ -111,19 +111,19 @@ def allowed_tools(exchange: Exchange) -> set[str]:
         names = set(_by_name(held.get("tools", [choice])))
         if names:
             return names
-    return set(tools_asked(exchange))
+    return set(requested_tools(exchange))
 
 
-def schema_asked(exchange: Exchange) -> dict[str, Any]:
+def requested_schema(exchange: Exchange) -> dict[str, Any]:
     """The strict schema of the answer. One that is not strict, or lies elsewhere, is not held against anybody."""
-    body = asked(exchange)
+    body = request_fields(exchange)
     form = _dict(body.get("response_format")) or _dict(_dict(body.get("text")).get("format"))
     held = _dict(form.get("json_schema")) or form
     schema = held.get("schema")
     if form.get("type") != "json_schema" or not isinstance(schema, dict) or held.get("strict") is not True:
-        raise NotAsked("no strict schema was asked for")
+        raise NotRequested("no strict schema was asked for")
     if not _local(schema):
-        raise NotAsked("a part of the schema lies elsewhere")
+        raise NotRequested("a part of the schema lies elsewhere")
     return schema
 
 
@@ -141,48 +141,48 @@ def _local(value: Any) -> bool:
     return True
 
 
-def structured_asked(exchange: Exchange, kind: str) -> Any:
+def requested_structure(exchange: Exchange, kind: str) -> Any:
     """What `structured_outputs` holds the answer to."""
-    value = _dict(asked(exchange).get("structured_outputs")).get(kind)
+    value = _dict(request_fields(exchange).get("structured_outputs")).get(kind)
     if value is None:
-        raise NotAsked(f"no {kind} was asked for")
+        raise NotRequested(f"no {kind} was asked for")
     return value
 
 
-def stops_asked(exchange: Exchange) -> list[str]:
+def requested_stops(exchange: Exchange) -> list[str]:
     """The stop strings, if they are to be left out of the text."""
-    stop = asked(exchange).get("stop")
+    stop = request_fields(exchange).get("stop")
     found = [stop] if isinstance(stop, str) else [one for one in _list(stop) if isinstance(one, str)]
-    if not any(found) or asked(exchange).get("include_stop_str_in_output"):
-        raise NotAsked("there is no stop string to be left out")
+    if not any(found) or request_fields(exchange).get("include_stop_str_in_output"):
+        raise NotRequested("there is no stop string to be left out")
     return [one for one in found if one]
 
 
-def limit_asked(exchange: Exchange) -> int:
+def requested_limit(exchange: Exchange) -> int:
     """The token limit of the answer."""
-    body = asked(exchange)
+    body = request_fields(exchange)
     names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
     found = {body[name] for name in names if isinstance(body.get(name), int)}
     if len(found) != 1:
-        raise NotAsked("there is no limit, or more than one")
+        raise NotRequested("there is no limit, or more than one")
     return int(found.pop())
 
 
-def count_asked(exchange: Exchange) -> int:
+def requested_choices(exchange: Exchange) -> int:
     """How many choices."""
-    number = asked(exchange).get("n")
+    number = request_fields(exchange).get("n")
     return number if isinstance(number, int) else 1
 
 
-def top_asked(exchange: Exchange) -> int:
+def requested_top_logprobs(exchange: Exchange) -> int:
     """How many alternatives of each token."""
-    number = asked(exchange).get("top_logprobs")
+    number = request_fields(exchange).get("top_logprobs")
     return number if isinstance(number, int) else 0
 
 
 def greedy(exchange: Exchange) -> bool:
     """Whether the best token is to be drawn each time."""
-    return asked(exchange).get("temperature") == 0
+    return request_fields(exchange).get("temperature") == 0
 
 
 def _dict(value: Any) -> dict[str, Any]:

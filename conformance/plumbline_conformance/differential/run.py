@@ -80,12 +80,12 @@ async def differences(
                     continue
             compared += 1
             served += probe.rule is None and (one.status, other.status) == (200, 200)
-            found += _told(here, probe, seen, secrets, tolerance)
+            found += _redacted_differences(here, probe, seen, secrets, tolerance)
     silent = [name for name, count in answered.items() if not count]
     return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent, served=served)
 
 
-def _told(
+def _redacted_differences(
     found: list[Difference], probe: Probe, seen: Sequence[Exchange], secrets: Sequence[str], tolerance: float
 ) -> list[Difference]:
     """The same differences, without the credentials that an answer repeats."""

@@ -74,7 +74,7 @@ class _Prober:
         self.sent += 1
         exchange = self._send(request)
         self.answers[exchange.status] = self.answers.get(exchange.status, 0) + 1
-        found = self._told(exchange, list(claims(self._operation, exchange)))
+        found = self._redacted_claims(exchange, list(claims(self._operation, exchange)))
         if exchange.status == 0 and not self._alive():
             found = [
                 Claim(name="alive", expected="a server that is alive afterwards", actual="it answers nothing")
@@ -84,7 +84,7 @@ class _Prober:
             self._harmless.add(_bytes_of(request))
         return new
 
-    def _told(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
+    def _redacted_claims(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
         """The same claims, without the credentials that the answer repeats."""
         covered = redacted_exchange(exchange, self._secrets)
         again: dict[str, Claim] = {}

@@ -20,7 +20,7 @@ from plumbline_conformance.suite.model import (
     Broken,
     Check,
     Inconclusive,
-    NotAsked,
+    NotRequested,
     Problem,
     Rejected,
     Untestable,
@@ -85,7 +85,7 @@ def judge_law(found: Check, exchange: Exchange) -> Finding | None:
         assert found.law is not None
         try:
             yield from found.law(seen.last if found.of == "refusal" else accepted(seen.last))
-        except NotAsked:
+        except NotRequested:
             meant = False
 
     seen = Transcript(scenario=found.id.rsplit("/", 1)[0], exchanges=[exchange])

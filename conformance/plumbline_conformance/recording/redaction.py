@@ -69,7 +69,9 @@ def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
 def redacted_exchange(exchange: Exchange, secrets: Iterable[str] = ()) -> Exchange:
     """The same of one exchange."""
     found = secrets_of(exchange, secrets)
-    covers = [form.encode("utf-8", "surrogatepass") for secret in found for form in _forms(secret)]
+    covers = [
+        encoding.encode("utf-8", "surrogatepass") for secret in found for encoding in _encodings(secret)
+    ]
     return msgspec.structs.replace(
         exchange,
         url=_covered(redacted_url(exchange.url), covers),
@@ -99,10 +101,12 @@ def concealed(text: str, secrets: Iterable[str]) -> str:
     long = (secret for secret in secrets if len(secret) >= _SHORTEST)
     for secret in sorted(long, key=len, reverse=True):
         mask = fingerprint(secret)
-        for form in _forms(secret):
-            text = text.replace(form, mask)
+        for encoding in _encodings(secret):
+            text = text.replace(encoding, mask)
             bare = text.rstrip("…")
-            cut = next((n for n in range(len(form) - 1, _SHORTEST - 1, -1) if bare.endswith(form[:n])), 0)
+            cut = next(
+                (n for n in range(len(encoding) - 1, _SHORTEST - 1, -1) if bare.endswith(encoding[:n])), 0
+            )
             if cut:
                 text = bare[:-cut] + mask + text[len(bare) :]
     return text
@@ -112,11 +116,11 @@ def _is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None and _HARMLESS.search(name) is None
 
 
-def _forms(secret: str) -> list[str]:
+def _encodings(secret: str) -> list[str]:
     """A secret as it is, and as JSON, Python and addresses write it."""
     written = json.dumps(secret)[1:-1]
-    forms = (secret, written, written.replace("/", "\\/"), repr(secret)[1:-1], _quoted(secret))
-    return list(dict.fromkeys(forms))
+    encodings = (secret, written, written.replace("/", "\\/"), repr(secret)[1:-1], _quoted(secret))
+    return list(dict.fromkeys(encodings))
 
 
 def _quoted(secret: str) -> str:

@@ -82,10 +82,10 @@ def command_of(report: Report, result: Result) -> str:
     # A name that begins with a dash would be an option of its own.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return " ".join(["plumbline check", address, *_given(report), *_asked(result)])
+    return " ".join(["plumbline check", address, *_given(report), *_choices(result)])
 
 
-def _asked(result: Result) -> list[str]:
+def _choices(result: Result) -> list[str]:
     """What to choose for this result; of a client's, the scenarios whose answers it stumbled over."""
     if result.check not in CLAIMS:
         return [result.check]

@@ -16,7 +16,7 @@ import msgspec
 from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Budget", "Purse", "TooDear", "cost_of", "spent_on"]
+__all__ = ["Budget", "BudgetTracker", "OverBudget", "cost_of", "spent_on"]
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _GENERATES = ("/chat/completions", "/completions", "/responses", "/responses/compact")
@@ -26,7 +26,7 @@ _BYTES_PER_TOKEN = 3
 """Of the text of a request: tokenizers of today get more into one."""
 
 
-class TooDear(Exception):  # noqa: N818 - it is a reason, not an error
+class OverBudget(Exception):  # noqa: N818 - it is a reason, not an error
     """The budget does not allow what comes next."""
 
 
@@ -85,7 +85,7 @@ def _total(value: Any) -> int | None:
     return total if isinstance(total, int) and total >= 0 else None
 
 
-class Purse:
+class BudgetTracker:
     """What is left of a budget while scenarios run side by side.
 
     Args:
@@ -98,7 +98,7 @@ class Purse:
         self._clock = clock
         self._began = clock()
         self._spent = 0
-        self._promised = 0
+        self._reserved = 0
 
     @property
     def spent(self) -> int:
@@ -119,13 +119,13 @@ class Purse:
             TooDear: its requests may cost more than is left, or the time is over.
         """
         if self.seconds_left <= 0:
-            raise TooDear(f"budget: {self._budget.seconds:g} seconds are over")
+            raise OverBudget(f"budget: {self._budget.seconds:g} seconds are over")
         if self._budget.tokens is None and self._budget.tokens_each is None:
             return
         least = _foreseen(wanted, target)
         self._allow(least, 0)
 
-    def promise(self, request: Request, spent_here: int) -> int:
+    def reserve(self, request: Request, spent_here: int) -> int:
         """Set the worst of a request aside; gives it back to be handed to `settle`.
 
         Args:
@@ -137,12 +137,12 @@ class Purse:
         """
         worst = cost_of(request)
         self._allow(worst, spent_here)
-        self._promised += worst
+        self._reserved += worst
         return worst
 
     def settle(self, exchange: Exchange, worst: int) -> int:
         """Count what an answer did cost; gives it."""
-        self._promised -= worst
+        self._reserved -= worst
         spent = spent_on(exchange, worst)
         self._spent += spent
         return spent
@@ -150,10 +150,12 @@ class Purse:
     def _allow(self, worst: int, spent_here: int) -> None:
         each, total = self._budget.tokens_each, self._budget.tokens
         if each is not None and spent_here + worst > each:
-            raise TooDear(f"budget: it may cost {spent_here + worst} tokens, and a scenario may cost {each}")
-        left = None if total is None else total - self._spent - self._promised
+            raise OverBudget(
+                f"budget: it may cost {spent_here + worst} tokens, and a scenario may cost {each}"
+            )
+        left = None if total is None else total - self._spent - self._reserved
         if left is not None and worst > left:
-            raise TooDear(f"budget: it may cost {worst} tokens, and {max(left, 0)} of {total} are left")
+            raise OverBudget(f"budget: it may cost {worst} tokens, and {max(left, 0)} of {total} are left")
 
 
 def _foreseen(wanted: Scenario, target: Target) -> int:

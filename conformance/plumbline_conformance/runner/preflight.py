@@ -79,7 +79,7 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
     seen: list[Exchange] = []
     tokens = 0
     for api in apis:
-        exchange, limit = await _asked(send, target, api)
+        exchange, limit = await _send_request(send, target, api)
         # What each try did cost is counted; a refusal costs nothing.
         tokens += spent_on(exchange, _MORE)
         if exchange.status == 200 and limit != target.limit:
@@ -96,7 +96,7 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
     return Found(target=target, why=why, tokens=tokens)
 
 
-async def _asked(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
+async def _send_request(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
     path = _PATHS[api]
     if api == "responses":
         body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": _MORE}

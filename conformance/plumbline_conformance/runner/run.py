@@ -9,7 +9,7 @@ import msgspec
 
 from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
-from plumbline_conformance.runner.budget import Budget, Purse, TooDear
+from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
 from plumbline_conformance.suite.model import CAPABILITIES, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -44,9 +44,9 @@ async def record(
         said: capabilities that the target is said to have or to lack. They are not looked for: of those that it is
             said to have everything is asked, whatever comes of it.
     """
-    purse = Purse(budget or Budget())
-    async with conversations(target, patience, lambda: purse.seconds_left) as begin:
-        run = _Run(target, asyncio.Semaphore(concurrency), begin, purse)
+    tracker = BudgetTracker(budget or Budget())
+    async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
+        run = _Run(target, asyncio.Semaphore(concurrency), begin, tracker)
         names = sorted({name for scenario in scenarios for name in scenario.needs})
         probed = await asyncio.gather(*(run.about(name, said or {}) for name in names))
         found = dict(zip(names, probed, strict=True))
@@ -85,12 +85,16 @@ class _Run:
     """What scenarios of one run share."""
 
     def __init__(
-        self, target: Target, gate: asyncio.Semaphore, begin: Callable[[], Conversation], purse: Purse
+        self,
+        target: Target,
+        gate: asyncio.Semaphore,
+        begin: Callable[[], Conversation],
+        tracker: BudgetTracker,
     ) -> None:
         self._target = target
         self._gate = gate
         self._begin = begin
-        self._purse = purse
+        self._tracker = tracker
         self.stopped: set[str] = set()
         """The capabilities that the budget did not allow to look for."""
 
@@ -114,9 +118,9 @@ class _Run:
         """One attempt; skipped where the budget does not allow it or its rest."""
         try:
             async with self._gate:
-                self._purse.open(wanted, self._target)
+                self._tracker.open(wanted, self._target)
                 exchanges, _ = await self._converse(wanted.steps(self._target))
-        except TooDear as dear:
+        except OverBudget as dear:
             return Transcript(scenario=wanted.id, exchanges=[], skipped=str(dear))
         except _Stopped as stopped:
             return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
@@ -129,13 +133,13 @@ class _Run:
             try:
                 request = next(steps)
                 while True:
-                    worst = self._purse.promise(request, spent)
+                    worst = self._tracker.reserve(request, spent)
                     exchanges.append(await conversation.send(request))
-                    spent += self._purse.settle(exchanges[-1], worst)
+                    spent += self._tracker.settle(exchanges[-1], worst)
                     request = steps.send(exchanges[-1])
             except StopIteration as stop:
                 return exchanges, stop.value
-            except TooDear as dear:
+            except OverBudget as dear:
                 raise _Stopped(exchanges, str(dear)) from None
 
 

@@ -24,14 +24,14 @@ __all__ = [
     "SEED",
     "UNKNOWN",
     "WRONG_KEY",
+    "AnswerKind",
     "Broken",
     "Capability",
     "Check",
     "Claim",
-    "Form",
     "Inconclusive",
     "Law",
-    "NotAsked",
+    "NotRequested",
     "Problem",
     "Rejected",
     "Request",
@@ -135,7 +135,7 @@ class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
     """The transcript does not show what this check looks at, through no fault of the server."""
 
 
-class NotAsked(Inconclusive):
+class NotRequested(Inconclusive):
     """The request does not ask for what a law is about. Of other people's traffic that is not worth a word."""
 
 
@@ -196,7 +196,7 @@ Law = Callable[[Exchange], Iterator[Problem]]
 """What holds of one exchange, whoever asked: it reads off the request what it has to know of it."""
 
 
-Form = Literal["", "whole", "stream", "either", "refusal"]
+AnswerKind = Literal["", "whole", "stream", "either", "refusal"]
 """Answers in one piece, streams, both, or what was refused."""
 
 
@@ -223,7 +223,7 @@ class Check(Claim, frozen=True, kw_only=True):
     """Where the check looks at one exchange alone: what it says of that exchange, or of any that asks for as much."""
     place: int = 0
     """Of a law: which exchange of the scenario it looks at."""
-    of: Form = ""
+    of: AnswerKind = ""
     """Of a law: which exchanges it holds of."""
 
 
@@ -269,7 +269,7 @@ def check(
     milder: bool = False,
     law: Law | None = None,
     place: int = 0,
-    of: Form = "",
+    of: AnswerKind = "",
 ) -> Callable[[Judge], Judge]:
     """Register a check of the scenario that its id begins with.
 

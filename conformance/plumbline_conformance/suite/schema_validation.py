@@ -70,7 +70,7 @@ def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:
 
     Of a choice between schemas one has to be left with no other fault.
     """
-    if error.instance_path and _is_null_member(value, error.instance_path):
+    if error.instance_path and _is_null_field(value, error.instance_path):
         return [error.instance_path]
     for branch in getattr(error.kind, "context", None) or ():
         found = [_nulls(value, inner) for inner in branch]
@@ -79,7 +79,7 @@ def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:
     return None
 
 
-def _is_null_member(value: Any, path: list[str | int]) -> bool:
+def _is_null_field(value: Any, path: list[str | int]) -> bool:
     return isinstance(path[-1], str) and _at(value, path) is None
 
 

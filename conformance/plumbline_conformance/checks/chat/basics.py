@@ -10,7 +10,12 @@ from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.laws import whole
-from plumbline_conformance.checks.request_reader import asked, count_asked, limit_asked, top_asked
+from plumbline_conformance.checks.request_reader import (
+    request_fields,
+    requested_choices,
+    requested_limit,
+    requested_top_logprobs,
+)
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
@@ -35,7 +40,7 @@ whole("chat/text/created", "Say when the answer was made", "CHAT-01")(made_now("
 @whole("chat/text/one", "Give one choice, with index 0, where n is not said", "CHAT-02")
 def numbered(exchange: Exchange) -> Iterator[Problem]:
     """CHAT-02."""
-    wanted = range(count_asked(exchange))
+    wanted = range(requested_choices(exchange))
     choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
     found = (
         [choice.get("index") for choice in choices if isinstance(choice, dict)]
@@ -56,12 +61,12 @@ def _usage(exchange: Exchange) -> Iterator[Problem]:
 def _length(exchange: Exchange) -> Iterator[Problem]:
     """A window that was met first is `length` as well, and only short limits fit into every window."""
     answer = exchange.json
-    limit = limit_asked(exchange) * count_asked(exchange)
+    limit = requested_limit(exchange) * requested_choices(exchange)
     reason = _choice(exchange).get("finish_reason")
     tokens = (answer.get("usage") or {}).get("completion_tokens")
     if not isinstance(tokens, int):
         raise Inconclusive("the answer has no usage; another check says so")
-    early = reason == "length" and tokens != limit and count_asked(exchange) == 1 and limit <= SHORT
+    early = reason == "length" and tokens != limit and requested_choices(exchange) == 1 and limit <= SHORT
     if tokens > limit or early:
         yield Problem(expected=f"{limit} tokens for `length`", actual=f"{tokens}, {reason}", pointer="usage")
 
@@ -104,7 +109,7 @@ def _alternatives(exchange: Exchange) -> Iterator[Problem]:
     for number, entry in enumerate((choice.get("logprobs") or {}).get("content") or []):
         found = [other["logprob"] for other in entry["top_logprobs"]]
         # A drawn token outside the best k may be listed after them, or before: no document says where it stands.
-        top = top_asked(exchange)
+        top = requested_top_logprobs(exchange)
         best = found[1:] if found and entry["top_logprobs"][0].get("token") == entry.get("token") else found
         if len(found) > top + 1 or best[:top] != sorted(best[:top], reverse=True) or entry["logprob"] > 0:
             where = f"choices[0].logprobs.content[{number}]"
@@ -130,7 +135,7 @@ def _join(exchange: Exchange) -> Iterator[Problem]:
             expected="numbers from 0 to 255", actual="others", pointer="choices[0].logprobs.content"
         )
         return
-    if choice.get("finish_reason") == "stop" and asked(exchange).get("stop"):
+    if choice.get("finish_reason") == "stop" and request_fields(exchange).get("stop"):
         raise Inconclusive("tokens that a stop string cut have entries of their own")
     found = [bytes(entry["bytes"]) for entry in entries]
     # The token that ended the answer may have an entry, and no text.

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answer_fold import called, choice, finished, parsed
 from plumbline_conformance.checks.chat.shared_laws import pair
-from plumbline_conformance.checks.chat.tools import asking, fragments, numbered, reasons
+from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, numbered, reasons
 from plumbline_conformance.checks.laws import both, stream, whole
-from plumbline_conformance.checks.request_reader import allowed_tools, asked, tools_asked
-from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Target
+from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
 from plumbline_conformance.transcript.model import Exchange
 
 NEEDS = ("tools",)
 
 
 def _required(target: Target) -> dict[str, object]:
-    return asking(target, "Hi", tools.weather, tools.time, tool_choice="required")
+    return chat_with_tools(target, "Hi", tools.weather, tools.time, tool_choice="required")
 
 
 pair("chat/tool-required", "A call that is required", _required, needs=NEEDS)
@@ -48,7 +48,7 @@ def _forced_reason(exchange: Exchange) -> Iterator[Problem]:
 @whole("chat/tool-required/arguments", "Give a required call arguments that fit the tool's schema", "TOOL-01")
 def _fitting(exchange: Exchange) -> Iterator[Problem]:
     """What the forced tools of these scenarios take: an object with strings alone. Others are held to be objects."""
-    offered = tools_asked(exchange)
+    offered = requested_tools(exchange)
     for call in called(exchange, forced=True):
         value = parsed(call.arguments)
         if call.custom:
@@ -65,7 +65,7 @@ PLAIN = (tools.schema("city"), tools.schema("zone"))
 
 def _named(target: Target) -> dict[str, object]:
     named = {"type": "function", "function": {"name": "get_time"}}
-    return asking(target, "Hi", tools.weather, tools.time, tool_choice=named)
+    return chat_with_tools(target, "Hi", tools.weather, tools.time, tool_choice=named)
 
 
 pair("chat/tool-named", "A tool that is named", _named, needs=NEEDS)
@@ -100,7 +100,7 @@ stream("chat/tool-named/index", "Number calls, and not the tools of the request"
 def _allowed(target: Target) -> dict[str, object]:
     subset = [{"type": "function", "function": {"name": "get_time"}}]
     held = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": subset}}
-    return asking(target, tools.PLACES, tools.weather, tools.time, tool_choice=held)
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, tool_choice=held)
 
 
 pair("chat/tool-allowed", "A subset of the tools, of which one is required", _allowed, needs=NEEDS)
@@ -112,7 +112,7 @@ pair("chat/tool-allowed", "A subset of the tools, of which one is required", _al
     ("Stream no call outside the allowed tools", "TOOL-06"),
 )
 def _allowed_only(exchange: Exchange) -> Iterator[Problem]:
-    held = asked(exchange).get("tool_choice")
+    held = request_fields(exchange).get("tool_choice")
     inner = held.get("allowed_tools") if isinstance(held, dict) else None
     mode = (inner if isinstance(inner, dict) else held or {}).get("mode")
     if mode != "required" and not finished(choice(exchange)).calls:
@@ -121,7 +121,7 @@ def _allowed_only(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _none(target: Target) -> dict[str, object]:
-    return asking(target, "Use get_weather with city Paris.", tools.weather, tool_choice="none")
+    return chat_with_tools(target, "Use get_weather with city Paris.", tools.weather, tool_choice="none")
 
 
 pair("chat/tool-none", "Tools that may not be called", _none, needs=NEEDS)
@@ -140,7 +140,7 @@ def _uncalled(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _single(target: Target) -> dict[str, object]:
-    return asking(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=False)
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=False)
 
 
 pair("chat/tool-single", "Two tools that are asked for, of which one may be called", _single, needs=NEEDS)
@@ -159,7 +159,7 @@ def _at_most_one(exchange: Exchange) -> Iterator[Problem]:
 
 def _custom(target: Target) -> dict[str, object]:
     named = {"type": "custom", "custom": {"name": "write"}}
-    return asking(target, "Use write with 2024.", tools.words, tool_choice=named)
+    return chat_with_tools(target, "Use write with 2024.", tools.words, tool_choice=named)
 
 
 pair("chat/tool-custom", "A custom tool whose input is one line of a grammar", _custom, needs=NEEDS)
@@ -172,7 +172,7 @@ pair("chat/tool-custom", "A custom tool whose input is one line of a grammar", _
 )
 def _year(exchange: Exchange) -> Iterator[Problem]:
     """The grammar of these scenarios is four digits; of other requests only the kind of the call is looked at."""
-    ours = tools_asked(exchange).get("write") == tools.words["custom"]
+    ours = requested_tools(exchange).get("write") == tools.words["custom"]
     for call in called(exchange, forced=True):
         if not call.custom or (ours and not re.fullmatch("[0-9]{4}", call.arguments)):
             yield Problem(expected="a custom call with four digits", actual=repr(call)[:200], pointer="input")
@@ -185,7 +185,11 @@ def _custom_once(exchange: Exchange) -> Iterator[Problem]:
     heads = [piece for _, piece in mine if piece.get("id")]
     names = [piece["custom"].get("name") for piece in heads if isinstance(piece.get("custom"), dict)]
     places = {repr(piece.get("index")) for _, piece in mine}
-    if len(heads) != len(places) or len(names) != len(heads) or not set(names) <= set(tools_asked(exchange)):
+    if (
+        len(heads) != len(places)
+        or len(names) != len(heads)
+        or not set(names) <= set(requested_tools(exchange))
+    ):
         yield Problem(expected="one head for each call", actual=repr(heads)[:200], pointer="tool_calls")
 
 
@@ -199,7 +203,9 @@ def _custom_type(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _both(target: Target) -> dict[str, object]:
-    return asking(target, "Hi", tools.weather, tool_choice="required", reasoning_effort="low", max_tokens=256)
+    return chat_with_tools(
+        target, "Hi", tools.weather, tool_choice="required", reasoning_effort="low", max_tokens=256
+    )
 
 
 pair(
@@ -218,7 +224,7 @@ both(
 
 
 def _long(target: Target) -> dict[str, object]:
-    return {**asking(target, tools.FLIP, **tools.flipping()), "max_tokens": 24}
+    return {**chat_with_tools(target, tools.FLIP, **tools.flipping()), "max_tokens": 24}
 
 
 pair("chat/call-cut", "A call that the token limit cuts", _long, needs=NEEDS)
@@ -231,13 +237,13 @@ pair("chat/call-cut", "A call that the token limit cuts", _long, needs=NEEDS)
 )
 def _cut(exchange: Exchange) -> Iterator[Problem]:
     """So few tokens hold no list of thirty. What a model wrote of another tool may be broken without being cut."""
-    if asked(exchange).get("tools") != tools.flipping()["tools"]:
-        raise NotAsked("the call may be whole within the limit")
+    if request_fields(exchange).get("tools") != tools.flipping()["tools"]:
+        raise NotRequested("the call may be whole within the limit")
     found = choice(exchange)
     if not found.calls:
         raise Inconclusive("no call was begun")
     begun = found.calls[-1]
     if begun.custom or parsed(begun.arguments) is not None:
-        raise NotAsked("the call is whole")
+        raise NotRequested("the call is whole")
     if found.reason != "length":
         yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")

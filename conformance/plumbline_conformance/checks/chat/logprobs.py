@@ -10,8 +10,8 @@ from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both, stream, whole
-from plumbline_conformance.checks.request_reader import asked, greedy, top_asked
-from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Target, check
+from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["entries_of_chat", "ranked", "sampled_in"]
@@ -26,11 +26,11 @@ FORCING |= {"presence_penalty", "frequency_penalty", "repetition_penalty"}
 """What makes a server draw another token than the model's best."""
 
 
-def _asked(target: Target) -> dict[str, object]:
+def _request(target: Target) -> dict[str, object]:
     return chat(target, max_tokens=8, temperature=0, seed=1, logprobs=True, top_logprobs=TOP)
 
 
-pair("chat/logprobs-pair", "Logprobs in one piece and streamed", _asked)
+pair("chat/logprobs-pair", "Logprobs in one piece and streamed", _request)
 
 
 def entries_of_chat(exchange: Exchange) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
     said = choice(exchange)
     if said.reasoning or said.calls or not all(isinstance(one.get("bytes"), list) for one in found):
         raise Inconclusive("the entries have no bytes, or cover more than the content")
-    if said.reason == "stop" and asked(exchange).get("stop"):
+    if said.reason == "stop" and request_fields(exchange).get("stop"):
         raise Inconclusive("tokens that a stop string cut have entries of their own")
     parts = [bytes(byte % 256 for byte in one["bytes"] if isinstance(byte, int)) for one in found]
     ends = [parts] if said.reason == "length" else [parts, parts[:-1]]
@@ -115,8 +115,8 @@ def _same(other: Any, one: dict[str, Any]) -> bool:
 
 @whole("chat/logprobs-pair/greedy", "Draw the best token at temperature 0", "LP-04")
 def _greedy(exchange: Exchange) -> Iterator[Problem]:
-    if not greedy(exchange) or set(asked(exchange)) & FORCING:
-        raise NotAsked("another token than the best may be drawn")
+    if not greedy(exchange) or set(request_fields(exchange)) & FORCING:
+        raise NotRequested("another token than the best may be drawn")
     for number, one in enumerate(_entries(exchange)):
         best = max((other["logprob"] for other in one["top_logprobs"] if _number(other)), default=None)
         if best is not None and best > one["logprob"] + TOLERANCE:
@@ -134,7 +134,7 @@ def _number(other: Any) -> bool:
     ("Stream at most as many alternatives, each once, best first", "LP-02"),
 )
 def _count(exchange: Exchange) -> Iterator[Problem]:
-    yield from ranked(_entries(exchange), top_asked(exchange))
+    yield from ranked(_entries(exchange), requested_top_logprobs(exchange))
 
 
 def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
@@ -161,7 +161,7 @@ pair("chat/logprobs-off", "An answer without logprobs", _unasked)
 
 @whole("chat/logprobs-off/none", "Give no logprobs that were not asked for", "LP-01")
 def _none(exchange: Exchange) -> Iterator[Problem]:
-    _not_asked(exchange)
+    _without_logprobs(exchange)
     for one in exchange.json.get("choices") or []:
         if isinstance(one, dict) and one.get("logprobs") is not None:
             yield Problem(expected="null", actual="logprobs", pointer="choices[0].logprobs")
@@ -169,12 +169,12 @@ def _none(exchange: Exchange) -> Iterator[Problem]:
 
 @stream("chat/logprobs-off/stream-none", "Stream no logprobs that were not asked for", "CS-14")
 def _stream_none(exchange: Exchange) -> Iterator[Problem]:
-    _not_asked(exchange)
+    _without_logprobs(exchange)
     for number, one, _ in deltas(exchange):
         if one.get("logprobs") is not None:
             yield Problem(expected="null", actual="logprobs", pointer=f"event {number}, choices[0].logprobs")
 
 
-def _not_asked(exchange: Exchange) -> None:
-    if asked(exchange).get("logprobs"):
-        raise NotAsked("logprobs were asked for")
+def _without_logprobs(exchange: Exchange) -> None:
+    if request_fields(exchange).get("logprobs"):
+        raise NotRequested("logprobs were asked for")

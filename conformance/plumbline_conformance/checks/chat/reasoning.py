@@ -9,14 +9,14 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answer_fold import choice, deltas, finished
 from plumbline_conformance.checks.capabilities import REASONING_KEYS, user
 from plumbline_conformance.checks.chat.shared_laws import pair
-from plumbline_conformance.checks.chat.tools import asking
+from plumbline_conformance.checks.chat.tools import chat_with_tools
 from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both, either, stream, whole
-from plumbline_conformance.checks.request_reader import asked, count_asked, limit_asked
+from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.suite.model import (
     Inconclusive,
-    NotAsked,
+    NotRequested,
     Problem,
     Request,
     Target,
@@ -91,8 +91,8 @@ def _answered(exchange: Exchange) -> Iterator[Problem]:
 
     The rule keeps the two apart, and this is its other half. A model that thinks all the same is not accused.
     """
-    if asked(exchange).get("reasoning_effort") != "none":
-        raise NotAsked("reasoning is not off")
+    if request_fields(exchange).get("reasoning_effort") != "none":
+        raise NotRequested("reasoning is not off")
     found = finished(choice(exchange))
     if found.reasoning and not found.content and not found.calls:
         if found.reason == "length":
@@ -103,7 +103,7 @@ def _answered(exchange: Exchange) -> Iterator[Problem]:
 
 def _thinks_and_calls(target: Target) -> dict[str, object]:
     question = "Use get_weather with city Paris."
-    return asking(target, question, tools.weather, reasoning_effort="low", max_tokens=256)
+    return chat_with_tools(target, question, tools.weather, reasoning_effort="low", max_tokens=256)
 
 
 pair("chat/reasoning-tool", "Reasoning that leads to a call", _thinks_and_calls, needs=("tools", "reasoning"))
@@ -115,7 +115,7 @@ whole("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "C
 @whole("chat/reasoning-tool/finish", "Say `tool_calls` where thinking led to a call", "CHAT-05")
 def _led_to_a_call(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
-    free = asked(exchange).get("tool_choice") in (None, "auto")
+    free = request_fields(exchange).get("tool_choice") in (None, "auto")
     if found.calls and free and found.reason != "tool_calls":
         yield Problem(expected="tool_calls", actual=repr(found.reason), pointer="choices[0].finish_reason")
 
@@ -129,14 +129,14 @@ pair("chat/reasoning-cut", "Reasoning that the token limit cuts", _cut, needs=NE
 
 @whole("chat/reasoning-cut/length", "Say `length` where the limit cut the reasoning", "CHAT-06", "CHAT-05")
 def _length(exchange: Exchange) -> Iterator[Problem]:
-    limit = limit_asked(exchange)
+    limit = requested_limit(exchange)
     found = choice(exchange)
     usage = exchange.json.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     if not isinstance(tokens, int):
         raise Inconclusive("the answer has no usage; another check says so")
-    if count_asked(exchange) > 1:
-        raise NotAsked("the tokens are those of several choices")
+    if requested_choices(exchange) > 1:
+        raise NotRequested("the tokens are those of several choices")
     ended = ("stop", "tool_calls", "content_filter")
     if tokens > limit or ((found.reason == "length") != (tokens == limit) and found.reason not in ended):
         shown = f"{tokens}, {found.reason}"
@@ -195,8 +195,8 @@ def prefill(target: Target) -> Generator[Request, Exchange, None]:
 )
 def _goes_on(exchange: Exchange) -> Iterator[Problem]:
     """The open message is the answer. A parser or a template that begins inside of a thought calls its rest one."""
-    if asked(exchange).get("continue_final_message") is not True:
-        raise NotAsked("no message was left open")
+    if request_fields(exchange).get("continue_final_message") is not True:
+        raise NotRequested("no message was left open")
     found = choice(exchange)
     if found.reasoning and not found.content and not found.calls:
         shown = f"none, and reasoning {found.reasoning[:150]!r}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from plumbline_conformance.checks.answer_fold import Choice, choices, chunks, deltas
 from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
-from plumbline_conformance.checks.laws import STREAM, Of, stream, whole
+from plumbline_conformance.checks.laws import STREAM, Precondition, stream, whole
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
@@ -64,7 +64,7 @@ def _unlike(whole: list[Choice], streamed: list[Choice]) -> str:
     return "CHAT-19" if alike or len(whole) != len(streamed) else "CS-05"
 
 
-def streamed_laws(slug: str, place: int = STREAM, before: Of | None = None) -> None:
+def streamed_laws(slug: str, place: int = STREAM, before: Precondition | None = None) -> None:
     """Register the laws of a stream; see `stream`."""
     for name, title, rules, law in _STREAMED:
         stream(f"{slug}/{name}", title, *rules, place=place, before=before)(law)

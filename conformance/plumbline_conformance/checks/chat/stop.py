@@ -11,11 +11,16 @@ from plumbline_conformance.checks.chat.shared_laws import SHAPE, streamed_laws
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both, stream, whole
-from plumbline_conformance.checks.request_reader import asked, count_asked, limit_asked, stops_asked
+from plumbline_conformance.checks.request_reader import (
+    request_fields,
+    requested_choices,
+    requested_limit,
+    requested_stops,
+)
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
 from plumbline_conformance.suite.model import (
     Inconclusive,
-    NotAsked,
+    NotRequested,
     Problem,
     Request,
     Target,
@@ -82,7 +87,7 @@ streamed_laws("chat/stop", 2, lambda seen: _stopped(seen, 2))
 )
 def _without(exchange: Exchange) -> Iterator[Problem]:
     content = choice(exchange).content
-    for word in stops_asked(exchange):
+    for word in requested_stops(exchange):
         if word in content:
             yield Problem(expected=f"no {word!r}", actual=repr(content)[:200], pointer="content")
 
@@ -139,7 +144,7 @@ def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
 )
 def _reason(exchange: Exchange) -> Iterator[Problem]:
     """Text alone ends with `stop`, whatever stopped it."""
-    stops_asked(exchange)
+    requested_stops(exchange)
     found = choice(exchange)
     if found.calls or found.reason == "content_filter":
         raise Inconclusive("something else than text ended the answer")
@@ -175,7 +180,7 @@ streamed_laws("chat/many", 2)
 
 @whole("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02", place=1)
 def _indexes(exchange: Exchange) -> Iterator[Problem]:
-    count = count_asked(exchange)
+    count = requested_choices(exchange)
     if not isinstance(exchange.json, dict):
         raise Inconclusive("the answer is no object; another check says so")
     found = exchange.json.get("choices")
@@ -186,7 +191,7 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
 
 @stream("chat/many/stream-indexes", "Stream exactly n choices, which appear in their order", "CS-04", place=2)
 def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
-    count = count_asked(exchange)
+    count = requested_choices(exchange)
     order = list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(exchange)))
     if order != [str(place) for place in range(count)]:
         yield Problem(expected=repr(list(range(count))), actual=", ".join(order), pointer="choices[].index")
@@ -218,7 +223,7 @@ def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Probl
 )
 def _summed(exchange: Exchange) -> Iterator[Problem]:
     """A choice that the limit cut has as many tokens as the limit says; the others have at most as many."""
-    each, most = limit_asked(exchange), count_asked(exchange)
+    each, most = requested_limit(exchange), requested_choices(exchange)
     usage = _last_usage(exchange) if is_stream(exchange) else _usage(exchange.json)
     full = sum(found.reason == "length" for found in choices(exchange))
     tokens = usage.get("completion_tokens")
@@ -237,8 +242,8 @@ def _summed(exchange: Exchange) -> Iterator[Problem]:
 def _usage_once(exchange: Exchange) -> Iterator[Problem]:
     found = chunks(exchange)
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
-    if asked(exchange).get("stream_options", {}).get("continuous_usage_stats"):
-        raise NotAsked("the usage of every chunk was asked for")
+    if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
+        raise NotRequested("the usage of every chunk was asked for")
     if places != [len(found) - 1]:
         wanted = f"in chunk {len(found) - 1} alone"
         rule = "CS-08" if places and places[-1] != len(found) - 1 else "CS-06"

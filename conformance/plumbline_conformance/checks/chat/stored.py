@@ -8,11 +8,11 @@ from typing import Any
 from plumbline_conformance.checks.common import accepted, answered, at, refused
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import whole
-from plumbline_conformance.checks.request_reader import asked
+from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.items import without_nulls
 from plumbline_conformance.suite.model import (
     Inconclusive,
-    NotAsked,
+    NotRequested,
     Problem,
     Request,
     Target,
@@ -34,9 +34,9 @@ def metadata(target: Target) -> Steps:
 
 @whole("chat/metadata/echoed", "Return the metadata of a request as they were", "CHAT-15")
 def _echoed(exchange: Exchange) -> Iterator[Problem]:
-    wanted = asked(exchange).get("metadata")
+    wanted = request_fields(exchange).get("metadata")
     if not wanted:
-        raise NotAsked("there are no metadata")
+        raise NotRequested("there are no metadata")
     found = exchange.json.get("metadata") if isinstance(exchange.json, dict) else None
     if found != wanted:
         yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="metadata")

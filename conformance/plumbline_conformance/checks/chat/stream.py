@@ -16,13 +16,13 @@ from plumbline_conformance.checks.common import (
     usage_adds_up,
 )
 from plumbline_conformance.checks.http.errors import chat
-from plumbline_conformance.checks.identity import own_ids, own_request_ids
+from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
 from plumbline_conformance.checks.laws import stream
-from plumbline_conformance.checks.request_reader import asked, count_asked
+from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.model import (
     Inconclusive,
-    NotAsked,
+    NotRequested,
     Problem,
     Request,
     Target,
@@ -70,8 +70,8 @@ stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(str
 stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(unnamed)
 stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(tidy)
 stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
-check("chat/stream-text/ids", "Give each answer an id of its own", "CHAT-01")(own_ids)
-check("chat/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(own_request_ids)
+check("chat/stream-text/ids", "Give each answer an id of its own", "CHAT-01")(distinct_ids)
+check("chat/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(distinct_request_ids)
 
 
 @stream("chat/stream-text/shape", "Send chunks as the contract says", *CHUNKS)
@@ -107,7 +107,7 @@ def _role(exchange: Exchange) -> Iterator[Problem]:
     "CS-03",
 )
 def _finish(exchange: Exchange) -> Iterator[Problem]:
-    wanted = set(range(count_asked(exchange)))
+    wanted = set(range(requested_choices(exchange)))
     finished: set[int] = set()
     for number, choice in _choices(exchange):
         if choice["index"] in finished:
@@ -120,8 +120,8 @@ def _finish(exchange: Exchange) -> Iterator[Problem]:
 
 @stream("chat/stream-text/no-usage", "Send no usage that was not asked for", "CS-07")
 def _no_usage(exchange: Exchange) -> Iterator[Problem]:
-    if asked(exchange).get("stream_options"):
-        raise NotAsked("the usage was asked for")
+    if request_fields(exchange).get("stream_options"):
+        raise NotRequested("the usage was asked for")
     for number, chunk in enumerate(_chunks(exchange)):
         if chunk.get("usage") is not None:
             yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
@@ -223,7 +223,7 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="choices []", actual=shown, pointer="last chunk", rule="CS-06")
     added = usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
     yield from breaking("CS-06", added)
-    if asked(exchange).get("stream_options", {}).get("continuous_usage_stats"):
+    if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
         return  # An extension: every chunk was to have it.
     for number, chunk in enumerate(chunks[:-1]):
         if chunk.get("usage") is not None:

@@ -11,8 +11,8 @@ from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both
-from plumbline_conformance.checks.request_reader import asked, schema_asked, structured_asked
-from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Target
+from plumbline_conformance.checks.request_reader import request_fields, requested_schema, requested_structure
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange
 
@@ -31,7 +31,7 @@ PLACE: dict[str, Any] = {
 """Short whatever the model would like to say: every value is one of a few."""
 
 
-def _formed(target: Target, question: str, **fields: object) -> dict[str, object]:
+def _request(target: Target, question: str, **fields: object) -> dict[str, object]:
     given = {"max_tokens": 128, "temperature": 0, "seed": 1, **fields}
     return chat(target, messages=user(question), **given)
 
@@ -39,7 +39,7 @@ def _formed(target: Target, question: str, **fields: object) -> dict[str, object
 def _schema(target: Target, **fields: object) -> dict[str, object]:
     held = {"name": "place", "strict": True, "schema": PLACE}
     form = {"type": "json_schema", "json_schema": held}
-    return _formed(target, "Name a place, as JSON.", response_format=form, **fields)
+    return _request(target, "Name a place, as JSON.", response_format=form, **fields)
 
 
 pair("chat/json-schema", "An answer under a strict schema", _schema)
@@ -52,25 +52,25 @@ pair("chat/json-schema", "An answer under a strict schema", _schema)
 )
 def document_of(exchange: Exchange) -> Iterator[Problem]:
     """SO-01, SO-09, SO-11: the content is one document, and the schema has it."""
-    schema = schema_asked(exchange)
-    if not fits(schema, parsed(_said(exchange))):
+    schema = requested_schema(exchange)
+    if not fits(schema, parsed(_text(exchange))):
         shown = repr(choice(exchange).content)[:200]
         yield Problem(expected="one document that validates", actual=shown, pointer="content")
 
 
-def _said(exchange: Exchange) -> str:
+def _text(exchange: Exchange) -> str:
     """The text that a form was promised for; a call and a refusal are answers of another kind."""
     found = finished(choice(exchange))
     if found.reason not in ("stop", None) and not found.content:
         raise Inconclusive(f"the answer is no text: it ended with {found.reason}")
-    if not found.content and asked(exchange).get("tools"):
+    if not found.content and request_fields(exchange).get("tools"):
         raise Inconclusive("the answer is no text")
     return found.content
 
 
 def _object(target: Target) -> dict[str, object]:
     question = "Answer with a short JSON object."
-    return _formed(target, question, response_format={"type": "json_object"})
+    return _request(target, question, response_format={"type": "json_object"})
 
 
 pair("chat/json-object", "An answer that is any object", _object)
@@ -82,7 +82,7 @@ pair("chat/json-object", "An answer that is any object", _object)
     ("Stream content that is one JSON object", "SO-02"),
 )
 def _an_object(exchange: Exchange) -> Iterator[Problem]:
-    content = _said(exchange)
+    content = _text(exchange)
     if not isinstance(parsed(content), dict):
         yield Problem(expected="one JSON object", actual=repr(content)[:200], pointer="content")
 
@@ -101,8 +101,8 @@ pair("chat/json-cut", "A document that the token limit cuts", _cut)
 )
 def _not_called_whole(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
-    if found.reason in ("stop", None) and not fits(schema_asked(exchange), parsed(found.content)):
-        if not found.content and asked(exchange).get("tools"):
+    if found.reason in ("stop", None) and not fits(requested_schema(exchange), parsed(found.content)):
+        if not found.content and request_fields(exchange).get("tools"):
             raise Inconclusive("the answer is no text")
         yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")
 
@@ -125,7 +125,7 @@ REGEX = "20[0-9]{2}"
 
 
 def _regex(target: Target) -> dict[str, object]:
-    return _formed(target, "Name a year.", structured_outputs={"regex": REGEX})
+    return _request(target, "Name a year.", structured_outputs={"regex": REGEX})
 
 
 pair("chat/regex", "An answer under a regular expression", _regex, needs=("structured",))
@@ -138,10 +138,10 @@ pair("chat/regex", "An answer under a regular expression", _regex, needs=("struc
 )
 def _matching(exchange: Exchange) -> Iterator[Problem]:
     """Patterns differ between languages: but for ours, one that Python does not read, or not soon, proves nothing."""
-    pattern = structured_asked(exchange, "regex")
+    pattern = requested_structure(exchange, "regex")
     found = finished(choice(exchange))
     if pattern != REGEX:
-        raise NotAsked("the pattern is not the suite's own")
+        raise NotRequested("the pattern is not the suite's own")
     if not re.fullmatch(REGEX, found.content):
         yield Problem(expected=REGEX, actual=repr(found.content)[:200], pointer="content")
 
@@ -150,7 +150,7 @@ ONES = ["violet", "maroon"]
 
 
 def _choice(target: Target) -> dict[str, object]:
-    return _formed(target, "Name a colour.", structured_outputs={"choice": ONES})
+    return _request(target, "Name a colour.", structured_outputs={"choice": ONES})
 
 
 pair("chat/choice", "An answer that is one of two", _choice, needs=("structured",))
@@ -162,7 +162,7 @@ pair("chat/choice", "An answer that is one of two", _choice, needs=("structured"
     ("Stream one of the choices and nothing else", "SO-12"),
 )
 def _one_of(exchange: Exchange) -> Iterator[Problem]:
-    ones = structured_asked(exchange, "choice")
+    ones = requested_structure(exchange, "choice")
     found = finished(choice(exchange))
     if isinstance(ones, list) and found.content not in ones:
         shown = " or ".join(map(str, ones))[:200]

@@ -12,24 +12,26 @@ from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
-from plumbline_conformance.checks.request_reader import asked, tools_asked
+from plumbline_conformance.checks.request_reader import request_fields, requested_tools
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["asking", "fragments", "numbered", "objects", "reasons"]
+__all__ = ["chat_with_tools", "fragments", "numbered", "objects", "reasons"]
 
 LIMIT = 128
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 
 
-def asking(target: Target, question: str, *offered: dict[str, Any], **fields: object) -> dict[str, object]:
+def chat_with_tools(
+    target: Target, question: str, *offered: dict[str, Any], **fields: object
+) -> dict[str, object]:
     """A request with tools."""
     given = {"tools": list(offered), "max_tokens": LIMIT, "temperature": 0, "seed": 1, **fields}
     return chat(target, messages=user(question), **given)
 
 
 def _one(target: Target) -> dict[str, object]:
-    return asking(target, "Use get_weather with city Paris.", tools.weather)
+    return chat_with_tools(target, "Use get_weather with city Paris.", tools.weather)
 
 
 pair("chat/tool", "A tool that may be called", _one, needs=("tools",))
@@ -54,7 +56,7 @@ def objects(exchange: Exchange) -> Iterator[Problem]:
     ("Call only tools of the request, streamed", "TOOL-02"),
 )
 def _known(exchange: Exchange) -> Iterator[Problem]:
-    names = set(tools_asked(exchange))
+    names = set(requested_tools(exchange))
     for number, call in enumerate(called(exchange)):
         if call.name not in names:
             where = f"tool_calls[{number}].function.name"
@@ -69,7 +71,7 @@ def _known(exchange: Exchange) -> Iterator[Problem]:
 def reasons(exchange: Exchange) -> Iterator[Problem]:
     """The finish reason by what was said. A forced tool may end with `stop`, as the service's does."""
     found = finished(choice(exchange))
-    free = asked(exchange).get("tool_choice") in (None, "auto")
+    free = request_fields(exchange).get("tool_choice") in (None, "auto")
     wanted = {"tool_calls"} | (set() if free else {"stop"}) if found.calls else {"stop", "content_filter"}
     if found.reason not in wanted:
         shown = " or ".join(sorted(wanted))
@@ -145,7 +147,7 @@ def _ids(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _two(target: Target) -> dict[str, object]:
-    return asking(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=True)
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=True)
 
 
 pair("chat/tools", "Two tools that are both asked for", _two, needs=("tools",))
@@ -188,7 +190,7 @@ stream(
 
 
 def _empty(target: Target) -> dict[str, object]:
-    return asking(target, "Use ping with nothing.", tools.ping)
+    return chat_with_tools(target, "Use ping with nothing.", tools.ping)
 
 
 pair("chat/tool-empty", "A tool without parameters", _empty, needs=("tools",))

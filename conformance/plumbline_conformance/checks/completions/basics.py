@@ -10,9 +10,9 @@ from plumbline_conformance.checks.chat.shared_laws import UNNAMED
 from plumbline_conformance.checks.common import counted, done_last, unnamed, usage_adds_up, valid_body
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.laws import stream, whole
-from plumbline_conformance.checks.request_reader import asked, count_asked
+from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.suite.field_rules import rules_of_shape
-from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange
 
@@ -41,7 +41,7 @@ whole("completions/text/created", "Say when the answer was made", "CMP-01")(made
 
 @whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")
 def _indexes(exchange: Exchange) -> Iterator[Problem]:
-    wanted = list(range(len(_prompts(exchange)) * count_asked(exchange)))
+    wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
     found = [choice["index"] for choice in exchange.json["choices"]]
     if sorted(found) != wanted:
         yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[].index")
@@ -49,7 +49,7 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
 
 def _prompts(exchange: Exchange) -> list[Any]:
     """The prompts of the request; token ids are one."""
-    prompt = asked(exchange).get("prompt")
+    prompt = request_fields(exchange).get("prompt")
     return prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
 
 
@@ -93,12 +93,12 @@ whole("completions/echo/shape", "Answer as the contract says", "CMP-01")(shape)
 
 @whole("completions/echo/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")
 def _order(exchange: Exchange) -> Iterator[Problem]:
-    prompts, count = _prompts(exchange), count_asked(exchange)
+    prompts, count = _prompts(exchange), requested_choices(exchange)
     for choice in exchange.json["choices"]:
         place = choice["index"] // count
         prompt = prompts[place] if place in range(len(prompts)) else None
         if isinstance(prompt, list | int):
-            raise NotAsked("token ids have no text that a client knows")
+            raise NotRequested("token ids have no text that a client knows")
         if prompt is None or prompt not in choice["text"]:
             where, wanted = f"choice {choice['index']}", f"a text with {prompt!r}"
             # The prompt of another place is an index that is wrong; none at all is no echo.
@@ -114,8 +114,8 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
     "CMP-04",
 )
 def _lists(exchange: Exchange) -> Iterator[Problem]:
-    if asked(exchange).get("logprobs") is None:
-        raise NotAsked("no logprobs were asked for")
+    if request_fields(exchange).get("logprobs") is None:
+        raise NotRequested("no logprobs were asked for")
     for choice in exchange.json["choices"]:
         logprobs = choice["logprobs"]
         where = f"choice {choice['index']}, logprobs"
@@ -144,9 +144,13 @@ AROUND = 2
 @whole("completions/echo/bare", "Put no chat template around a prompt", "CMP-10")
 def _bare(exchange: Exchange) -> Iterator[Problem]:
     """What is repeated is what was read: a template stands before the prompt, or is counted and not listed."""
-    said, prompts = asked(exchange), _prompts(exchange)
-    if said.get("logprobs") is None or count_asked(exchange) != 1 or said.get("best_of") not in (None, 0, 1):
-        raise NotAsked("the lists are not those of one choice for each prompt")
+    said, prompts = request_fields(exchange), _prompts(exchange)
+    if (
+        said.get("logprobs") is None
+        or requested_choices(exchange) != 1
+        or said.get("best_of") not in (None, 0, 1)
+    ):
+        raise NotRequested("the lists are not those of one choice for each prompt")
     listed = 0
     for choice in exchange.json["choices"]:
         place = choice["index"]

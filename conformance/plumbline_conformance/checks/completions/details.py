@@ -9,9 +9,9 @@ from plumbline_conformance.checks.chat.shared_laws import UNNAMED
 from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
 from plumbline_conformance.checks.completions.basics import CHUNKS
-from plumbline_conformance.checks.identity import own_ids
+from plumbline_conformance.checks.identity import distinct_ids
 from plumbline_conformance.checks.laws import stream, whole
-from plumbline_conformance.checks.request_reader import asked
+from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
@@ -93,7 +93,7 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
         if not isinstance(top, dict) or not isinstance(token, str) or not isinstance(value, int | float):
             continue
         where = f"choices[0].logprobs.top_logprobs[{number}]"
-        most = asked(exchange).get("logprobs")
+        most = request_fields(exchange).get("logprobs")
         if isinstance(most, int) and len(top) > most + 1:
             yield Problem(expected=f"at most {most + 1}", actual=str(len(top)), pointer=where)
         # Tokens that are parts of characters share a text, and one place in the object.
@@ -203,10 +203,10 @@ def _stop_of(exchange: Exchange) -> str:
 
 
 shapes_of("completions/stop", "CreateCompletionResponse", 0, rules=("CMP-01",))
-check("completions/stop/ids", "Give each answer an id of its own", "CMP-01")(own_ids)
+check("completions/stop/ids", "Give each answer an id of its own", "CMP-01")(distinct_ids)
 
 
-def _said(seen: Transcript) -> tuple[str, str, str]:
+def _stop_and_texts(seen: Transcript) -> tuple[str, str, str]:
     """The stop string, the text that is to be left, and the whole text."""
     plain = str(first(at(seen, 0)).get("text"))
     word = _stop_of(at(seen, 0))
@@ -216,7 +216,7 @@ def _said(seen: Transcript) -> tuple[str, str, str]:
 
 
 def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
-    word, wanted, plain = _said(seen)
+    word, wanted, plain = _stop_and_texts(seen)
     if not isinstance(found, str) or found == wanted:
         return
     other = (
@@ -229,26 +229,26 @@ def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
 
 @check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
-    _said(seen)
+    _stop_and_texts(seen)
     yield from _cut(first(at(seen, 1)).get("text"), seen, 1)
 
 
 @check("completions/stop/stream-prefix", "Stream exactly what stood before the stop string", "CHAT-20")
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
-    _said(seen)
+    _stop_and_texts(seen)
     yield from _cut(_text(_streamed(at(seen, 2))), seen, 2)
 
 
 @check("completions/stop/stream-shape", "Send chunks as the contract says", *CHUNKS)
 def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
-    _said(seen)
+    _stop_and_texts(seen)
     for number, chunk in enumerate(_streamed(at(seen, 2))):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
 
 
 @check("completions/stop/stream-usage", "Send the usage alone in the last chunk", "CMP-08")
 def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
-    _said(seen)
+    _stop_and_texts(seen)
     found = _streamed(at(seen, 2))
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
     if places != [len(found) - 1] or found[-1].get("choices") != []:
@@ -259,7 +259,7 @@ def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
 
 @check("completions/stop/stream-finish", "Finish the streamed choice exactly once, at its end", "CMP-08")
 def stop_stream_finish(seen: Transcript) -> Iterator[Problem]:
-    _said(seen)
+    _stop_and_texts(seen)
     reasons = [one.get("finish_reason") for one in _choices(_streamed(at(seen, 2)))]
     if [reason for reason in reasons if reason is not None] != reasons[-1:]:
         yield Problem(expected="one, the last", actual=repr(reasons), pointer="choices[0].finish_reason")

@@ -10,12 +10,12 @@ from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, answered, at, counted, last, refused, taken
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import whole
-from plumbline_conformance.checks.request_reader import asked
-from plumbline_conformance.checks.responses.shared_laws import asking
+from plumbline_conformance.checks.request_reader import request_fields
+from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.state import named
 from plumbline_conformance.suite.model import (
     Inconclusive,
-    NotAsked,
+    NotRequested,
     Problem,
     Request,
     Target,
@@ -83,8 +83,8 @@ def service_tier(target: Target) -> Steps:
 
 @whole("chat/service-tier/echoed", "Say which tier served a request that names one", "CHAT-15")
 def _echoed(exchange: Exchange) -> Iterator[Problem]:
-    if not asked(exchange).get("service_tier"):
-        raise NotAsked("no tier was named")
+    if not request_fields(exchange).get("service_tier"):
+        raise NotRequested("no tier was named")
     found = exchange.json.get("service_tier") if isinstance(exchange.json, dict) else None
     if not isinstance(found, str):
         yield Problem(expected="the tier", actual=repr(found), pointer="service_tier")
@@ -92,7 +92,7 @@ def _echoed(exchange: Exchange) -> Iterator[Problem]:
 
 @scenario("errors/unknown-include", "Something to include that nobody knows", needs=("responses",))
 def unknown_include(target: Target) -> Steps:
-    yield Request(path="/responses", json=asking(target, "Hi", include=["no.such_0f3a"], **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", include=["no.such_0f3a"], **BRIEF))
 
 
 @check("errors/unknown-include/refused", "Refuse to include what is unknown", "ST-18")
@@ -113,8 +113,8 @@ IRRELEVANT = [
 
 @scenario("responses/known-include", "Things to include of which the answer has none", needs=("responses",))
 def known_include(target: Target) -> Steps:
-    yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
-    yield Request(path="/responses", json=asking(target, "Hi", include=IRRELEVANT, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", include=IRRELEVANT, **BRIEF))
 
 
 @check("responses/known-include/taken", "Take what is known to include and of which there is none", "ST-18")
@@ -125,7 +125,7 @@ def known_include_taken(seen: Transcript) -> Iterator[Problem]:
 @scenario("errors/unknown-item", "A reference to an item that is nowhere", needs=("responses",))
 def unknown_item(target: Target) -> Steps:
     items = [{"type": "item_reference", "id": "msg_0f3a0f3a0f3a0f3a"}, *user("Hi")]
-    yield Request(path="/responses", json=asking(target, items, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, items, **BRIEF))
 
 
 @check("errors/unknown-item/refused", "Refuse a reference to an item that is nowhere", "ST-13")
@@ -137,7 +137,7 @@ def unknown_item_refused(seen: Transcript) -> Iterator[Problem]:
 def instructions(target: Target) -> Steps:
     for count in (1, 20):
         said = " ".join(["Be kind."] * count)
-        yield Request(path="/responses", json=asking(target, "Hi", instructions=said, **BRIEF))
+        yield Request(path="/responses", json=create_response(target, "Hi", instructions=said, **BRIEF))
 
 
 @check("responses/instructions/longer", "Show the model its instructions", "R-14")
@@ -155,9 +155,11 @@ def instructions_longer(seen: Transcript) -> Iterator[Problem]:
 )
 def instructions_once(target: Target) -> Steps:
     said = " ".join(["Be kind."] * 120)
-    made = yield Request(path="/responses", json=asking(target, "Hi", instructions=said, store=True, **BRIEF))
+    made = yield Request(
+        path="/responses", json=create_response(target, "Hi", instructions=said, store=True, **BRIEF)
+    )
     if name := named(made):
-        after = asking(target, "And you?", previous_response_id=name, **BRIEF)
+        after = create_response(target, "And you?", previous_response_id=name, **BRIEF)
         yield Request(path="/responses", json=after)
 
 
@@ -171,10 +173,10 @@ def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("responses/two-parents", "A response that is to continue two things", needs=("responses", "stored"))
 def two_parents(target: Target) -> Steps:
-    made = yield Request(path="/responses", json=asking(target, "Hi", store=True, **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, "Hi", store=True, **BRIEF))
     if name := named(made):
         parents = {"previous_response_id": name, "conversation": "conv_0f3a0f3a"}
-        yield Request(path="/responses", json=asking(target, "And?", **parents, **BRIEF))
+        yield Request(path="/responses", json=create_response(target, "And?", **parents, **BRIEF))
 
 
 @check("responses/two-parents/refused", "Refuse a conversation beside a previous response", "ST-06")
@@ -191,7 +193,7 @@ PHASE = "commentary"
 def phase(target: Target) -> Steps:
     said = {"type": "message", "role": "assistant", "content": "Let me see.", "phase": PHASE}
     items = [*user("Hi"), said, *user("And?")]
-    made = yield Request(path="/responses", json=asking(target, items, store=True, **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, items, store=True, **BRIEF))
     if name := named(made):
         yield Request(path=f"/responses/{name}/input_items", method="GET")
 

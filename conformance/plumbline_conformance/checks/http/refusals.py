@@ -18,7 +18,7 @@ from plumbline_conformance.checks.common import (
     refused,
 )
 from plumbline_conformance.checks.http.errors import chat
-from plumbline_conformance.checks.responses.shared_laws import asking
+from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -72,7 +72,7 @@ def refusals(
                 yield Problem(expected=problem.expected, actual=problem.actual, pointer=field, rule=broken)
 
     @check(f"{slug}/envelope", "Write the error object with all its keys", "ERR-01")
-    def form(seen: Transcript) -> Iterator[Problem]:
+    def envelope_shape(seen: Transcript) -> Iterator[Problem]:
         for _, exchange in _refused(rows, seen):
             yield from envelope(exchange)
 
@@ -119,7 +119,7 @@ def _plain(target: Target) -> dict[str, object]:
 
 
 def _input(target: Target) -> dict[str, object]:
-    return asking(target, "Hi", max_output_tokens=16)
+    return create_response(target, "Hi", max_output_tokens=16)
 
 
 def _prompt(target: Target) -> dict[str, object]:
@@ -300,7 +300,7 @@ refusals(
 )
 
 
-def _form(schema: object) -> dict[str, object]:
+def _schema_format(schema: object) -> dict[str, object]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
 
 
@@ -310,9 +310,9 @@ refusals(
     "/chat/completions",
     _plain,
     [
-        ("response_format", _form({"type": "nonsense"})),
-        ("response_format", _form({"type": "object", "properties": []})),
-        ("response_format", _form(5)),
+        ("response_format", _schema_format({"type": "nonsense"})),
+        ("response_format", _schema_format({"type": "object", "properties": []})),
+        ("response_format", _schema_format(5)),
     ],
     "SO-10",
 )

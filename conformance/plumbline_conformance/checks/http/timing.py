@@ -11,9 +11,9 @@ from plumbline_conformance.checks.answer_fold import chunks, deltas
 from plumbline_conformance.checks.chat.tools import fragments
 from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import stream
-from plumbline_conformance.checks.request_reader import tools_asked
-from plumbline_conformance.checks.responses.shared_laws import asking
-from plumbline_conformance.suite.model import Inconclusive, NotAsked, Problem, Request, Target, scenario
+from plumbline_conformance.checks.request_reader import requested_tools
+from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
 from plumbline_conformance.transcript.model import Exchange
 
 Steps = Generator[Request, Exchange, None]
@@ -36,7 +36,9 @@ def chat_long(target: Target) -> Steps:
 
 @scenario("responses/stream-long", "A stream of many events", needs=("responses",))
 def responses_long(target: Target) -> Steps:
-    yield Request(path="/responses", json=asking(target, QUESTION, max_output_tokens=96, stream=True))
+    yield Request(
+        path="/responses", json=create_response(target, QUESTION, max_output_tokens=96, stream=True)
+    )
 
 
 @stream(
@@ -49,7 +51,7 @@ def incremental(exchange: Exchange) -> Iterator[Problem]:
     A long wait for the first event is no fault, nor is a short stream that comes at once.
     """
     if exchange.header("content-encoding") not in (None, "identity"):
-        raise NotAsked("a packed stream comes in the pieces of its packing")
+        raise NotRequested("a packed stream comes in the pieces of its packing")
     if not exchange.frames:
         return
     total = exchange.frames[-1][0]
@@ -86,8 +88,8 @@ stream(
 )
 def pieces(exchange: Exchange) -> Iterator[Problem]:
     """HTTP-15: a server that waits for the end to look for calls sends a long text as one event."""
-    if not tools_asked(exchange):
-        raise NotAsked("no tools were offered")
+    if not requested_tools(exchange):
+        raise NotRequested("no tools were offered")
     found = [delta for _, _, delta in deltas(exchange)]
     if any(delta.get("tool_calls") for delta in found):
         raise Inconclusive("the model called a tool")

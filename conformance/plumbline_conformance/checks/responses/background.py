@@ -12,7 +12,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     LIFE,
     SHAPE,
     SNAPSHOTS,
-    asking,
+    create_response,
     events,
     life,
     snapshots,
@@ -38,9 +38,9 @@ PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, *[1.5] * 25)
 """Seconds between looks: quick servers are not waited for, slow ones get half a minute."""
 
 
-def _asked(target: Target, question: str = "Hi", **fields: object) -> dict[str, object]:
+def _request(target: Target, question: str = "Hi", **fields: object) -> dict[str, object]:
     given = {"max_output_tokens": 16, "store": True, "background": True, **fields}
-    return asking(target, question, **given)
+    return create_response(target, question, **given)
 
 
 def _status(exchange: Exchange) -> Any:
@@ -50,7 +50,7 @@ def _status(exchange: Exchange) -> Any:
 @scenario("responses/background", "A response that runs in the background, until it has ended", needs=NEEDS)
 def background(target: Target) -> Steps:
     """Exchanges: make, look until it has ended, cancel it then."""
-    made = yield Request(path="/responses", json=_asked(target))
+    made = yield Request(path="/responses", json=_request(target))
     name = named(made)
     if name is None:
         return
@@ -135,7 +135,7 @@ def background_cancel_ended(seen: Transcript) -> Iterator[Problem]:
 def cancel(target: Target) -> Steps:
     """Exchanges: make, cancel, cancel again, look."""
     made = yield Request(
-        path="/responses", json=_asked(target, "Count to a thousand.", max_output_tokens=512)
+        path="/responses", json=_request(target, "Count to a thousand.", max_output_tokens=512)
     )
     name = named(made)
     if name is None:
@@ -183,7 +183,7 @@ def cancel_kept(seen: Transcript) -> Iterator[Problem]:
 @scenario("responses/background-stream", "A background response, streamed and streamed again", needs=NEEDS)
 def streamed(target: Target) -> Steps:
     """Exchanges: make and stream, stream what came after event 1."""
-    made = yield Request(path="/responses", json=_asked(target, stream=True))
+    made = yield Request(path="/responses", json=_request(target, stream=True))
     held = [event["response"] for event in made.chunks if isinstance(event, dict) and "response" in event]
     name = held[-1].get("id") if held and isinstance(held[-1], dict) else None
     if isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum():
@@ -225,7 +225,7 @@ def streamed_resumed(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("responses/background-unkept", "The background without a place to be kept in", needs=NEEDS)
 def unkept(target: Target) -> Steps:
-    yield Request(path="/responses", json=_asked(target, store=False))
+    yield Request(path="/responses", json=_request(target, store=False))
 
 
 @check("responses/background-unkept/refused", "Refuse the background where `store` is false", "ST-10")

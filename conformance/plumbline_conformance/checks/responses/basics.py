@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from plumbline_conformance.checks.common import done_last, framing, streaming, tidy
-from plumbline_conformance.checks.identity import made_now, own_ids, own_request_ids
+from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now
 from plumbline_conformance.checks.laws import stream, whole
 from plumbline_conformance.checks.responses.items import terminal
 from plumbline_conformance.checks.responses.shared_laws import (
@@ -57,8 +57,10 @@ def _streamed(exchange: Exchange) -> object:
 whole("responses/stream-text/shape", "Answer with the whole response object", *SHAPE)(shape)
 whole("responses/stream-text/usage", "Count tokens so that the total is the sum", "R-10")(usage)
 whole("responses/stream-text/created", "Say when the response was made", "R-01")(made_now("created_at"))
-check("responses/stream-text/ids", "Give each response an id of its own", "R-01")(own_ids)
-check("responses/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(own_request_ids)
+check("responses/stream-text/ids", "Give each response an id of its own", "R-01")(distinct_ids)
+check("responses/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(
+    distinct_request_ids
+)
 stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
 
 

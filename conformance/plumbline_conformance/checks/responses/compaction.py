@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, refused, taken, usage_adds_up
-from plumbline_conformance.checks.responses.shared_laws import asking
+from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -27,7 +27,7 @@ def compact(target: Target) -> Generator[Request, Exchange, None]:
     output = made.json.get("output") if isinstance(made.json, dict) else None
     if isinstance(output, list) and output:
         onward = [*output, {"role": "user", "content": "And now?"}]
-        yield Request(path="/responses", json=asking(target, onward, max_output_tokens=16))
+        yield Request(path="/responses", json=create_response(target, onward, max_output_tokens=16))
 
 
 @check("responses/compact/shape", "Answer with the object `response.compaction`", "ST-15")

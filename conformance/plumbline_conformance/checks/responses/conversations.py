@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
-from plumbline_conformance.checks.responses.shared_laws import asking
+from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.state import named
 from plumbline_conformance.suite.model import (
     Inconclusive,
@@ -34,10 +34,10 @@ def conversation(target: Target) -> Steps:
     begun = yield Request(path="/conversations", json={})
     if (name := named(begun)) is None:
         return
-    yield Request(path="/responses", json=asking(target, "Hi", conversation=name, **BRIEF))
-    yield Request(path="/responses", json=asking(target, "Hi", conversation={"id": name}, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation=name, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation={"id": name}, **BRIEF))
     yield Request(path=f"/conversations/{name}/items?limit=100", method="GET")
-    yield Request(path="/responses", json=asking(target, "Hi", conversation=NOWHERE, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation=NOWHERE, **BRIEF))
     yield Request(path=f"/conversations/{name}", method="DELETE")
 
 
@@ -89,12 +89,12 @@ def conversation_unknown(seen: Transcript) -> Iterator[Problem]:
 )
 def item_reference(target: Target) -> Steps:
     """Exchanges: make, the same question without and with a reference to what was made."""
-    made = yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
-    yield Request(path="/responses", json=asking(target, [*user("Hi"), *user("And?")], **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
+    yield Request(path="/responses", json=create_response(target, [*user("Hi"), *user("And?")], **BRIEF))
     name = _first_item(made)
     if name is not None:
         items = [*user("Hi"), {"type": "item_reference", "id": name}, *user("And?")]
-        yield Request(path="/responses", json=asking(target, items, **BRIEF))
+        yield Request(path="/responses", json=create_response(target, items, **BRIEF))
 
 
 def _first_item(exchange: Exchange) -> str | None:
@@ -123,11 +123,13 @@ def item_reference_resolved(seen: Transcript) -> Iterator[Problem]:
 def stored_call(target: Target) -> Steps:
     forced: dict[str, Any] = {"type": "function", "name": "get_weather"}
     offered: dict[str, Any] = {"tools": [tools.flat(tools.weather)], "max_output_tokens": 128, "store": True}
-    made = yield Request(path="/responses", json=asking(target, "Hi", tool_choice=forced, **offered))
+    made = yield Request(path="/responses", json=create_response(target, "Hi", tool_choice=forced, **offered))
     name, call = named(made), _called(made)
     if name is not None and call is not None:
         output = [{"type": "function_call_output", "call_id": call, "output": "21 degrees"}]
-        yield Request(path="/responses", json=asking(target, output, previous_response_id=name, **offered))
+        yield Request(
+            path="/responses", json=create_response(target, output, previous_response_id=name, **offered)
+        )
 
 
 def _called(exchange: Exchange) -> str | None:

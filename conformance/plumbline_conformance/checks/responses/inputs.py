@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, counted, taken, whole_shapes
 from plumbline_conformance.checks.http.errors import chat
-from plumbline_conformance.checks.responses.shared_laws import NEEDS, asking
+from plumbline_conformance.checks.responses.shared_laws import NEEDS, create_response
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -27,9 +27,11 @@ HISTORY: list[dict[str, object]] = [
 def inputs(target: Target) -> Steps:
     """Exchanges: text, the same as a message, every kind of item, the same question to chat."""
     brief = {"max_output_tokens": 16}
-    yield Request(path="/responses", json=asking(target, "Hi", **brief))
-    yield Request(path="/responses", json=asking(target, [{"role": "user", "content": "Hi"}], **brief))
-    yield Request(path="/responses", json=asking(target, HISTORY, **brief))
+    yield Request(path="/responses", json=create_response(target, "Hi", **brief))
+    yield Request(
+        path="/responses", json=create_response(target, [{"role": "user", "content": "Hi"}], **brief)
+    )
+    yield Request(path="/responses", json=create_response(target, HISTORY, **brief))
     yield Request(path="/chat/completions", json=chat(target, max_tokens=16, temperature=0))
 
 
@@ -70,8 +72,8 @@ QUESTION = "Which of the four seasons do you like best, and why is it that one? 
 SPOKEN = (("user", QUESTION), ("assistant", "Spring, for its light."), ("user", QUESTION))
 DRESS = 4 * len(SPOKEN)
 """What templates may put around parts: less than a message has, and than its id would cost."""
-FORMS = ("bare", "with-ids", "with-phase", "custom-call")
-BARE, IDS, PHASE, CUSTOM = range(len(FORMS))
+VARIANTS = ("bare", "with-ids", "with-phase", "custom-call")
+BARE, IDS, PHASE, CUSTOM = range(len(VARIANTS))
 
 
 def _spoken(form: int) -> list[dict[str, object]]:
@@ -96,18 +98,18 @@ def _spoken(form: int) -> list[dict[str, object]]:
 
 
 @scenario("responses/item-forms", "A conversation as it is said, as it is stored, and with more", needs=NEEDS)
-def item_forms(target: Target) -> Steps:
-    for form in range(len(FORMS)):
-        yield Request(path="/responses", json=asking(target, _spoken(form), max_output_tokens=16))
+def item_variants(target: Target) -> Steps:
+    for form in range(len(VARIANTS)):
+        yield Request(path="/responses", json=create_response(target, _spoken(form), max_output_tokens=16))
 
 
 @check("responses/item-forms/with-ids", "Take messages that have ids and states", "R-13")
-def item_forms_ids(seen: Transcript) -> Iterator[Problem]:
+def item_variants_ids(seen: Transcript) -> Iterator[Problem]:
     yield from taken(seen, IDS)
 
 
 @check("responses/item-forms/same-text", "Read a message with an id and a state as the same message", "R-13")
-def item_forms_same(seen: Transcript) -> Iterator[Problem]:
+def item_variants_same(seen: Transcript) -> Iterator[Problem]:
     """A message that is dropped costs nothing, and one whose id is shown to the model costs much more."""
     wanted, found = _count(seen, BARE), _count(seen, IDS)
     if abs(found - wanted) > DRESS:
@@ -116,19 +118,19 @@ def item_forms_same(seen: Transcript) -> Iterator[Problem]:
 
 
 @check("responses/item-forms/with-phase", "Take a message that has a phase", "R-13")
-def item_forms_phase(seen: Transcript) -> Iterator[Problem]:
+def item_variants_phase(seen: Transcript) -> Iterator[Problem]:
     yield from taken(seen, PHASE)
 
 
 @check("responses/item-forms/custom-call", "Take a custom call and its output", "R-13", milder=True)
-def item_forms_custom(seen: Transcript) -> Iterator[Problem]:
+def item_variants_custom(seen: Transcript) -> Iterator[Problem]:
     """Servers of good repute have no custom tools, and say so."""
     yield from taken(seen, CUSTOM)
 
 
 @scenario("responses/count", "The tokens of an input, counted beforehand", needs=("responses", "count"))
 def count(target: Target) -> Steps:
-    yield Request(path="/responses", json=asking(target, "Hi there", max_output_tokens=16))
+    yield Request(path="/responses", json=create_response(target, "Hi there", max_output_tokens=16))
     yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi there"})
 
 

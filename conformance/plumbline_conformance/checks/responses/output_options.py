@@ -11,20 +11,20 @@ from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at, required, taken, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import (
-    asked,
-    limit_asked,
-    schema_asked,
-    tools_asked,
-    top_asked,
+    request_fields,
+    requested_limit,
+    requested_schema,
+    requested_tools,
+    requested_top_logprobs,
 )
-from plumbline_conformance.checks.responses.shared_laws import asking, events, items, pair, response
+from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
 def _thinks(target: Target) -> dict[str, object]:
-    return asking(target, "Hi", reasoning={"effort": "low"}, max_output_tokens=256)
+    return create_response(target, "Hi", reasoning={"effort": "low"}, max_output_tokens=256)
 
 
 pair("responses/reasoning", "An answer with reasoning", _thinks, needs=("reasoning",))
@@ -107,7 +107,7 @@ whole_shapes("responses/reasoning-round", "Response", 0, 1)
 
 
 @check("responses/reasoning-round/own", "Take the server's own reasoning items back", "ST-16")
-def round_own(seen: Transcript) -> Iterator[Problem]:
+def round_returned(seen: Transcript) -> Iterator[Problem]:
     yield from taken(seen, 1)
 
 
@@ -128,7 +128,7 @@ def round_corrupt(seen: Transcript) -> Iterator[Problem]:
 
 def _schema(target: Target) -> dict[str, object]:
     form = {"type": "json_schema", "name": "place", "strict": True, "schema": PLACE}
-    return asking(target, "Name a place, as JSON.", text={"format": form})
+    return create_response(target, "Name a place, as JSON.", text={"format": form})
 
 
 pair("responses/json-schema", "An answer under a strict schema", _schema)
@@ -140,10 +140,10 @@ pair("responses/json-schema", "An answer under a strict schema", _schema)
     ("Stream text that validates", "SO-09"),
 )
 def _document(exchange: Exchange) -> Iterator[Problem]:
-    schema = schema_asked(exchange)
+    schema = requested_schema(exchange)
     if response(exchange).get("status") == "incomplete":
         raise Inconclusive("the token limit cut the answer")
-    if not items(exchange, "message") and tools_asked(exchange):
+    if not items(exchange, "message") and requested_tools(exchange):
         raise Inconclusive("the answer is no text")
     text = "".join(_texts(item) for item in items(exchange, "message"))
     if not fits(schema, parsed(text)):
@@ -152,7 +152,7 @@ def _document(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("responses/json-schema/echo", "Echo the format in the response", "SO-07")
 def _format_echo(exchange: Exchange) -> Iterator[Problem]:
-    wanted = asked(exchange).get("text", {}).get("format", {}).get("name")
+    wanted = request_fields(exchange).get("text", {}).get("format", {}).get("name")
     text = response(exchange).get("text")
     form = text.get("format") if isinstance(text, dict) else None
     if not isinstance(form, dict) or (form.get("type"), form.get("name")) != ("json_schema", wanted):
@@ -162,7 +162,7 @@ def _format_echo(exchange: Exchange) -> Iterator[Problem]:
 
 def _logprobs(target: Target) -> dict[str, object]:
     include = ["message.output_text.logprobs"]
-    return asking(target, "Hi", include=include, top_logprobs=2, max_output_tokens=16)
+    return create_response(target, "Hi", include=include, top_logprobs=2, max_output_tokens=16)
 
 
 pair("responses/logprobs", "An answer with the logprobs of its text", _logprobs)
@@ -208,7 +208,7 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
 
 @whole("responses/logprobs/ranked", "Give the alternatives best first, each once", "LP-02")
 def _ranked(exchange: Exchange) -> Iterator[Problem]:
-    yield from ranked(_listed(exchange), top_asked(exchange))
+    yield from ranked(_listed(exchange), requested_top_logprobs(exchange))
 
 
 @whole("responses/logprobs/sampled", "Give the drawn token the same value in the list of the best", "LP-04")
@@ -229,7 +229,9 @@ def _deltas(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _cut(target: Target) -> dict[str, object]:
-    return asking(target, "Hi", max_output_tokens=16, metadata={"run": "1"}, instructions="Count to 1000.")
+    return create_response(
+        target, "Hi", max_output_tokens=16, metadata={"run": "1"}, instructions="Count to 1000."
+    )
 
 
 pair("responses/limits", "An answer with a limit, metadata and instructions", _cut)
@@ -237,7 +239,7 @@ pair("responses/limits", "An answer with a limit, metadata and instructions", _c
 
 @either("responses/limits/incomplete", "Say `incomplete` and why where the limit was met", "R-05", "R-03")
 def _limited(exchange: Exchange) -> Iterator[Problem]:
-    limit = limit_asked(exchange)
+    limit = requested_limit(exchange)
     found = response(exchange)
     usage = found.get("usage")
     tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
@@ -274,7 +276,9 @@ def _last_item(exchange: Exchange) -> Iterator[Problem]:
 
 @either("responses/limits/echo", "Echo what was asked for", "R-11", "R-16")
 def _echo(exchange: Exchange) -> Iterator[Problem]:
-    wanted = {key: asked(exchange)[key] for key in ECHOED if asked(exchange).get(key) is not None}
+    wanted = {
+        key: request_fields(exchange)[key] for key in ECHOED if request_fields(exchange).get(key) is not None
+    }
     for key, value in wanted.items():
         if response(exchange).get(key) != value:
             shown = repr(response(exchange).get(key))[:100]

@@ -32,7 +32,7 @@ __all__ = [
     "SHAPE",
     "SNAPSHOTS",
     "SUMS",
-    "asking",
+    "create_response",
     "event_shapes",
     "event_types",
     "events",
@@ -65,7 +65,7 @@ SNAPSHOTS = ("RS-03", "RS-04", "R-05", "RS-14")
 VOLATILE = {"id", "call_id", "status", "encrypted_content"}
 
 
-def asking(target: Target, question: object, **fields: object) -> dict[str, object]:
+def create_response(target: Target, question: object, **fields: object) -> dict[str, object]:
     """A request of the Responses API that wants the same answer each time."""
     given = {"max_output_tokens": 128, "temperature": 0, "store": False, **fields}
     return {"model": target.model, "input": question, **given}

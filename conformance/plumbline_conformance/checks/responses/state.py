@@ -16,7 +16,7 @@ from plumbline_conformance.checks.common import (
     whole_shapes,
 )
 from plumbline_conformance.checks.responses.items import terminal, without_nulls
-from plumbline_conformance.checks.responses.shared_laws import SHAPE, asking, events
+from plumbline_conformance.checks.responses.shared_laws import SHAPE, create_response, events
 from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,
@@ -44,14 +44,14 @@ def named(exchange: Exchange) -> str | None:
 @scenario("responses/stored", "A response from its making to its end", needs=NEEDS)
 def stored(target: Target) -> Steps:
     """Exchanges: make, get, items, continue, cancel, delete, then get, items, delete and continue once more."""
-    made = yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
     name = named(made)
     if name is None:
         return
     path = f"/responses/{name}"
     yield Request(path=path, method="GET")
     yield Request(path=f"{path}/input_items", method="GET")
-    after = asking(target, "And you?", previous_response_id=name, **BRIEF)
+    after = create_response(target, "And you?", previous_response_id=name, **BRIEF)
     yield Request(path="/responses", json=after)
     yield Request(path=f"{path}/cancel", json={})
     yield Request(path=path, method="DELETE")
@@ -164,7 +164,7 @@ def stored_not_continued(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("responses/stored-stream", "A streamed response that is kept", needs=NEEDS)
 def stored_stream(target: Target) -> Steps:
-    made = yield Request(path="/responses", json=asking(target, "Hi", stream=True, **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, "Hi", stream=True, **BRIEF))
     found = [event for event in made.chunks if isinstance(event, dict) and "response" in event]
     held = found[-1]["response"] if found else None
     name = held.get("id") if isinstance(held, dict) else None
@@ -179,7 +179,9 @@ def stored_stream_get(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("responses/unkept", "A response that is not to be kept", needs=NEEDS)
 def unkept(target: Target) -> Steps:
-    made = yield Request(path="/responses", json=asking(target, "Hi", max_output_tokens=16, store=False))
+    made = yield Request(
+        path="/responses", json=create_response(target, "Hi", max_output_tokens=16, store=False)
+    )
     if (name := named(made)) is not None:
         yield Request(path=f"/responses/{name}", method="GET")
 
@@ -204,7 +206,7 @@ ITEMS = [{"role": "user", "content": text} for text in ("One", "Two", "Three")]
 @scenario("responses/pages", "The input of a response, page by page", needs=NEEDS)
 def pages(target: Target) -> Steps:
     """Exchanges: make, all, all ascending, two, the rest."""
-    made = yield Request(path="/responses", json=asking(target, ITEMS, **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, ITEMS, **BRIEF))
     name = named(made)
     if name is None:
         return
@@ -257,14 +259,16 @@ def pages_more(seen: Transcript) -> Iterator[Problem]:
 @scenario("responses/branches", "Two children of one parent, and a grandchild", needs=NEEDS)
 def branches(target: Target) -> Steps:
     """Exchanges: parent, first child, the same child again, a grandchild."""
-    made = yield Request(path="/responses", json=asking(target, "Hi", **BRIEF))
+    made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
     if (name := named(made)) is None:
         return
-    child = asking(target, "One", previous_response_id=name, **BRIEF)
+    child = create_response(target, "One", previous_response_id=name, **BRIEF)
     first = yield Request(path="/responses", json=child)
     yield Request(path="/responses", json=child)
     if (below := named(first)) is not None:
-        yield Request(path="/responses", json=asking(target, "Two", previous_response_id=below, **BRIEF))
+        yield Request(
+            path="/responses", json=create_response(target, "Two", previous_response_id=below, **BRIEF)
+        )
 
 
 def _counts(seen: Transcript) -> list[int]:
@@ -297,7 +301,7 @@ def unknown_response(target: Target) -> Steps:
     yield Request(path=f"/responses/{NOBODY}", method="DELETE")
     yield Request(path=f"/responses/{NOBODY}/cancel", json={})
     yield Request(path=f"/responses/{NOBODY}/input_items", method="GET")
-    yield Request(path="/responses", json=asking(target, "Hi", previous_response_id=NOBODY))
+    yield Request(path="/responses", json=create_response(target, "Hi", previous_response_id=NOBODY))
 
 
 @check("errors/unknown-response/refused", "Answer an unknown id with 404 on every route", "ST-03")

@@ -10,8 +10,8 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answer_fold import parsed
 from plumbline_conformance.checks.common import taken, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
-from plumbline_conformance.checks.request_reader import allowed_tools, tools_asked
-from plumbline_conformance.checks.responses.shared_laws import asking, events, items, pair, response
+from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools
+from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,
@@ -43,7 +43,7 @@ def _calls(exchange: Exchange, kind: str = CALL, *, forced: bool = False) -> lis
 
 
 def _one(target: Target) -> dict[str, object]:
-    return asking(target, QUESTION, tools=[WEATHER])
+    return create_response(target, QUESTION, tools=[WEATHER])
 
 
 pair("responses/tool", "A function that may be called", _one, needs=NEEDS)
@@ -63,7 +63,7 @@ def _objects(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("responses/tool/known-name", "Call only tools of the request", "TOOL-02")
 def _known(exchange: Exchange) -> Iterator[Problem]:
-    names = set(tools_asked(exchange))
+    names = set(requested_tools(exchange))
     found = [call.get("name") for call in _calls(exchange)]
     if any(one not in names for one in found):
         shown = " or ".join(sorted(names))
@@ -153,14 +153,14 @@ def _ended(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _two(target: Target) -> dict[str, object]:
-    return asking(target, tools.PLACES, tools=[WEATHER, TIME])
+    return create_response(target, tools.PLACES, tools=[WEATHER, TIME])
 
 
 pair("responses/tools", "Two functions that are both asked for", _two, needs=NEEDS)
 
 
 @whole("responses/tools/ids", "Give every item and every call an id of its own", "R-08", "TOOL-09")
-def _own_ids(exchange: Exchange) -> Iterator[Problem]:
+def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     if len(calls) < 2:
         raise Inconclusive("the model made one call only")
@@ -184,7 +184,7 @@ def _places(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _required(target: Target) -> dict[str, object]:
-    return asking(target, "Hi", tools=[WEATHER, TIME], tool_choice="required")
+    return create_response(target, "Hi", tools=[WEATHER, TIME], tool_choice="required")
 
 
 pair("responses/tool-required", "A call that is required", _required, needs=NEEDS)
@@ -209,7 +209,7 @@ def _made(exchange: Exchange) -> list[Any]:
 
 def _named(target: Target) -> dict[str, object]:
     choice = {"type": "function", "name": "get_time"}
-    return asking(target, "Hi", tools=[WEATHER, TIME], tool_choice=choice)
+    return create_response(target, "Hi", tools=[WEATHER, TIME], tool_choice=choice)
 
 
 pair("responses/tool-named", "A function that is named", _named, needs=NEEDS)
@@ -228,7 +228,7 @@ def _only(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _none(target: Target) -> dict[str, object]:
-    return asking(target, QUESTION, tools=[WEATHER], tool_choice="none")
+    return create_response(target, QUESTION, tools=[WEATHER], tool_choice="none")
 
 
 pair("responses/tool-none", "Tools that may not be called", _none, needs=NEEDS)
@@ -242,7 +242,7 @@ def _uncalled(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _single(target: Target) -> dict[str, object]:
-    return asking(target, tools.PLACES, tools=[WEATHER, TIME], parallel_tool_calls=False)
+    return create_response(target, tools.PLACES, tools=[WEATHER, TIME], parallel_tool_calls=False)
 
 
 pair("responses/tool-single", "Two functions, of which one may be called", _single, needs=NEEDS)
@@ -260,7 +260,7 @@ def _custom(target: Target) -> dict[str, object]:
     tool = tools.flat(tools.words)
     grammar = tool["format"]["grammar"]
     tool = {**tool, "format": {"type": "grammar", **grammar}}
-    return asking(target, "Use write with 2024.", tools=[tool], tool_choice=choice)
+    return create_response(target, "Use write with 2024.", tools=[tool], tool_choice=choice)
 
 
 pair("responses/tool-custom", "A custom tool whose input is one line of a grammar", _custom, needs=NEEDS)
@@ -269,7 +269,10 @@ pair("responses/tool-custom", "A custom tool whose input is one line of a gramma
 @either("responses/tool-custom/input", "Give a custom tool input that matches its grammar", "TOOL-14")
 def _year(exchange: Exchange) -> Iterator[Problem]:
     """The grammar of this scenario is four digits; that of other requests is not looked at."""
-    ours = tools_asked(exchange).get("write", {}).get("description") == tools.flat(tools.words)["description"]
+    ours = (
+        requested_tools(exchange).get("write", {}).get("description")
+        == tools.flat(tools.words)["description"]
+    )
     for call in _calls(exchange, CUSTOM, forced=True):
         if ours and not re.fullmatch("[0-9]{4}", str(call.get("input"))):
             yield Problem(expected="four digits", actual=repr(call.get("input"))[:200], pointer="input")

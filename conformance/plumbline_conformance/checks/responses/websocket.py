@@ -12,7 +12,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     NESTING,
     SNAPSHOTS,
     SUMS,
-    asking,
+    create_response,
     known_types,
     life,
     shapes,
@@ -39,7 +39,7 @@ LOST = "previous_response_not_found"
 
 def create(target: Target, question: object = "Hi", **fields: object) -> dict[str, object]:
     """The client's event; WS-02 leaves `stream` and `background` out."""
-    return {"type": "response.create", **asking(target, question, max_output_tokens=16, **fields)}
+    return {"type": "response.create", **create_response(target, question, max_output_tokens=16, **fields)}
 
 
 def turn(target: Target, socket: str = "a", question: object = "Hi", **fields: object) -> Request:
@@ -52,7 +52,7 @@ def on(socket: str, event: object) -> Request:
     return Request(path="/responses", method="WEBSOCKET", socket=socket, json=event)
 
 
-def said(exchange: Exchange) -> list[dict[str, Any]]:
+def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
     """The messages of a turn that are objects."""
     if exchange.error is not None and not exchange.error.startswith(CLOSED):
         raise Inconclusive(exchange.error)
@@ -68,7 +68,7 @@ def said(exchange: Exchange) -> list[dict[str, Any]]:
 
 def done(exchange: Exchange) -> list[dict[str, Any]]:
     """The events of a turn that was not refused."""
-    found = said(exchange)
+    found = messages_of(exchange)
     for number, event in enumerate(found):
         if event.get("type") in ("error", "response.failed"):
             shown = repr(event)[:200]
@@ -93,7 +93,7 @@ def _id(exchange: Exchange) -> str | None:
 
 def _error(exchange: Exchange) -> dict[str, Any]:
     """The error that ended a turn; empty where there is none."""
-    found = said(exchange)
+    found = messages_of(exchange)
     held = found[-1].get("error") if found and found[-1].get("type") == "error" else None
     return held if isinstance(held, dict) else {}
 
@@ -144,7 +144,7 @@ def turn_answered(seen: Transcript) -> Iterator[Problem]:
 @check("websocket/turn/messages", "Send one JSON object in each message", "WS-03")
 def turn_messages(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1):
-        said(at(seen, place))
+        messages_of(at(seen, place))
         for number, message in enumerate(at(seen, place).chunks):
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
                 shown = repr(at(seen, place).frames[number][1])[:200]
@@ -278,7 +278,7 @@ def failed(target: Target) -> Steps:
 @check("websocket/failed/orphan", "Fail a turn that answers a call which was never made", "WS-09")
 def failed_orphan(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, 0))
-    found = said(at(seen, 1))
+    found = messages_of(at(seen, 1))
     if not found or found[-1].get("type") not in ("error", "response.failed"):
         shown = repr(found[-1:])[:200]
         yield Problem(expected="an error", actual=shown, pointer="the last event")
@@ -287,7 +287,10 @@ def failed_orphan(seen: Transcript) -> Iterator[Problem]:
 @check("websocket/failed/evicted", "Forget the response whose continuation failed", "WS-06")
 def failed_evicted(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, 0))
-    if said(at(seen, 1))[-1:] and said(at(seen, 1))[-1].get("type") not in ("error", "response.failed"):
+    if messages_of(at(seen, 1))[-1:] and messages_of(at(seen, 1))[-1].get("type") not in (
+        "error",
+        "response.failed",
+    ):
         raise Inconclusive("the continuation did not fail; another check says so")
     code = _error(at(seen, 2)).get("code")
     if code != LOST:
@@ -306,7 +309,7 @@ def errors(target: Target) -> Steps:
 @check("websocket/errors/envelope", "Answer with an error event, and keep the connection", "WS-07")
 def errors_envelope(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1, 2):
-        found = said(at(seen, place))
+        found = messages_of(at(seen, place))
         last = found[-1] if found else {}
         held = last.get("error")
         if (

@@ -22,7 +22,7 @@ import msgspec
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.proxy import Proxy
 
-__all__ = ["Apart", "Inbox", "Listening", "Outbox", "Passing", "Seen", "Unable", "framed"]
+__all__ = ["Inbox", "Listening", "Outbox", "Passing", "ProxyProcess", "Seen", "Unable", "framed"]
 
 _WAITING = 256 * 1024 * 1024
 """Bytes of exchanges that may wait to be judged."""
@@ -121,7 +121,7 @@ class Outbox(asyncio.Protocol):
         else:
             self._put(said)
 
-    def tell(self, word: Word) -> None:
+    def send(self, word: Word) -> None:
         """Send something small."""
         self._put(framed(word))
 
@@ -167,7 +167,7 @@ class Outbox(asyncio.Protocol):
         self._flush()
 
 
-class Apart:
+class ProxyProcess:
     """The process of the proxy.
 
     Args:
@@ -258,16 +258,16 @@ async def _talk(pipe: socket.socket, upstream: str, host: str, port: int, connec
         proxy = Proxy(upstream, outbox.take, connections=connections)
         server = await proxy.start(host, port)
     except (OSError, ValueError) as error:
-        outbox.tell(Unable(str(error)))
+        outbox.send(Unable(str(error)))
     else:
         # A full collection would walk all that was imported, for longer than an event may take.
         gc.collect()
         gc.freeze()
-        outbox.tell(Listening(server.sockets[0].getsockname()[1]))
+        outbox.send(Listening(server.sockets[0].getsockname()[1]))
         await _serve(proxy, outbox)
         server.close()
         await proxy.stop()
-        outbox.tell(Passing(0, outbox.unjudged, last=True))
+        outbox.send(Passing(0, outbox.unjudged, last=True))
     await outbox.close()
 
 
@@ -279,5 +279,5 @@ async def _serve(proxy: Proxy, outbox: Outbox) -> None:
             await asyncio.wait_for(outbox.ended.wait(), _TOLD)
         now = Passing(proxy.open, outbox.unjudged)
         if now != told:
-            outbox.tell(now)
+            outbox.send(now)
         told = now

@@ -8,7 +8,7 @@ import msgspec
 
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Call", "Reading", "Surface", "reading_of"]
+__all__ = ["Answer", "Call", "Surface", "answer_of"]
 
 Surface = Literal["chat", "completions", "responses"]
 
@@ -20,7 +20,7 @@ class Call(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The message of an answer."""
 
     reasoning: str = ""
@@ -30,7 +30,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """`stop`, `length` or `tool_calls`; of Responses `stop` stands for a completed one without calls."""
 
 
-def reading_of(surface: Surface, exchange: Exchange) -> Reading | None:
+def answer_of(surface: Surface, exchange: Exchange) -> Answer | None:
     """The message, or None where the exchange has none that can be read."""
     if exchange.error is not None or exchange.status != 200:
         return None
@@ -54,12 +54,12 @@ def _thought(message: dict[str, Any]) -> str:
     return message.get("reasoning_content") or message.get("reasoning") or ""
 
 
-def _of_choice(choice: dict[str, Any]) -> Reading:
+def _of_choice(choice: dict[str, Any]) -> Answer:
     message = choice.get("message")
     if message is None:
-        return Reading(content=choice["text"], finish=str(choice["finish_reason"]))
+        return Answer(content=choice["text"], finish=str(choice["finish_reason"]))
     called = [call["function"] for call in message.get("tool_calls") or []]
-    return Reading(
+    return Answer(
         reasoning=_thought(message),
         content=message.get("content") or "",
         calls=tuple(Call(function["name"], function["arguments"]) for function in called),
@@ -67,7 +67,7 @@ def _of_choice(choice: dict[str, Any]) -> Reading:
     )
 
 
-def _of_chunks(chunks: list[Any]) -> Reading:
+def _of_chunks(chunks: list[Any]) -> Answer:
     reasoning: list[str] = []
     content: list[str] = []
     calls: dict[int, list[str]] = {}
@@ -82,7 +82,7 @@ def _of_chunks(chunks: list[Any]) -> Reading:
             name_and_arguments[0] += function.get("name") or ""
             name_and_arguments[1] += function.get("arguments") or ""
         finish = choice.get("finish_reason") or finish
-    return Reading(
+    return Answer(
         reasoning="".join(reasoning),
         content="".join(content),
         calls=tuple(Call(*calls[index]) for index in sorted(calls)),
@@ -90,7 +90,7 @@ def _of_chunks(chunks: list[Any]) -> Reading:
     )
 
 
-def _of_response(response: dict[str, Any]) -> Reading:
+def _of_response(response: dict[str, Any]) -> Answer:
     reasoning: list[str] = []
     content: list[str] = []
     calls: list[Call] = []
@@ -102,7 +102,7 @@ def _of_response(response: dict[str, Any]) -> Reading:
                 content += [part.get("text") or "" for part in item["content"]]
             case "function_call":
                 calls.append(Call(item["name"], item["arguments"]))
-    return Reading(
+    return Answer(
         reasoning="".join(reasoning),
         content="".join(content),
         calls=tuple(calls),
@@ -114,7 +114,7 @@ def _joined(parts: list[Any] | None) -> str:
     return "".join(part["text"] for part in parts or [])
 
 
-def _of_events(events: list[Any]) -> Reading:
+def _of_events(events: list[Any]) -> Answer:
     """By the deltas: that they add up to the items is what other checks are for (RS-09)."""
     thoughts: dict[int, str] = {}
     summaries: dict[int, str] = {}
@@ -140,7 +140,7 @@ def _of_events(events: list[Any]) -> Reading:
                 calls[event["output_index"]][1] = calls[event["output_index"]][1] or event["arguments"]
             case "response.completed" | "response.incomplete" | "response.failed":
                 finish = _finish(event["response"], bool(calls))
-    return Reading(
+    return Answer(
         # Of an item with both, the summary only repeats the thought, as in an answer in one piece.
         reasoning="".join(
             thoughts.get(index) or summaries.get(index, "") for index in sorted({*thoughts, *summaries})

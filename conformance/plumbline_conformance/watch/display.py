@@ -15,7 +15,7 @@ from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.live import Tally
 
-__all__ = ["picture", "say"]
+__all__ = ["picture", "print_violation"]
 
 _SHOWN = ("pass", "fail", "warn", "untestable", "rejected", "inconclusive")
 """What can be said of live traffic: nobody asks it again, and nothing of it is skipped."""
@@ -38,7 +38,7 @@ def picture(tally: Tally, under_way: int) -> RenderableType:
     return Group(head, table, *lines)
 
 
-def say(out: Console, exchange: Exchange, wrong: list[Finding]) -> None:
+def print_violation(out: Console, exchange: Exchange, wrong: list[Finding]) -> None:
     """One line for an exchange that breaks a rule."""
     names = ", ".join(f"{finding.verdict} {finding.check}" for finding in wrong)
     problem = next((problem for finding in wrong for problem in finding.problems), None)

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
+from plumbline_conformance.exact.answer import Surface, answer_of
 from plumbline_conformance.exact.demand import Miss, Reads
-from plumbline_conformance.exact.reading import Surface, reading_of
 from plumbline_conformance.exact.scripts import Script, ScriptSet
 from plumbline_conformance.suite.model import Request
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Asking", "Found", "Send", "no_message"]
+__all__ = ["Found", "Requester", "Send", "no_message"]
 
 _PATHS: dict[Surface, str] = {
     "chat": "/chat/completions",
@@ -41,7 +41,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there was any response at all."""
 
 
-class Asking:
+class Requester:
     """Sends the requests of a run."""
 
     def __init__(self, model: str, found: ScriptSet, send: Send, slots: asyncio.Semaphore) -> None:
@@ -79,11 +79,11 @@ class Asking:
         called = next((s for s in known if s.message and s.message.tool_calls), None)
         thinking = calls = from_within = False
         if plain is not None:
-            reading = reading_of(surface, await self.ask(surface, plain, tools=False))
-            from_within = reading is not None and bool(reading.reasoning) and not reading.content
+            answer = answer_of(surface, await self.ask(surface, plain, tools=False))
+            from_within = answer is not None and bool(answer.reasoning) and not answer.content
         if thought is not None:
-            reading = reading_of(surface, await self.ask(surface, thought, tools=False))
-            thinking = reading is not None and bool(reading.reasoning)
+            answer = answer_of(surface, await self.ask(surface, thought, tools=False))
+            thinking = answer is not None and bool(answer.reasoning)
         if called is not None:
             exchange = await self.ask(surface, called)
             if (
@@ -91,8 +91,8 @@ class Asking:
             ):  # A server without a parser may refuse tools, and says so in many ways.
                 self._tools[surface] = []
                 exchange = await self.ask(surface, called)
-            reading = reading_of(surface, exchange)
-            calls = reading is not None and bool(reading.calls)
+            answer = answer_of(surface, exchange)
+            calls = answer is not None and bool(answer.calls)
         return Reads(thinking=thinking, calls=calls, from_within=from_within)
 
     async def ask(self, surface: Surface, script: Script, *, tools: bool = True, **more: Any) -> Exchange:
