@@ -173,7 +173,7 @@ def fuzz(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Hold the judge's checks against servers that break one rule each, and print who was caught by what."""
-    Environment(session, DEV).run("python", "tests/conformance/zoo.py", *session.posargs)
+    Environment(session, DEV).run("python", "tests/conformance/run_mutants.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

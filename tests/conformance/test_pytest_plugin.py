@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from good_server import KEY, MODEL, serving
-from odd_servers import answering, error
-from reference import application
-from test_capabilities import ERROR, but
-from test_cli import fixed
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.odd_servers import NOT_HERE, answering, error, fixed, reference_but
+from example_servers.reference import application
+from plugin_run import pytest_run
 
 from plumbline_conformance.suite.model import CHECKS
-
-
-def pytest_run(folder: Path, *options: str) -> tuple[int, str]:
-    """Run pytest in an empty folder, with the plugin as its entry point would load it."""
-    command = [sys.executable, "-m", "pytest", "-p", "plumbline_conformance.pytest_plugin", "-rA", *options]
-    found = subprocess.run(
-        command,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "NO_COLOR": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.returncode, found.stdout + found.stderr
 
 
 def test_each_check_is_an_item(tmp_path: Path) -> None:
@@ -157,7 +134,7 @@ def test_no_key_that_a_server_repeats_is_told_by_an_item(tmp_path: Path) -> None
 
 
 def test_what_a_profile_requires_fails_where_it_is_lacking(tmp_path: Path) -> None:
-    lacking = but(lambda path, _: (404, ERROR) if path.startswith("/v1/responses") else None)
+    lacking = reference_but(lambda path, _: (404, NOT_HERE) if path.startswith("/v1/responses") else None)
     with serving(lacking) as base_url:
         target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
         chosen = [

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from good_server import KEY, MODEL, serving
-from reference import application
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.reference import application
 
 TEXT = (Path(__file__).parents[2] / "docs" / "judge.md").read_text("utf-8")
 [EXAMPLE] = [block for part in TEXT.split("```yaml\n")[1:] if "jobs:" in (block := part.partition("```")[0])]
