@@ -4,6 +4,7 @@ The order of these imports is the order in which scenarios run and are listed.
 """
 
 # isort: off
+import plumbline_conformance.checks.http.errors
 import plumbline_conformance.checks.chat.basics
 import plumbline_conformance.checks.chat.forced_tools
 import plumbline_conformance.checks.chat.structured_output
@@ -18,7 +19,6 @@ import plumbline_conformance.checks.completions.basics
 import plumbline_conformance.checks.completions.best_of
 import plumbline_conformance.checks.completions.limits
 import plumbline_conformance.checks.completions.details
-import plumbline_conformance.checks.http.errors
 import plumbline_conformance.checks.http.hostile
 import plumbline_conformance.checks.http.models
 import plumbline_conformance.checks.http.optional_fields

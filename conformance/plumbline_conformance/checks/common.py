@@ -35,6 +35,7 @@ __all__ = [
     "usage_adds_up",
     "valid_body",
     "whole_shapes",
+    "without_nulls",
 ]
 
 Answer = TypeVar("Answer")
@@ -257,3 +258,13 @@ def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = 
     def shape(seen: Transcript) -> Iterator[Problem]:
         for place in places:
             yield from valid_body(accepted(at(seen, place)), schema, f"answer {place}, ")
+
+
+def without_nulls(value: Any) -> Any:
+    """A null is the same as nothing where two objects are compared."""
+    match value:
+        case dict():
+            return {key: without_nulls(member) for key, member in value.items() if member is not None}
+        case list():
+            return [without_nulls(member) for member in value]
+    return value

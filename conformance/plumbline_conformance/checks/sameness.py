@@ -18,7 +18,7 @@ __all__ = ["same", "whole_and_streamed"]
 
 Reading = Callable[[Exchange], object]
 """What an answer says, in a form that whole and streamed answers share."""
-Said = TypeVar("Said")
+Content = TypeVar("Content")
 
 
 def whole_and_streamed(
@@ -37,9 +37,9 @@ def whole_and_streamed(
 
 def same(
     seen: Transcript,
-    of_whole: Callable[[Exchange], Said],
-    of_stream: Callable[[Exchange], Said],
-    rule: Callable[[Said, Said], str] | None = None,
+    of_whole: Callable[[Exchange], Content],
+    of_stream: Callable[[Exchange], Content],
+    rule: Callable[[Content, Content], str] | None = None,
 ) -> Iterator[Problem]:
     """CHAT-19, CS-05, RS-16.
 

@@ -1,4 +1,4 @@
-"""Requests on the wire, and everything that comes back: this and `sockets` alone open connections."""
+"""Requests on the wire, and everything that comes back: this module and `websocket` alone open connections."""
 
 from __future__ import annotations
 

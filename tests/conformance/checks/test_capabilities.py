@@ -88,7 +88,7 @@ def test_a_field_that_is_ignored_is_no_capability() -> None:
     assert {finding.verdict for finding in judge(found["chat/regex"])} == {"skipped"}
 
 
-def test_a_model_that_shows_no_reasoning_is_not_asked_for_it() -> None:
+def test_a_model_that_shows_no_reasoning_gets_no_request_for_it() -> None:
     silent: dict[str, Any] = {"choices": [{"message": {"content": "Hi."}}]}
 
     found = seen(lambda _, body: (200, silent) if body.get("reasoning_effort") else None, "chat/reasoning")
@@ -96,7 +96,7 @@ def test_a_model_that_shows_no_reasoning_is_not_asked_for_it() -> None:
     assert "no reasoning" in str(found["chat/reasoning"].skipped)
 
 
-def test_without_a_key_nothing_is_said_of_keys() -> None:
+def test_without_a_key_checks_of_keys_are_skipped() -> None:
     assert seen(lambda *_: None, "errors/key", key=None)["errors/key"].skipped
 
 
@@ -106,7 +106,7 @@ def test_what_a_probe_showed_is_kept_as_evidence() -> None:
     assert [exchange.status for exchange in found["responses/tool"].exchanges] == [404]
 
 
-def told(steps: Generator[Request, Exchange, str | None], answer: Exchange) -> str | None:
+def probe_result(steps: Generator[Request, Exchange, str | None], answer: Exchange) -> str | None:
     """What a probe returns to whom every request of it is answered alike."""
     try:
         while True:
@@ -125,7 +125,7 @@ def test_a_probe_that_comes_to_no_verdict_enables_nothing(name: str, status: int
     answer = Exchange(method="POST", url="", request_headers={}, request_body=b"", status=status)
     next(steps)
 
-    assert re.search("could not be found out|there is no WebSocket", str(told(steps, answer)))
+    assert re.search("could not be found out|there is no WebSocket", str(probe_result(steps, answer)))
 
 
 def test_what_could_not_be_found_out_is_skipped_with_the_reason() -> None:
@@ -134,7 +134,7 @@ def test_what_could_not_be_found_out_is_skipped_with_the_reason() -> None:
     assert found["responses/tool"].skipped == "could not be found out: status 429"
 
 
-def test_the_last_lines_say_how_much_was_not_asked_for_want_of_knowledge(
+def test_the_last_lines_count_what_was_skipped_as_unknown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whoever reads no more than the end is not to take a busy server for one that has been judged."""
@@ -211,7 +211,7 @@ def refusing(chat: int, models: int) -> Any:
 
 
 @pytest.mark.parametrize(("chat", "models"), [(500, 500), (400, 400), (404, 404), (400, 500), (402, 200)])
-def test_who_answers_a_wrong_key_with_another_status_is_told_so(chat: int, models: int) -> None:
+def test_another_status_for_a_wrong_key_is_reported(chat: int, models: int) -> None:
     with serving(refusing(chat, models)) as base_url:
         target = Target(base_url=base_url, model=MODEL, api_key=KEY)
         [found] = asyncio.run(record([SCENARIOS["errors/key"]], target))
@@ -220,7 +220,7 @@ def test_who_answers_a_wrong_key_with_another_status_is_told_so(chat: int, model
     assert {finding.verdict for finding in judge(found)} == {"fail"}
 
 
-def test_who_refuses_the_right_key_in_the_same_way_says_nothing_of_keys() -> None:
+def test_refusing_the_right_key_in_the_same_way_shows_nothing_of_keys() -> None:
     """Such as a server of Responses alone that asks for no key."""
     found = seen(lambda path, _: (404, NOT_HERE) if "responses" not in path else None, "errors/key")
 

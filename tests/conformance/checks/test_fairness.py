@@ -18,7 +18,7 @@ from mutants.mutations import (
     error,
     events,
     header,
-    raw,
+    raw_body,
     renamed,
     status,
 )
@@ -33,7 +33,7 @@ REFUSAL = json.dumps(
 ).encode()
 
 
-def says(text: str | None, reason: str = "stop", tokens: int = 1) -> Mutation:
+def answers_with(text: str | None, reason: str = "stop", tokens: int = 1) -> Mutation:
     """An answer in one piece of other words and another length."""
 
     def change(answer: Any) -> None:
@@ -127,7 +127,7 @@ def points(content: bytes) -> bytes:
     return re.sub(rb'(index|_number|_tokens|text_offset)": ?(\[?)(\d+)', rb'\1": \2\3.0', content)
 
 
-def own_event(found: list[Event]) -> list[Event]:
+def unknown_event(found: list[Event]) -> list[Event]:
     """RS-17: marked with a prefix."""
     found.insert(-2, ("acme:trace", {"type": "acme:trace", "sequence_number": 0}))
     for number, (_, event) in enumerate(found[:-1]):
@@ -136,10 +136,10 @@ def own_event(found: list[Event]) -> list[Event]:
 
 
 FAIR: list[tuple[str, str, Mutation]] = [
-    ("chat/text", "stops early", says("No.")),
-    ("chat/text", "says nothing", says("", tokens=0)),
-    ("chat/text", "has null for text", says(None)),
-    ("chat/text", "reaches the limit", says("1 2 3 4 5 6 7 8", "length", 8)),
+    ("chat/text", "stops early", answers_with("No.")),
+    ("chat/text", "says nothing", answers_with("", tokens=0)),
+    ("chat/text", "has null for text", answers_with(None)),
+    ("chat/text", "reaches the limit", answers_with("1 2 3 4 5 6 7 8", "length", 8)),
     ("chat/text", "writes every null", body(nulls)),
     ("chat/text", "has extensions", body(extensions)),
     ("chat/text", "names the charset", header("content-type", "Application/JSON; charset=utf-8")),
@@ -147,8 +147,8 @@ FAIR: list[tuple[str, str, Mutation]] = [
     ("chat/logprobs", "has no bytes", body(no_bytes)),
     ("chat/logprobs", "says nothing", body(empty)),
     ("chat/stream-text", "sends all at once", events(at_once)),
-    ("chat/stream-text", "keeps alive", raw(lambda b: b": ping\n\n" + b.replace(b"\n\n", b"\n\n:\n\n"))),
-    ("chat/stream-text", "writes no space", raw(lambda b: b.replace(b"data: ", b"data:"))),
+    ("chat/stream-text", "keeps alive", raw_body(lambda b: b": ping\n\n" + b.replace(b"\n\n", b"\n\n:\n\n"))),
+    ("chat/stream-text", "writes no space", raw_body(lambda b: b.replace(b"data: ", b"data:"))),
     ("chat/stream-text", "begins with no choice", events(lambda f: [(None, {**f[0][1], "choices": []}), *f])),
     (
         "chat/stream-text",
@@ -166,9 +166,9 @@ FAIR: list[tuple[str, str, Mutation]] = [
     ("models/list", "makes `created` up", body(lambda m: m.update(created=1))),
     ("responses/stream-text", "begins at 1", chunks(from_one)),
     ("responses/stream-text", "opens two items", events(second_item)),
-    ("responses/stream-text", "has events of its own", events(own_event)),
-    ("responses/stream-text", "writes integers with a point", raw(points)),
-    ("completions/echo", "writes integers with a point", raw(points)),
+    ("responses/stream-text", "has events of its own", events(unknown_event)),
+    ("responses/stream-text", "writes integers with a point", raw_body(points)),
+    ("completions/echo", "writes integers with a point", raw_body(points)),
     ("errors/empty-messages", "answers 422", status(422)),
     ("errors/wrong-types", "answers 422", status(422, None)),
 ]
@@ -229,7 +229,7 @@ TO_BE_REFUSED = {"websocket/upgrade", "websocket/key", "responses/background-unk
 )
 @pytest.mark.parametrize("code", [400, 404, 422, 501])
 def test_an_honest_refusal_is_rejected_and_no_failure(scenario: str, code: int) -> None:
-    refused = raw(lambda _: REFUSAL, None)(status(code, None)(transcripts()[scenario]))
+    refused = raw_body(lambda _: REFUSAL, None)(status(code, None)(transcripts()[scenario]))
 
     found = judge(refused)
 
@@ -278,7 +278,7 @@ def test_a_broken_connection_is_inconclusive(scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_crash_is_a_failure_that_is_said_once(scenario: str) -> None:
+def test_a_crash_is_reported_under_one_check(scenario: str) -> None:
     """Not of every rule that could have been seen if there were an answer: those come to no verdict."""
     found = [
         finding
@@ -311,7 +311,7 @@ def test_a_crash_in_the_middle_of_a_stream_is_a_failure(scenario: str, event: di
     assert "out of memory" in finding.problems[0].actual
 
 
-def test_an_error_object_of_another_form_is_no_failure_to_refuse() -> None:
+def test_an_error_object_of_another_shape_is_no_failure_to_refuse() -> None:
     """ERR-01 is broken, and ERR-07, ERR-08, CS-09, HTTP-07 are kept."""
     names = [name for name in SCENARIOS if name.startswith("errors/") and "unknown" not in name]
     for scenario in names:
@@ -379,7 +379,7 @@ def test_a_missing_operation_is_accused_once() -> None:
     assert [finding.check for finding in found] == ["models/list/retrievable"]
 
 
-def test_a_null_inside_of_an_item_is_a_member_left_out() -> None:
+def test_a_null_inside_of_an_item_is_a_field_left_out() -> None:
     """Items are choices between schemas: a fault is looked for in the one that they are meant to have."""
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "status": None}
     text = {"type": "output_text", "text": "", "annotations": []}
@@ -391,7 +391,7 @@ def test_a_null_inside_of_an_item_is_a_member_left_out() -> None:
     assert list(violations("OutputContent", {**text, "logprobs": None})) != []
 
 
-def test_a_stream_nobody_asked_for_is_accused_once() -> None:
+def test_an_unrequested_stream_is_accused_once() -> None:
     """The usage may well be in it: what cannot be read as one object is the business of the shape."""
     whole, streamed = transcripts()["responses/stream-text"].exchanges[:2]
     frames = {"headers": streamed.headers, "frames": streamed.frames}

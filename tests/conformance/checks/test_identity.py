@@ -27,7 +27,7 @@ def answer(created: object, *, clock: int | None = None, name: str = "a") -> Exc
 
 @settings(deadline=None, database=None)
 @given(TIMES, st.integers(-(10**7), 10**7))
-def test_a_time_is_held_against_the_clock_of_its_server(clock: int, away: int) -> None:
+def test_a_time_is_compared_with_the_clock_of_its_server(clock: int, away: int) -> None:
     accused = list(LAW(answer(clock + away, clock=clock)))
 
     assert bool(accused) == (abs(away) > 3600)

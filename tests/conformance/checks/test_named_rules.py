@@ -45,7 +45,7 @@ NO_REFUSAL = reported(broken("no refusal"))
 
 
 @pytest.mark.parametrize("told", [html, junit, markdown, Report.to_json])
-def test_a_report_tells_of_the_broken_rule_alone(told: object) -> None:
+def test_a_report_names_the_broken_rule_alone(told: object) -> None:
     text = unescape(told(NO_REFUSAL)).replace("\\", "")  # type: ignore[operator]
 
     sentences = {name: rules()[name]["sentence"].partition("`")[0].strip() for name in CHECKS[CHECK].rules}
@@ -57,14 +57,14 @@ def test_a_report_tells_of_the_broken_rule_alone(told: object) -> None:
         assert sentences["CHAT-21"] not in text
 
 
-def test_json_says_which_rule_each_problem_breaks() -> None:
+def test_json_names_the_rule_that_each_problem_breaks() -> None:
     [result] = [found for found in json.loads(NO_REFUSAL.to_json())["results"] if found["check"] == CHECK]
 
     assert [problem["rule"] for problem in result["problems"]] == ["CHAT-03"]
     assert result["rules"] == list(CHECKS[CHECK].rules)
 
 
-def test_several_broken_rules_are_told_one_after_the_other() -> None:
+def test_several_broken_rules_are_reported_one_after_the_other() -> None:
     seen = broken("an event without data", "chat/stream-text")
     report = reported(seen)
     [result] = [found for found in report.results if found.check == "chat/stream-text/framing"]
@@ -153,7 +153,7 @@ def test_another_broken_rule_of_a_listed_check_is_another_violation() -> None:
     assert listed.stale([second]) == [CHECK]
 
 
-def test_an_entry_that_names_no_rule_holds_of_all() -> None:
+def test_an_entry_that_names_no_rule_covers_all() -> None:
     """As every baseline from before rules were named."""
     listed = Baseline(expected={CHECK: Entry(verdict="fail")})
 

@@ -66,12 +66,12 @@ def test_a_server_that_repeats_itself_and_ends_elsewhere_is_accused(early: str) 
 
 
 @pytest.mark.parametrize("other", [KEPT[:-1], KEPT[:1], KEPT + WORD[:1], KEPT + "\u2603 and others"])
-def test_a_text_that_only_begins_alike_is_held_against_nobody(other: str) -> None:
+def test_a_text_that_only_begins_alike_accuses_nobody(other: str) -> None:
     """Temperature 0 promises little: the third answer shows that the server does not repeat itself."""
     assert verdicts(other, "Something else.", "Quite another.") == ("inconclusive", "inconclusive")
 
 
-def test_a_text_of_its_own_is_another_answer_whatever_the_others_are() -> None:
+def test_a_different_text_is_another_answer_whatever_the_others_are() -> None:
     assert verdicts(KEPT + "\u2603 and others", KEPT, KEPT) == ("inconclusive", "pass")
 
 
@@ -104,7 +104,7 @@ def of_completions(whole: str, streamed: str) -> tuple[str, str]:
     return found["completions/stop/prefix"], found["completions/stop/stream-prefix"]
 
 
-def test_completions_that_only_begin_alike_are_held_against_nobody() -> None:
+def test_completions_that_only_begin_alike_accuse_nobody() -> None:
     plain = COMPLETIONS[0].json["choices"][0]["text"]
     kept = plain[:3]
 

@@ -123,7 +123,7 @@ def test_ids_and_their_beginnings_choose_checks(
     assert {result["verdict"] for result in results} == {"pass"}
 
 
-def test_unknown_ids_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_ids_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """Even beside known ones, and before anything is sent."""
     assert main(["check", "--base-url", "http://127.0.0.1:1", "--model", "m", "chat", "chatt[/x"]) == 2
     assert "No check begins with chatt[/x." in capsys.readouterr().out
@@ -137,7 +137,7 @@ def test_numbers_that_would_hang_are_refused(option: list[str], capsys: pytest.C
     assert "positive" in capsys.readouterr().err
 
 
-def test_findings_that_cannot_be_written_are_said(good: str, tmp_path: Path) -> None:
+def test_findings_that_cannot_be_saved_are_reported(good: str, tmp_path: Path) -> None:
     file = tmp_path / "no" / "folder.json"
 
     assert (
@@ -213,7 +213,7 @@ def test_a_baseline_accepts_until_it_is_stale(tmp_path: Path, capsys: pytest.Cap
         assert main(["check", *target, *only]) == 0
 
 
-def test_every_report_is_written(good: str, tmp_path: Path) -> None:
+def test_every_report_is_saved(good: str, tmp_path: Path) -> None:
     names = {"json": "r.json", "junit": "r.xml", "markdown": "r.md", "html": "r.html", "badge": "b.svg"}
     options = [word for kind, name in names.items() for word in (f"--{kind}", str(tmp_path / name))]
 
@@ -315,7 +315,7 @@ def without_completions(asked: set[str]) -> Any:
         ),
     ],
 )
-def test_what_a_server_is_said_to_have_is_asked_for_and_what_it_lacks_is_not(
+def test_declared_capabilities_are_requested_and_declared_lacks_are_not(
     said: str, verdicts: dict[str, set[str]], looked: bool, tmp_path: Path
 ) -> None:
     """Nobody looks for either, and the recording says so."""
@@ -337,7 +337,7 @@ def test_what_a_server_is_said_to_have_is_asked_for_and_what_it_lacks_is_not(
 
 
 @pytest.mark.parametrize("said", ["nothing", "tools,-tools", "-"])
-def test_capabilities_that_do_not_exist_are_said(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capabilities_that_do_not_exist_are_reported(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["check", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", f"--capabilities={said}"]
 
     assert main(words) == 2

@@ -59,7 +59,7 @@ def passed(server: Server, gate: BusyRetry | None = None, path: str = "/chat/com
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_asked_again_and_the_last_answer_counts(
+def test_a_busy_server_is_retried_and_the_last_answer_counts(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(monkeypatch, answer(status), answer(status, "7"), answer(200))
@@ -108,7 +108,7 @@ def test_a_time_that_is_none_is_not_believed(after: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 408, 500, 502, 504])
-def test_what_is_no_matter_of_the_moment_is_asked_once(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_are_not_retried(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(monkeypatch, answer(status, "1"))
 
     assert passed(server).busy is not None
@@ -226,7 +226,7 @@ def test_no_server_is_waited_for_beyond_the_time_of_the_run(monkeypatch: pytest.
     assert waits.all == [4.0, 4.0]
 
 
-def test_a_refusal_of_before_anothers_wait_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_from_before_anothers_wait_is_retried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one wait was for all of them."""
     waits = Waits(monkeypatch)
     refusals = [answer(429, "30") for _ in range(8)]

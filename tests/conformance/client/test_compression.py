@@ -28,7 +28,7 @@ def _gzip(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
-def _raw(data: bytes) -> bytes:
+def _raw_deflate(data: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
@@ -38,7 +38,7 @@ CODINGS = {
     "x-gzip": _gzip,
     " GZip ": _gzip,
     "deflate": zlib.compress,
-    "Deflate": _raw,
+    "Deflate": _raw_deflate,
 }
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_packed_is_kept_once(coding: str | None) -> None:
     ],
     ids=["nope", "br", "two codings", "no deflate", "a bomb", "nothing for ever"],
 )
-def test_what_cannot_be_unpacked_is_said_and_not_kept(coding: str, packed: bytes, said: str) -> None:
+def test_what_cannot_be_unpacked_is_reported_and_not_kept(coding: str, packed: bytes, said: str) -> None:
     body, exchange = Unpacked(coding, LIMIT), empty()
 
     body.keep(exchange, 0.0, packed)
@@ -102,7 +102,7 @@ def test_what_cannot_be_unpacked_is_said_and_not_kept(coding: str, packed: bytes
 
 
 @pytest.mark.parametrize("cuts", [[], [3], [-9], [-30], [10, -30, -9]])
-def test_what_follows_the_first_member_is_said(cuts: list[int]) -> None:
+def test_bytes_after_the_first_gzip_stream_are_reported(cuts: list[int]) -> None:
     """Most clients read no further, so that nobody can say what the answer was."""
     packed = _gzip(b"content") + _gzip(b"and more")
     edges = [0, *sorted(cut % len(packed) for cut in cuts), len(packed)]

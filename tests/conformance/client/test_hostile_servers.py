@@ -26,7 +26,7 @@ TRUNCATING = [
     servers.never_ends,
     servers.sends_what_is_not_gzip,
 ]
-WRONG = [servers.says_more_than_it_said, servers.sends_an_endless_line, servers.sends_control_characters]
+WRONG = [servers.sends_more_than_its_length, servers.sends_an_endless_line, servers.sends_control_characters]
 
 
 SOON = 30
@@ -77,7 +77,7 @@ def test_a_wrong_address_cannot_be_judged(url: str, capsys: pytest.CaptureFixtur
     assert "cannot be reached" in capsys.readouterr().out
 
 
-def test_a_key_that_cannot_be_sent_is_said() -> None:
+def test_a_key_that_cannot_be_sent_is_reported() -> None:
     assert check(Target(base_url="http://127.0.0.1:1/v1", model="m", api_key="schlüssel\n"), ["chat"]) == 2
 
 
@@ -140,7 +140,7 @@ def test_the_whole_suite_stays_within_its_memory(behave: Behaviour, tmp_path: Pa
     assert all((tmp_path / name).stat().st_size for _, name in files)
 
 
-def test_problems_without_end_are_not_all_told() -> None:
+def test_problems_without_end_are_not_all_reported() -> None:
     with hostile(servers.sends_events_of_nothing) as base_url:
         [seen] = asyncio.run(record([SCENARIOS["chat/stream-choices"]], Target(base_url=base_url, model="m")))
 
@@ -148,8 +148,8 @@ def test_problems_without_end_are_not_all_told() -> None:
     assert counts["chat/stream-choices/shape"] == 50
 
 
-@pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.says_continue])
-def test_answers_without_end_are_not_asked_for_forever(behave: Behaviour) -> None:
+@pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.repeats_continue])
+def test_answers_without_end_are_not_requested_forever(behave: Behaviour) -> None:
     """A dozen time-outs, and then the rest is left: an hour of them would say no more."""
     asked = 0
 

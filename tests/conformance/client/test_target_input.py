@@ -173,7 +173,7 @@ def test_an_exchange_with_no_such_port_is_one_without_an_answer() -> None:
 
 
 @given(st.text("abcdefghij-_", min_size=1).filter(lambda name: name.lstrip("-") not in CAPABILITIES))
-def test_a_capability_that_nobody_knows_is_told_which_there_are(name: str) -> None:
+def test_an_unknown_capability_is_answered_with_the_known_ones(name: str) -> None:
     with pytest.raises(UnusableInput) as raised:
         capabilities_of(f"tools,{name}")
 

@@ -46,7 +46,7 @@ def talking(talk: Talk) -> Iterator[str]:
         yield base_url
 
 
-def told(base_url: str, *requests: Request, patience: float = 5.0) -> list[Exchange]:
+def exchanges_of(base_url: str, *requests: Request, patience: float = 5.0) -> list[Exchange]:
     async def go() -> list[Exchange]:
         async with sender(Target(base_url=base_url, model=MODEL), patience) as send:
             return [await send(request) for request in requests]
@@ -66,7 +66,7 @@ async def answers(receive: Any, send: Any) -> None:
 
 def test_turns_share_a_connection_by_its_name_and_each_message_is_a_frame() -> None:
     with talking(answers) as base_url:
-        first, second, both = told(
+        first, second, both = exchanges_of(
             base_url, turn(), turn(content=b"{"), turn(json=[{"n": 1}, {"n": 2}], turns=2)
         )
 
@@ -78,14 +78,14 @@ def test_turns_share_a_connection_by_its_name_and_each_message_is_a_frame() -> N
     assert [m.number for m in moments(both)] == [0, 1, 2, 3]
 
 
-def test_a_connection_that_ends_within_a_turn_is_said_and_opened_again() -> None:
+def test_a_connection_that_ends_within_a_turn_is_reported_and_opened_again() -> None:
     async def leaves(receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.send", "text": "{}"})
         await send({"type": "websocket.close", "code": 1011})
 
     with talking(leaves) as base_url:
-        found = told(base_url, turn(), turn())
+        found = exchanges_of(base_url, turn(), turn())
 
     assert [exchange.error for exchange in found] == ["closed in the middle of a turn, with code 1011"] * 2
     assert [exchange.frames[0][1] for exchange in found] == [b"{}"] * 2
@@ -97,7 +97,7 @@ def test_a_turn_without_an_end_is_given_up() -> None:
             pass
 
     with talking(silent) as base_url:
-        [found] = told(base_url, turn(), patience=0.3)
+        [found] = exchanges_of(base_url, turn(), patience=0.3)
 
     assert "no end after 0.3 seconds" in str(found.error)
 
@@ -111,7 +111,7 @@ def test_messages_without_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("plumbline_conformance.client.http._MAX_BODY", 20_000)
     with talking(endless) as base_url:
-        [found] = told(base_url, turn())
+        [found] = exchanges_of(base_url, turn())
 
     assert found.error
     assert len(found.body) < 25_000
@@ -119,7 +119,7 @@ def test_messages_without_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_refused_handshake_has_its_status_and_its_body() -> None:
     with serving(application()) as base_url:
-        [found] = told(base_url, turn())
+        [found] = exchanges_of(base_url, turn())
 
     assert found.status == 401
     assert found.json["error"]["code"] == "invalid_api_key"
@@ -144,7 +144,7 @@ def test_hostile_connections_get_verdicts(talk: str) -> None:
     assert "pass" not in {f.verdict for f in found if f.check.startswith("websocket/turn")}
 
 
-def test_our_own_server_has_none_of_it_and_says_so() -> None:
+def test_our_server_reports_that_it_has_no_websocket() -> None:
     wanted = [SCENARIOS[name] for name in ("websocket/turn", "responses/compact", "responses/background")]
     with serving(app()) as base_url:
         seen = asyncio.run(record(wanted, Target(base_url=base_url, model=MODEL)))

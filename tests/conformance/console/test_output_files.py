@@ -21,7 +21,7 @@ def test_a_baseline_to_update_has_to_be_named(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("option", ["--baseline", "--json", "--record"])
-def test_what_cannot_be_written_is_said_before_the_run(
+def test_unwritable_files_are_reported_before_the_run(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["--update-baseline"] if option == "--baseline" else []
@@ -69,7 +69,7 @@ def test_two_files_of_a_run_are_two(
     assert file.read_text("utf-8") == '{"format": 1, "expected": {}}'
 
 
-def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+def test_inputs_are_not_overwritten(tmp_path: Path) -> None:
     run = tmp_path / "run.jsonl"
     run.write_text("{}", "utf-8")
 

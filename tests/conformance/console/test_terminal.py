@@ -143,7 +143,7 @@ def interrupted(entry: str, words: Sequence[str], reached: threading.Event) -> s
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_an_interrupted_check_keeps_what_had_ended_and_says_what_had_not(
+def test_an_interrupted_check_keeps_what_had_ended_and_lists_what_had_not(
     entry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
@@ -177,7 +177,7 @@ def test_an_interrupted_search_keeps_what_it_found(tmp_path: Path) -> None:
     assert json.loads(file.read_text("utf-8")) == []
 
 
-def test_an_interrupted_comparison_says_that_nothing_was_written(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_reports_that_nothing_was_saved(tmp_path: Path) -> None:
     reached = threading.Event()
     file = tmp_path / "found.json"
     with serving(hanging(reached)) as base_url:

@@ -27,7 +27,7 @@ def test_the_first_stop_sequence_that_is_complete_ends_an_answer() -> None:
     assert stopped(wanted, ("four", "")) == wanted
 
 
-def test_a_stream_is_compared_by_what_it_says() -> None:
+def test_a_stream_is_compared_by_its_content() -> None:
     """JSON has many spellings, and white space beside markup belongs to nobody."""
     script = Script(prompt="a", output="b")
     whole = Answer(content="b", calls=(Call("c", '{"x": 1e10, "y": [1.0]}'),))
@@ -47,7 +47,7 @@ def test_white_space_counts_in_a_cut_answer_only_where_nothing_was_read() -> Non
     assert [miss.facet for miss in cut_short(script, "chat", wanted, got, exact=True)] == ["content"]
 
 
-def test_numbers_are_held_by_their_value() -> None:
+def test_numbers_are_compared_by_value() -> None:
     found = read_set(
         {
             "prompt": "a",

@@ -99,7 +99,7 @@ def exact(url: str, scripts: Path, *more: str) -> int:
 @pytest.mark.parametrize(
     ("name", "every"), [("nothing", False), ("calls", False), ("thinking", False), ("thinking, calls", True)]
 )
-def test_a_server_that_says_the_scripts_is_exact(
+def test_a_server_that_answers_with_the_scripts_is_exact(
     name: str, every: bool, scripts: Path, some: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever it reads of the markup, which is found out and not asked for."""
@@ -170,13 +170,13 @@ def routed(*others: tuple[str, Callable[[dict[str, Any]], Any]], name: str = "th
     return application
 
 
-def said_on(path: str, old: str, new: str) -> Callable[[], Any]:
+def wrong_on(path: str, old: str, new: str) -> Callable[[], Any]:
     """Our server, which says something else on one API, in one piece and streamed alike."""
     wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
     return lambda: routed((path, lambda _: wrong))
 
 
-def said_when(key: str, old: str, new: str) -> Callable[[], Any]:
+def wrong_when(key: str, old: str, new: str) -> Callable[[], Any]:
     """Our server, which says something else in chats that have this key."""
     wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
     return lambda: routed(("/chat/completions", lambda body: wrong if key in body else None))
@@ -241,21 +241,21 @@ def missed(application: Any, scripts: Path, tmp_path: Path, status: int = 1) -> 
     [
         (left("stop", "one two three STOP"), {("CHAT-10", "content", "chat", "stopped")}),
         (left("stop", "one two"), {("CHAT-20", "content", "chat", "stopped")}),
-        (said_when("max_tokens", "primes", "prunes"), {("CHAT-11", "content", "chat", "cut")}),
+        (wrong_when("max_tokens", "primes", "prunes"), {("CHAT-11", "content", "chat", "cut")}),
         (
-            said_on("/responses", "primes", "prunes"),
+            wrong_on("/responses", "primes", "prunes"),
             {("R-09", "content", "responses", how) for how in ("whole", "streamed", "cut")},
         ),
         (
-            said_on("/v1/completions", "primes", "prunes"),
+            wrong_on("/v1/completions", "primes", "prunes"),
             {("CMP-10", "content", "completions", how) for how in ("whole", "streamed", "cut")},
         ),
         (
-            said_on("/chat/completions", "Oslo", "Bergen"),
+            wrong_on("/chat/completions", "Oslo", "Bergen"),
             {("TOOL-01", "calls", "chat", how) for how in ("whole", "streamed")},
         ),
         (
-            said_on("/responses", '"search"', '"get_time"'),
+            wrong_on("/responses", '"search"', '"get_time"'),
             {("TOOL-01", "calls", "responses", how) for how in ("whole", "streamed")},
         ),
     ],
@@ -272,7 +272,7 @@ def test_what_is_wrong_in_one_piece_and_streamed_alike_is_caught_there_and_nowhe
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])
-def test_a_server_that_refuses_tools_is_asked_without(
+def test_a_server_that_refuses_tools_gets_requests_without(
     status: int, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On one API it may refuse them, and read calls on the other: each is asked by itself."""
@@ -299,9 +299,7 @@ def test_an_api_that_a_server_does_not_have_is_left_out(
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])
-def test_an_api_that_a_server_has_and_that_gives_no_answer_is_said(
-    status: int, some: Path, tmp_path: Path
-) -> None:
+def test_an_api_that_gives_no_answer_is_reported(status: int, some: Path, tmp_path: Path) -> None:
     found = missed(routed(("/responses", lambda _: status)), some, tmp_path)
 
     assert [(miss["rule"], miss["facet"], miss["surface"]) for miss in found] == [
@@ -309,9 +307,7 @@ def test_an_api_that_a_server_has_and_that_gives_no_answer_is_said(
     ]
 
 
-def test_a_server_that_cannot_be_asked_is_not_called_exact(
-    scripts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreachable_server_is_not_called_exact(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exact("http://127.0.0.1:1/v1", scripts) == 2
     assert "no answer to 'script 1'" in capsys.readouterr().out
 
@@ -326,7 +322,7 @@ def test_what_is_no_script_set_is_refused(text: str, tmp_path: Path) -> None:
     assert exact("http://127.0.0.1:1/v1", file) == 2
 
 
-def test_an_answer_without_markup_is_text_and_says_so(scripts: Path) -> None:
+def test_an_answer_without_markup_is_reported_as_text(scripts: Path) -> None:
     found = read_scripts(scripts)
 
     assert found.is_plain(Script(prompt="a", output="if a < b"))

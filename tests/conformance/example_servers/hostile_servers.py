@@ -104,7 +104,7 @@ async def drips_headers(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)
 
 
-async def says_more_than_it_said(writer: asyncio.StreamWriter) -> None:
+async def sends_more_than_its_length(writer: asyncio.StreamWriter) -> None:
     writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{"a": 1}{}')
 
 
@@ -138,7 +138,7 @@ async def points_to_itself(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 307 Again\r\nlocation: /v1/chat/completions\r\ncontent-length: 0\r\n\r\n")
 
 
-async def says_continue(writer: asyncio.StreamWriter) -> None:
+async def repeats_continue(writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
         await writer.drain()

@@ -114,7 +114,7 @@ async def falls_over(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": answer})
 
 
-def test_faults_are_told_apart_and_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_are_distinguished_and_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
     with serving(falls_over) as base_url:
         command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", "m"]
@@ -136,7 +136,7 @@ def test_a_server_that_is_not_there_cannot_be_fuzzed(capsys: pytest.CaptureFixtu
     assert main([*command, "noSuchOperation"]) == 2
 
 
-def test_without_hypothesis_it_is_said(
+def test_without_hypothesis_the_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The package is imported anew below, and what holds it has to be as it was afterwards.

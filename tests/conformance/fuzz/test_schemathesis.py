@@ -61,13 +61,13 @@ BOUNDED = read(SERVER, coverage=True).include(path=sorted(SMALL))
 
 @DRAWN.parametrize()
 @FEW
-def test_examples_and_random_requests_are_answered_as_the_contract_says(case: Any) -> None:
+def test_examples_and_random_requests_are_answered_by_the_contract(case: Any) -> None:
     case.call_and_validate(checks=CHECKS)
 
 
 @BOUNDED.parametrize()
 @FEW
-def test_boundaries_are_answered_as_the_contract_says(case: Any) -> None:
+def test_boundaries_are_answered_by_the_contract(case: Any) -> None:
     case.call_and_validate(checks=CHECKS)
 
 
@@ -114,7 +114,7 @@ def chains(server: Any, *, model: str | None = None) -> type[Any]:
 STEPS = settings(FEW, max_examples=8, stateful_step_count=6)
 
 
-def test_chains_of_links_hold_on_our_server() -> None:
+def test_chains_of_links_work_on_our_server() -> None:
     chains(app()).run(settings=STEPS)
 
 

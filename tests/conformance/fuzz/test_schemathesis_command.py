@@ -98,7 +98,7 @@ def test_where_the_first_could_not_run_the_second_does_not_begin(
     assert "cannot be reached" in capsys.readouterr().out
 
 
-def test_what_cannot_be_run_is_said_before_a_request(
+def test_what_cannot_be_run_is_reported_before_a_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     away = ["fuzz", "--model", "m", *FEW, "--base-url"]

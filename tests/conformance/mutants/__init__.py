@@ -1,4 +1,4 @@
-"""The zoo: servers that break one rule each, as changes to what the reference said."""
+"""Servers that break one rule each, as changes to what the reference said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mutants.basic import BASICS
 from mutants.chat import CHAT
 from mutants.clauses import CLAUSES
 from mutants.completions import COMPLETIONS
-from mutants.further_rules import MEMBERS
+from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
 from mutants.mutations import Mutant
@@ -24,7 +24,7 @@ MUTANTS: list[Mutant] = [
     *RESPONSES,
     *COMPLETIONS,
     *STATE,
-    *MEMBERS,
+    *FURTHER_RULES,
     *IDENTITY,
     *PROMPTS,
     *CLAUSES,

@@ -16,14 +16,14 @@ from mutants.mutations import (
     each,
     events,
     header,
-    raw,
+    raw_body,
     status,
     with_body,
     without,
 )
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["MEMBERS"]
+__all__ = ["FURTHER_RULES"]
 
 CHAT = "chat/logprobs-pair"
 LIMITS = "responses/limits"
@@ -60,14 +60,14 @@ def no_prompt_tokens(answer: Any) -> None:
 
 def shorter(exchange: Exchange) -> Exchange:
     """A stream that says nothing at all before it stops."""
-    kept = [event for event in exchange.events if event.data == "[DONE]" or not _says(event.json)]
+    kept = [event for event in exchange.events if event.data == "[DONE]" or not _has_content(event.json)]
     said = "".join(
         f"data: {event.data if event.data == '[DONE]' else json.dumps(event.json)}\n\n" for event in kept
     )
     return with_body(exchange, said.encode())
 
 
-def _says(data: Any) -> bool:
+def _has_content(data: Any) -> bool:
     return any(choice["delta"].get("content") for choice in data["choices"])
 
 
@@ -75,12 +75,12 @@ def _wire(slug: str) -> list[tuple[str, Mutation, tuple[str, ...]]]:
     return [
         ("law of wire: a stream as JSON", header("content-type", "application/json", STREAM), ("wire",)),
         ("law of wire: two [DONE]", events(done_twice, STREAM), ("wire",)),
-        ("law of wire: a retry field", raw(lambda b: b"retry: 1\n" + b, STREAM), ("wire",)),
-        ("law of wire: no blank line at the end", raw(lambda b: b[:-1], STREAM), ("wire",)),
+        ("law of wire: a retry field", raw_body(lambda b: b"retry: 1\n" + b, STREAM), ("wire",)),
+        ("law of wire: no blank line at the end", raw_body(lambda b: b[:-1], STREAM), ("wire",)),
     ]
 
 
-MEMBERS: list[Mutant] = [
+FURTHER_RULES: list[Mutant] = [
     ("chat/text", "a crash", status(500), ("shape",)),
     ("chat/tool", "an error within the stream", events(failing, STREAM), ("wire",)),
     (CHAT, "no role", body(without("choices", 0, "message", "role"), 0), ("shape",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mutants.basic import put
-from mutants.mutations import Mutant, Mutation, body, header, raw
+from mutants.mutations import Mutant, Mutation, body, header, raw_body
 
 __all__ = ["IDENTITY"]
 
@@ -13,7 +13,7 @@ __all__ = ["IDENTITY"]
 def one_id(prefix: str) -> Mutation:
     """Every answer has the same id, and keeps it in all of its parts."""
     pattern = re.compile(prefix.encode() + rb"[0-9]+")
-    return raw(lambda content: pattern.sub(prefix.encode() + b"0", content), None)
+    return raw_body(lambda content: pattern.sub(prefix.encode() + b"0", content), None)
 
 
 ONE_REQUEST = header("x-request-id", "req_0", None)

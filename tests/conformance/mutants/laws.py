@@ -33,7 +33,7 @@ def thinking_aloud(found: list[Any]) -> None:
         said["reasoning_content"] = "b"
 
 
-def own_event(found: list[Event]) -> list[Event]:
+def unknown_event(found: list[Event]) -> list[Event]:
     """Counted like the others, and of no type of the contract."""
     found.insert(-2, ("response.odd", {"type": "response.odd", "sequence_number": 0}))
     for number, (_, event) in enumerate(found[:-1]):
@@ -66,7 +66,7 @@ def response_laws() -> list[tuple[str, Mutation, str]]:
         ("a total of its own", body(put("usage", "total_tokens", 1), 0), "usage"),
         ("events without names", events(no_name), "wire"),
         ("an early response without an object", chunk(0, without("response", "object")), "event-shapes"),
-        ("an event of its own", events(own_event), "event-types"),
+        ("an event of its own", events(unknown_event), "event-types"),
         ("no response.created", events(drop(0)), "lifecycle"),
         ("an item in another place", chunk(2, put("output_index", 5)), "nesting"),
         ("another item at the end", chunk(-1, put("response", "output", -1, "more", 1)), "sums"),

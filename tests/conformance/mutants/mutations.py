@@ -22,7 +22,7 @@ __all__ = [
     "error",
     "events",
     "header",
-    "raw",
+    "raw_body",
     "renamed",
     "status",
     "with_body",
@@ -74,7 +74,7 @@ def header(name: str, value: str | None, index: int | None = -1) -> Mutation:
     return each(index, change)
 
 
-def raw(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
+def raw_body(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
     return each(index, lambda e: with_body(e, change(e.body)))
 
 
@@ -86,7 +86,7 @@ def body(change: Callable[[Any], object], index: int | None = -1) -> Mutation:
         change(value)
         return json.dumps(value).encode()
 
-    return raw(mutate, index)
+    return raw_body(mutate, index)
 
 
 def events(change: Callable[[list[Event]], list[Event]], index: int | None = -1) -> Mutation:

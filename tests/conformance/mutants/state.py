@@ -17,7 +17,7 @@ from mutants.mutations import (
     each,
     error,
     events,
-    raw,
+    raw_body,
     status,
     without,
 )
@@ -92,7 +92,7 @@ def looked(state: str, index: int) -> Mutation:
 
 SOCKETS: list[Mutant] = [
     ("websocket/upgrade", "serves a page without an upgrade", status(200), ("refused",)),
-    ("websocket/upgrade", "refuses in plain text", raw(lambda old: b"Upgrade!"), ("refused",)),
+    ("websocket/upgrade", "refuses in plain text", raw_body(lambda old: b"Upgrade!"), ("refused",)),
     ("websocket/key", "opens for any key", status(101), ("refused",)),
     ("websocket/turn", "begins with no created", messages(lambda m: m[1:]), ("lifecycle", "answered")),
     (
@@ -193,7 +193,7 @@ BACKGROUND: list[Mutant] = [
     (
         "responses/background-stream",
         "ends with nothing",
-        raw(lambda old: old[: old.rindex(b"event:")], 0),
+        raw_body(lambda old: old[: old.rindex(b"event:")], 0),
         ("lifecycle", "resumed"),
     ),
     (
@@ -220,7 +220,7 @@ COMPACTION: list[Mutant] = [
 ]
 
 
-def held_back(seconds: float, times: int) -> Mutation:
+def buffered(seconds: float, times: int) -> Mutation:
     """Many events, and all of them at the end."""
 
     def mutate(exchange: Exchange) -> Exchange:
@@ -232,8 +232,8 @@ def held_back(seconds: float, times: int) -> Mutation:
 
 
 TIMING: list[Mutant] = [
-    ("chat/stream-long", "holds a stream back", held_back(2.0, 64), ("incremental",)),
-    ("chat/tools-stream-long", "holds a stream back", held_back(2.0, 64), ("incremental",)),
-    ("responses/stream-long", "holds a stream back", held_back(9.0, 64), ("incremental",)),
+    ("chat/stream-long", "holds a stream back", buffered(2.0, 64), ("incremental",)),
+    ("chat/tools-stream-long", "holds a stream back", buffered(2.0, 64), ("incremental",)),
+    ("responses/stream-long", "holds a stream back", buffered(9.0, 64), ("incremental",)),
 ]
 STATE: list[Mutant] = [*SOCKETS, *BACKGROUND, *COMPACTION, *TIMING]

@@ -31,7 +31,7 @@ HEADER = Header.of("http://127.0.0.1:1/v1", "m")
 KEY = "sk-not-to-be-written"
 
 
-def written(path: Path, *seen: Transcript, header: Header = HEADER, key: str | None = None) -> Path:
+def recorded(path: Path, *seen: Transcript, header: Header = HEADER, key: str | None = None) -> Path:
     with Recorder(path, header, secrets=[key] if key else []) as recorder:
         for transcript in seen:
             recorder.add(transcript)
@@ -41,7 +41,7 @@ def written(path: Path, *seen: Transcript, header: Header = HEADER, key: str | N
 def test_a_recording_of_a_good_server_gives_the_same_verdicts(tmp_path: Path) -> None:
     seen = transcripts()
 
-    read = read_recording(written(tmp_path / "run.jsonl", *seen.values()))
+    read = read_recording(recorded(tmp_path / "run.jsonl", *seen.values()))
 
     assert read.header == HEADER
     assert [judge(found) for found in read.transcripts] == [judge(found) for found in seen.values()]
@@ -50,7 +50,7 @@ def test_a_recording_of_a_good_server_gives_the_same_verdicts(tmp_path: Path) ->
 def test_a_recording_of_each_mutant_gives_the_same_verdicts(tmp_path: Path) -> None:
     broken = [mutation(transcripts()[scenario]) for scenario, _, mutation, _ in MUTANTS]
 
-    read = read_recording(written(tmp_path / "run.jsonl", *broken, key=KEY))
+    read = read_recording(recorded(tmp_path / "run.jsonl", *broken, key=KEY))
 
     assert [judge(found) for found in read.transcripts] == [judge(found) for found in broken]
 
@@ -58,9 +58,9 @@ def test_a_recording_of_each_mutant_gives_the_same_verdicts(tmp_path: Path) -> N
 def test_a_compressed_recording_has_the_same_in_it(tmp_path: Path) -> None:
     seen = transcripts()
 
-    plain = written(tmp_path / "run.jsonl", *seen.values())
-    packed = written(tmp_path / "run.jsonl.gz", *seen.values())
-    again = written(tmp_path / "again.jsonl.gz", *seen.values())
+    plain = recorded(tmp_path / "run.jsonl", *seen.values())
+    packed = recorded(tmp_path / "run.jsonl.gz", *seen.values())
+    again = recorded(tmp_path / "again.jsonl.gz", *seen.values())
 
     assert msgspec.json.encode(read_recording(packed)) == msgspec.json.encode(read_recording(plain))
     assert packed.read_bytes() == again.read_bytes()
@@ -70,7 +70,7 @@ def test_a_compressed_recording_has_the_same_in_it(tmp_path: Path) -> None:
 @given(st.data())
 def test_no_beginning_of_a_compressed_recording_is_one(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
-        path = written(Path(folder) / "run.jsonl.gz", *transcripts().values())
+        path = recorded(Path(folder) / "run.jsonl.gz", *transcripts().values())
         content = path.read_bytes()
         path.write_bytes(content[: data.draw(st.integers(0, len(content) - 9))])
 
@@ -94,12 +94,12 @@ exchanges = st.builds(
 
 
 @given(st.lists(exchanges, max_size=3))
-def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, seen: list[Exchange]) -> None:
+def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, seen: list[Exchange]) -> None:
     """Every byte, every time, halves of characters too."""
     path = tmp_path_factory.mktemp("recording") / "run.jsonl"
     transcript = Transcript(scenario="a/b", exchanges=seen)
 
-    assert read_recording(written(path, transcript)).transcripts == [transcript]
+    assert read_recording(recorded(path, transcript)).transcripts == [transcript]
 
 
 @given(st.integers(0, 60), st.binary(max_size=20), st.binary(max_size=20))
@@ -129,7 +129,7 @@ def test_a_key_is_covered_wherever_it_stands(cut: int, before: bytes, after: byt
 def test_a_key_in_no_header_is_covered_if_it_is_known(tmp_path: Path) -> None:
     exchange = Exchange(method="GET", url="http://h/", request_headers={}, request_body=KEY.encode())
 
-    path = written(tmp_path / "run.jsonl", Transcript(scenario="a/b", exchanges=[exchange]), key=KEY)
+    path = recorded(tmp_path / "run.jsonl", Transcript(scenario="a/b", exchanges=[exchange]), key=KEY)
 
     assert KEY.encode() not in read_recording(path).transcripts[0].exchanges[0].request_body
 
@@ -148,7 +148,7 @@ def test_addresses_that_are_none_are_not_repeated() -> None:
 
 
 def test_only_the_owner_may_read_a_recording(tmp_path: Path) -> None:
-    assert written(tmp_path / "run.jsonl").stat().st_mode & 0o077 == 0
+    assert recorded(tmp_path / "run.jsonl").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_only_the_owner_may_read_a_recording(tmp_path: Path) -> None:
     ],
 )
 def test_half_a_recording_is_no_recording(tmp_path: Path, spoil: object, said: str) -> None:
-    path = written(tmp_path / "run.jsonl", transcripts()["chat/text"])
+    path = recorded(tmp_path / "run.jsonl", transcripts()["chat/text"])
     lines = path.read_text("ascii").splitlines()
     path.write_text("".join(f"{line}\n" for line in spoil(lines)), "ascii")  # type: ignore[operator]
 
@@ -182,7 +182,7 @@ def test_a_run_that_failed_writes_no_footer(tmp_path: Path) -> None:
         read_recording(path)
 
 
-def test_the_header_says_what_verdicts_depend_on(tmp_path: Path) -> None:
+def test_the_header_lists_what_verdicts_depend_on(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     asked = ("--concurrency", "2", "--timeout", "7.5", "--trials", "0", "--max-tokens-total", "900")
 
@@ -194,7 +194,7 @@ def test_the_header_says_what_verdicts_depend_on(tmp_path: Path) -> None:
     assert read_recording(path).header.options == options
 
 
-def test_a_recording_that_does_not_say_how_it_asked_is_read(tmp_path: Path) -> None:
+def test_a_recording_without_options_is_read(tmp_path: Path) -> None:
     """As all from before the header had it."""
-    assert '"options":null' in written(tmp_path / "run.jsonl").read_text("ascii")
+    assert '"options":null' in recorded(tmp_path / "run.jsonl").read_text("ascii")
     assert msgspec.convert({"base_url": "u", "model": "m", "started": "2026"}, Header).options is None

@@ -80,7 +80,7 @@ COMMANDS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize(("status", "before"), [(200, 0), (400, 0), (400, 165), (400, 185), (500, 165)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_tells_a_key_that_the_server_repeats(
+def test_no_command_shows_a_key_that_the_server_repeats(
     command: str, status: int, before: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where what is shown ends in the middle of it: half a key is told as little as a whole one."""
@@ -133,7 +133,7 @@ def in_two_events(before: int = 7) -> Any:
 
 
 @pytest.mark.parametrize("command", ["check", "diff"])
-def test_a_key_in_two_events_of_a_stream_is_told_by_no_command(
+def test_a_key_in_two_events_of_a_stream_is_shown_by_no_command(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [tmp_path / name for name in ("r.json", "r.html", "r.xml")]
@@ -170,7 +170,7 @@ def test_a_claim_that_joins_the_halves_of_a_key_is_covered(
     assert fingerprint(KEY) in told
 
 
-def test_diff_tells_no_key_that_a_server_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_shows_no_key_that_a_server_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     with serving(repeating(refusing(0))) as first, serving(repeating(refusing(0))) as second:
         keys = ["--api-key-a", KEY, "--api-key-b", KEY[::-1]]
@@ -184,7 +184,7 @@ def test_diff_tells_no_key_that_a_server_repeats(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("command", ["check", "fuzz", "exact"])
-def test_no_password_of_an_address_is_told(
+def test_no_password_of_an_address_is_shown(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = {"check": ["models"], "fuzz": [], "exact": [str(scripts(tmp_path))]}[command]
@@ -196,7 +196,7 @@ def test_no_password_of_an_address_is_told(
     assert PASSWORD[:8] not in out
 
 
-def test_a_key_that_cannot_be_sent_is_not_told_by_the_client_either() -> None:
+def test_a_key_that_cannot_be_sent_is_not_shown_by_the_client_either() -> None:
     """httpx shows the value of a header that it refuses, and shows it escaped."""
 
     async def sent(base_url: str) -> Exchange:

@@ -43,7 +43,7 @@ def test_a_recording_replays_to_its_verdicts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDINGS if PEERS[name].ours])
-def test_our_own_server_breaks_nothing(name: str) -> None:
+def test_our_server_breaks_nothing(name: str) -> None:
     assert {"fail", "warn", "untestable", "error"}.isdisjoint(COMMITTED[name].values())
 
 
@@ -65,7 +65,7 @@ def test_an_explanation_is_a_sentence(name: str) -> None:
         assert found.why.endswith(".")
 
 
-def test_the_pages_are_what_the_recordings_say() -> None:
+def test_the_pages_match_the_recordings() -> None:
     stale = [path.name for path, text in pages(ROOT).items() if path.read_text("utf-8") != text]
 
     assert stale == [], "write them with `nox -s peers -- --again`"
@@ -108,7 +108,7 @@ def test_what_cannot_be_installed_is_absent_for_pips_reason(
         Environment("none", Peer(title="", package="", command=()), tmp_path)
 
 
-def test_explanations_tell_what_is_missing_and_what_is_stale() -> None:
+def test_explanations_list_what_is_missing_and_what_is_stale() -> None:
     name = FOREIGN[0]
     report = replayed(RECORDINGS[name])
     passed = next(result.check for result in report.results if result.verdict == "pass")
@@ -122,7 +122,7 @@ def test_explanations_tell_what_is_missing_and_what_is_stale() -> None:
 
 
 @pytest.mark.parametrize("content", ["x", "[[explanation]]\nwhy = 1", "[[explanation]]\nwhat = 'x'", "a = 1"])
-def test_what_are_no_explanations_is_said(tmp_path: Path, content: str) -> None:
+def test_a_file_without_explanations_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.toml"
     path.write_text(content, "utf-8")
 

@@ -54,7 +54,7 @@ def test_reasons_and_what_was_not_looked_at_survive_an_update(seen: list[Finding
 
 
 @given(baselines)
-def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, found: Baseline) -> None:
+def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, found: Baseline) -> None:
     path = tmp_path_factory.mktemp("baseline") / "b.json"
     found.write(path)
 
@@ -82,7 +82,7 @@ def test_checks_that_no_longer_exist_are_stale() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"expected": {"a": {}}}', "[" * 100_000])
-def test_what_is_no_baseline_is_said(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "b.json"
     path.write_text(content, "utf-8")
 

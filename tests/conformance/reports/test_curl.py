@@ -155,7 +155,7 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
     assert ("--seed" in " ".join(words)) == (seed != 1)
 
 
-def raw(folder: Path, command: str) -> list[str]:
+def curl_arguments(folder: Path, command: str) -> list[str]:
     """The arguments of curl, whatever they are."""
     environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "OPENAI_API_KEY": "the key"}
     out = subprocess.run(["sh", "-c", command], env=environment, stdout=subprocess.PIPE, check=True).stdout
@@ -176,7 +176,7 @@ def test_a_key_that_is_wrong_on_purpose_is_sent_as_it_was(
     if recorded:
         exchange.request_headers["authorization"] = fingerprint(own)
 
-    words = raw(folder, curl(redacted_exchange(exchange), key=True))
+    words = curl_arguments(folder, curl(redacted_exchange(exchange), key=True))
 
     assert [word for word in words if word.startswith("authorization")] == [said]
 
@@ -209,9 +209,9 @@ def test_a_body_without_a_type_is_sent_without_one(folder: Path) -> None:
         method="POST", url="http://h/", request_headers={"Content-Type": "text/plain"}, request_body=b"{}"
     )
 
-    assert "content-type:" in raw(folder, curl(bare))
-    assert "content-type:" not in raw(folder, curl(typed))
-    assert "Content-Type: text/plain" in raw(folder, curl(typed))
+    assert "content-type:" in curl_arguments(folder, curl(bare))
+    assert "content-type:" not in curl_arguments(folder, curl(typed))
+    assert "Content-Type: text/plain" in curl_arguments(folder, curl(typed))
 
 
 @pytest.mark.parametrize("model", ["-x", "--help", "a b", "org/name"])

@@ -164,7 +164,7 @@ def test_markdown_shows_hostile_text_as_text() -> None:
     assert "\n# heading" not in shown
 
 
-def test_a_failure_says_rule_expected_actual_pointer_and_how_to_see_it_again() -> None:
+def test_a_failure_shows_rule_expected_actual_pointer_and_how_to_see_it_again() -> None:
     report = of("fail", "thing")
 
     text = "\n".join(failure_lines(report, report.results[0]))
@@ -293,7 +293,7 @@ def test_reports_of_different_suites_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 1}', "[" * 100_000])
-def test_what_is_no_report_is_said(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(content, "utf-8")
 
@@ -301,7 +301,7 @@ def test_what_is_no_report_is_said(tmp_path: Path, content: str) -> None:
         read_report(path)
 
 
-def test_a_report_says_in_which_request_of_its_scenario_a_problem_is() -> None:
+def test_a_report_names_the_request_of_a_problem() -> None:
     problem = Problem(expected="x", actual="y", pointer="event 3", exchange=1)
     finding = Finding(check="chat/stream-text/shape", verdict="fail", problems=[problem])
     report = report_of(RUN, [transcripts()["chat/stream-text"]], [finding])

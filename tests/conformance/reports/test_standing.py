@@ -107,7 +107,7 @@ def test_what_does_not_end_with_0_is_green_nowhere(
         ({}, {"chat/stream-choices/shape": "fail"}, "stale baseline"),
     ],
 )
-def test_a_badge_says_what_its_numbers_do_not(
+def test_a_badge_shows_what_its_numbers_do_not(
     said: dict[str, str], listed: dict[str, str], words: str
 ) -> None:
     report = reported({**said, "chat/stream-choices/shape": "pass"}, listed)

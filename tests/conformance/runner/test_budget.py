@@ -100,7 +100,7 @@ def test_a_run_stays_within_its_tokens(tokens: int) -> None:
     assert any("budget" in str(transcript.skipped) for transcript in seen)
 
 
-def test_each_scenario_has_a_bound_of_its_own_and_the_rest_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_scenario_has_its_bound_and_the_rest_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(application()) as base_url:
         options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--max-tokens-each", "60"]
         assert main(["check", *options, "chat/text", "chat/reasoning-cut", "models"]) == 0
@@ -112,7 +112,7 @@ def test_each_scenario_has_a_bound_of_its_own_and_the_rest_runs(capsys: pytest.C
     assert any("pass" in line for line in lines)
 
 
-def test_a_recorded_run_says_again_what_it_left_out(
+def test_a_recorded_run_reports_again_what_it_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run.jsonl"

@@ -73,7 +73,7 @@ def test_a_key_that_is_refused_is_no_violation(
     assert "sk-other" not in out
 
 
-def test_a_missing_key_is_said(
+def test_a_missing_key_is_reported(
     good: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -96,7 +96,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("status", "said"), UNKNOWN)
-def test_servers_say_in_many_ways_that_a_model_is_not_known(
+def test_every_known_refusal_of_an_unknown_model_is_recognized(
     status: int, said: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = answering(lambda path, _: None if path == "/models" else (status, {}, said), open_to_all=True)
@@ -106,7 +106,7 @@ def test_servers_say_in_many_ways_that_a_model_is_not_known(
     assert f"does not know the model 'm'; it lists: {MODEL}, other/one." in capsys.readouterr().out
 
 
-def test_a_server_without_a_list_of_models_has_none_that_could_be_told(
+def test_without_a_list_of_models_none_are_suggested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     status, said = UNKNOWN[0]
@@ -194,7 +194,7 @@ def test_a_right_request_that_is_refused_at_all_times_is_not_spoilt_by_hostile_o
         (503, "inconclusive"),
     ],
 )
-def test_a_server_that_hostile_requests_spoil_is_told_so(status: int, verdict: str) -> None:
+def test_a_server_that_hostile_requests_spoil_is_reported(status: int, verdict: str) -> None:
     """It refused what was hostile as it should, and refuses the right request after it."""
     seen = transcripts()["errors/hostile"]
     frames = [(0.0, json.dumps(error("state is poisoned")).encode())]
@@ -227,7 +227,7 @@ def test_an_api_that_fails_beside_one_that_is_missing_is_there(
 
 
 @pytest.mark.parametrize("second", [400, 500])
-def test_a_model_that_is_not_known_is_said_whatever_the_other_apis_do(
+def test_an_unknown_model_is_reported_whatever_the_other_apis_do(
     second: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, said = UNKNOWN[0]

@@ -67,7 +67,7 @@ def test_a_seed_that_is_what_a_request_is_about_stays(value: Any) -> None:
     assert json.loads(sent.request_body) == {"seed": value}
 
 
-def test_the_recording_says_the_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recording_names_the_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.jsonl"
     with serving(application()) as base_url:
         main(

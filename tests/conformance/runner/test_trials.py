@@ -123,7 +123,7 @@ def moody(breaks: Callable[[int], bool]) -> tuple[Any, list[bool]]:
         (lambda attempt: True, 0, "fail", 1, 1),
     ],
 )
-def test_a_run_asks_again_and_its_recording_says_the_same(
+def test_a_run_repeats_a_scenario_and_its_recording_agrees(
     breaks: Callable[[int], bool],
     trials: int,
     verdict: str,

@@ -16,7 +16,7 @@ from example_servers.good_server import KEY, MODEL, serving, transcripts
 from example_servers.reference import application
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mutants.mutations import Mutation, body, changed, chunk, chunks, each, events, raw, status, without
+from mutants.mutations import Mutation, body, changed, chunk, chunks, each, events, raw_body, status, without
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
@@ -62,14 +62,14 @@ def test_claims_are_of_a_client_and_no_checks() -> None:
 
 
 @pytest.mark.parametrize("name", ["plumbline", "plumbline-transformers"])
-def test_the_client_reads_all_that_our_server_says(name: str) -> None:
+def test_the_client_reads_every_answer_of_our_server(name: str) -> None:
     found = read_again("openai", read_recording(RECORDINGS / f"{name}.jsonl.gz").transcripts)
 
     assert [finding.check for finding in found] == claims_of("openai")
     assert {finding.verdict for finding in found} == {"pass"}
 
 
-def test_the_client_reads_all_that_the_reference_says() -> None:
+def test_the_client_reads_every_answer_of_the_reference() -> None:
     found = findings(*transcripts().values())
 
     assert {name: finding.problems for name, finding in found.items() if finding.problems} == {}
@@ -132,16 +132,16 @@ MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
     (
         STREAM,
         "an event without data",
-        raw(lambda old: b"event: ping\n\n" + old),
+        raw_body(lambda old: b"event: ping\n\n" + old),
         {"chat-stream", "chat-stream-helper"},
     ),
     (
         STREAM,
         "no JSON in an event",
-        raw(lambda old: b"data: {\n\n" + old),
+        raw_body(lambda old: b"data: {\n\n" + old),
         {"chat-stream", "chat-stream-helper"},
     ),
-    (STREAM, "an answer that is no JSON", raw(lambda old: b"{", index=0), {"chat-whole"}),
+    (STREAM, "an answer that is no JSON", raw_body(lambda old: b"{", index=0), {"chat-whole"}),
     (STREAM, "an answer without choices", body(without("choices"), index=0), {"chat-whole"}),
     (TOOL, "the id of a call in every delta", chunks(repeated_call), {"chat-stream-helper"}),
     (RESPONSE, "no response.completed", event_types("response.completed"), {"responses-stream-helper"}),
@@ -156,7 +156,12 @@ MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
     ),
     (RESPONSE, "an answer without output", body(without("output"), index=0), {"responses-whole"}),
     ("models/list", "a list that is none", body(lambda value: value.update(data=7), index=0), {"models-whole"}),
-    ("completions/stream", "an event that is no object", raw(lambda old: b"data: 7\n\n" + old), {"completions-stream"}),
+    (
+        "completions/stream",
+        "an event that is no object",
+        raw_body(lambda old: b"data: 7\n\n" + old),
+        {"completions-stream"},
+    ),
     ("completions/text", "an answer without choices", body(without("choices"), index=0), {"completions-whole"}),
 ]  # fmt: skip
 
@@ -175,17 +180,17 @@ def test_a_mutant_trips_the_client(scenario: str, what: str, mutation: Mutation,
 
 
 def test_a_problem_points_at_the_event_that_the_client_did_not_take() -> None:
-    seen = raw(lambda old: old.replace(b"data: ", b"data: {", 3).replace(b"data: {", b"data: ", 2))(
+    seen = raw_body(lambda old: old.replace(b"data: ", b"data: {", 3).replace(b"data: {", b"data: ", 2))(
         transcripts()[STREAM]
     )
 
     assert [problem.pointer for problem in findings(seen)["chat-stream"].problems] == ["event 2"]
 
 
-def test_an_error_that_the_stream_says_is_the_clients_as_well() -> None:
+def test_an_error_in_the_stream_is_the_clients_as_well() -> None:
     sent = b'data: {"error": {"message": "no", "type": "server_error", "param": null, "code": null}}\n\n'
     for scenario in (STREAM, "completions/stream"):
-        seen = raw(lambda old: b"".join(old.partition(b"\n\n")[:2]) + sent)(transcripts()[scenario])
+        seen = raw_body(lambda old: b"".join(old.partition(b"\n\n")[:2]) + sent)(transcripts()[scenario])
 
         assert broken(seen) == []
 
@@ -301,9 +306,9 @@ def test_nothing_that_was_sent_ends_the_pass(sent: Any, path: str, known: bool) 
     assert {finding.verdict for finding in read_again("openai", [seen])} <= {"pass", "warn", "skipped"}
 
 
-def test_what_is_too_long_is_left_out_and_said() -> None:
-    many = raw(lambda old: b'data: {"choices": []}\n\n' * 30_000)(transcripts()[STREAM])
-    long = raw(lambda old: b" " * (1 << 20) + old)(transcripts()[STREAM])
+def test_what_is_too_long_is_left_out_and_reported() -> None:
+    many = raw_body(lambda old: b'data: {"choices": []}\n\n' * 30_000)(transcripts()[STREAM])
+    long = raw_body(lambda old: b" " * (1 << 20) + old)(transcripts()[STREAM])
 
     for seen in (many, long):
         found = findings(seen)["chat-stream"]
@@ -333,7 +338,7 @@ def test_the_client_asks_nobody_but_loopback(monkeypatch: pytest.MonkeyPatch) ->
     assert {f.verdict for f in findings(moved(transcripts()[STREAM])).values()} == {"skipped"}
 
 
-def test_the_pass_says_the_same_twice() -> None:
+def test_two_passes_find_the_same() -> None:
     seen = [mutation(transcripts()[scenario]) for scenario, _, mutation, _ in MUTANTS]
 
     assert read_again("openai", seen) == read_again("openai", seen)
@@ -385,7 +390,7 @@ def test_findings_are_in_every_report_and_in_the_exit_status(
     )
 
 
-def test_a_baseline_accepts_what_a_client_says(tmp_path: Path) -> None:
+def test_a_baseline_accepts_the_findings_of_a_client(tmp_path: Path) -> None:
     path = recorded(tmp_path / "run.jsonl", chunk(4, other_index)(transcripts()[RESPONSE]))
     good = recorded(tmp_path / "good.jsonl", transcripts()[RESPONSE])
     baseline = ("--strict", "--baseline", str(tmp_path / "plumbline.json"))
@@ -398,7 +403,7 @@ def test_a_baseline_accepts_what_a_client_says(tmp_path: Path) -> None:
     assert judged(good, chosen, *baseline) == 1
 
 
-def test_a_server_is_asked_no_more_often(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_server_gets_no_further_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
     good = application()
 
@@ -420,10 +425,10 @@ def test_a_server_is_asked_no_more_often(tmp_path: Path, capsys: pytest.CaptureF
     assert "pass" in out
 
 
-def test_a_key_is_in_nothing_that_a_client_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_finding_of_a_client_has_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
 
-    async def telling(scope: Any, receive: Any, send: Any) -> None:
+    async def leaking(scope: Any, receive: Any, send: Any) -> None:
         """Halves of the key in two chunks, which the client puts together."""
         if scope["type"] != "http":
             return
@@ -438,7 +443,7 @@ def test_a_key_is_in_nothing_that_a_client_says(tmp_path: Path, capsys: pytest.C
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
-    with serving(telling) as base_url:
+    with serving(leaking) as base_url:
         target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--trials", "0"]
         main(["check", *target, "chat/stream-text", "--sdk", "openai", "--json", str(report)])
 
@@ -450,7 +455,7 @@ def test_a_key_is_in_nothing_that_a_client_says(tmp_path: Path, capsys: pytest.C
     assert KEY not in capsys.readouterr().out
 
 
-def test_without_the_client_it_is_said_what_to_install(
+def test_without_the_client_the_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)

@@ -63,7 +63,7 @@ def test_a_former_id_is_listed_and_explained(
     assert [line for line in said if line] == [line for line in capsys.readouterr().out.splitlines() if line]
 
 
-def test_a_server_is_asked_by_a_former_id(
+def test_a_former_id_chooses_the_check_of_a_run(
     renamed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.jsonl"

@@ -41,7 +41,7 @@ def test_a_rule_with_checks_has_no_excuse() -> None:
     assert observed <= set(rules())
 
 
-def test_reasons_say_something() -> None:
+def test_reasons_are_sentences() -> None:
     assert all(len(reason) > 20 and not reason.endswith(".") for reason in UNCHECKED.values())
 
 
@@ -68,7 +68,7 @@ def test_a_published_set_never_changes() -> None:
     assert CLOSED.items() <= found.items()
 
 
-def test_a_run_can_be_held_to_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_be_limited_to_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is newer is neither asked for nor scored."""
     older = [name for name in CHECKS if not name.startswith("models/")]
     monkeypatch.setattr(selection, "published", lambda revision: older if revision == "2026-10" else [])

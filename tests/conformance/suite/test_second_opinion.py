@@ -2,8 +2,8 @@
 
 The corpus is recorded here: every scenario of the suite, sent to the reference and to our own server, and every answer
 that a mutant changes. openapi-core has no integration for Litestar, and those that it has read a stream to its end, so
-its place is in tests: `Asked` and `Answered` are the adapter. It knows no server-sent events, so each event is shown to
-it as the answer of an operation whose answers are events. They disagree about nothing.
+its place is in tests: `RecordedRequest` and `Answered` are the adapter. It knows no server-sent events, so each event
+is shown to it as the answer of an operation whose answers are events. They disagree about nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Said = tuple[str, str]
 """What is held against what: a place in the contract, and the JSON."""
 
 
-class Asked:
+class RecordedRequest:
     """An exchange's request, as openapi-core reads one."""
 
     content_type = "application/json"
@@ -153,7 +153,7 @@ def of_answers(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool]]:
                 continue
             ours = next(violations(schema, load_json(data)), None) is None
             theirs = accepts(
-                openapi_core().validate_response, Asked(exchange, prefix), Answered(exchange, data)
+                openapi_core().validate_response, RecordedRequest(exchange, prefix), Answered(exchange, data)
             )
             found[key] = (ours, theirs)
     return found
@@ -174,12 +174,12 @@ def of_requests(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool, b
                 and next(violations(schema, exchange.request_json), None) is None
             )
             served = accepts(decode, getattr(generated, schema), exchange.request_body)
-            theirs = accepts(openapi_core().validate_request, Asked(exchange))
+            theirs = accepts(openapi_core().validate_request, RecordedRequest(exchange))
             found[key] = (ours, served, theirs)
     return found
 
 
-def test_of_every_recorded_answer_both_say_the_same() -> None:
+def test_both_judge_every_recorded_answer_alike() -> None:
     found = of_answers(corpus())
 
     assert {said: both for said, both in found.items() if both != (True, True)} == {}
@@ -187,7 +187,7 @@ def test_of_every_recorded_answer_both_say_the_same() -> None:
     assert {said[0].partition(" ")[0] for said in found} >= {"200", "400", "404"}
 
 
-def test_of_every_recorded_request_three_say_the_same() -> None:
+def test_all_three_judge_every_recorded_request_alike() -> None:
     found = of_requests(corpus())
 
     assert {said: every for said, every in found.items() if len(set(every)) > 1} == {}
@@ -195,7 +195,7 @@ def test_of_every_recorded_request_three_say_the_same() -> None:
     assert sum(every == (False, False, False) for every in found.values()) > 40
 
 
-def test_of_what_mutants_break_both_say_the_same() -> None:
+def test_both_judge_every_mutant_alike() -> None:
     found = of_answers(mutated())
 
     assert {said: both for said, both in found.items() if len(set(both)) > 1} == {}

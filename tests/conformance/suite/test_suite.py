@@ -98,7 +98,7 @@ def test_a_problem_that_names_none_of_them_is_a_fault_of_the_suite(rule: str) ->
 
 
 @pytest.mark.parametrize("schema", ["CreateChatCompletionResponse", "Response"])
-def test_whose_sentence_speaks_of_a_member(schema: str) -> None:
+def test_rule_of_a_field(schema: str) -> None:
     """Every rule of a shape can be named, and what no sentence speaks of has a rule as well."""
     members = document()["components"]["schemas"][schema]["properties"]
     named = {rule_of(schema, [member]) for member in members} | {
@@ -122,7 +122,7 @@ def test_whose_sentence_speaks_of_a_member(schema: str) -> None:
         ((1, 2, None), ["prompt_tokens + completion_tokens = total_tokens"]),
     ],
 )
-def test_of_usage_it_is_said_what_is_wrong_with_it(counts: tuple[int | None, ...], said: list[str]) -> None:
+def test_a_problem_of_usage_names_the_fault(counts: tuple[int | None, ...], said: list[str]) -> None:
     usage = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), counts, strict=True))
 
     found = list(usage_adds_up(usage, prompt="prompt_tokens", completion="completion_tokens"))
@@ -130,7 +130,7 @@ def test_of_usage_it_is_said_what_is_wrong_with_it(counts: tuple[int | None, ...
     assert [problem.expected for problem in found] == said
 
 
-def test_that_there_is_a_prompt_is_not_said_of_responses() -> None:
+def test_responses_need_no_prompt_tokens() -> None:
     """CHAT-08 says it, R-10 does not."""
     usage = {"input_tokens": 0, "output_tokens": 16, "total_tokens": 16}
 

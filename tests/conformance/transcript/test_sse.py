@@ -64,7 +64,7 @@ def read(body: bytes) -> list[tuple[str | None, str | None, tuple[str, ...], int
 @given(st.lists(st.tuples(LINES, ENDS), max_size=12), LINES, st.booleans())
 @example([("data: a", "\r"), ("", "\n")], "", False)
 @example([("data: a", "\r\n"), ("", "\r\n")], "", True)
-def test_streams_of_lines_are_read_as_the_standard_says(
+def test_streams_of_lines_are_read_by_the_standard(
     lines: list[tuple[str, str]], rest: str, marked: bool
 ) -> None:
     """SSE-01, SSE-02: any line end, a byte order mark or none, a last line with or without an end."""
@@ -75,7 +75,7 @@ def test_streams_of_lines_are_read_as_the_standard_says(
 
 @SETTINGS
 @given(st.lists(st.sampled_from([b"data: a", b"\n", b"\r", b":", b"\xef\xbb\xbf", b"\xc3", b"\xb6", b" "])))
-def test_any_bytes_are_read_as_the_standard_says(parts: list[bytes]) -> None:
+def test_any_bytes_are_read_by_the_standard(parts: list[bytes]) -> None:
     body = b"".join(parts)
 
     assert read(body) == naive(body)
@@ -83,7 +83,7 @@ def test_any_bytes_are_read_as_the_standard_says(parts: list[bytes]) -> None:
 
 @SETTINGS
 @given(st.lists(st.text(st.characters(exclude_characters="\r", codec="utf-8")), min_size=1), ENDS)
-def test_what_is_written_as_data_is_read_as_data(texts: list[str], end: str) -> None:
+def test_data_fields_are_read_as_data(texts: list[str], end: str) -> None:
     """Line feeds in data become several `data` lines and come back as line feeds."""
     events = ["".join(f"data: {line}{end}" for line in text.split("\n")) + end for text in texts]
 

@@ -46,7 +46,7 @@ def stream(number: int) -> Exchange:
     )
 
 
-def told(tally: Tally) -> Report:
+def report_for(tally: Tally) -> Report:
     run = Header.of("http://127.0.0.1:1/v1", "m", by="watch")
     return report_of(run, tally.transcripts(), tally.findings())
 
@@ -73,7 +73,7 @@ def test_what_is_shown_is_the_stream_at_fault(
         innocent = [Finding(check=name, verdict=others) for name in LAWS if name != check]  # type: ignore[arg-type]
         add(tally, stream(number), *innocent, fault(check, number))
 
-    report = told(tally)
+    report = report_for(tally)
 
     broken = [result for result in report.results if result.problems]
     assert len(broken) == 7
@@ -102,7 +102,7 @@ def test_a_milder_sample_makes_place_for_a_worse_one(monkeypatch: pytest.MonkeyP
         for number, verdict in order:
             add(tally, stream(number), fault(LAWS[number], number, verdict))
 
-        report = told(tally)
+        report = report_for(tally)
 
         shown = {result.verdict for result in report.results if requests_of(report, result)}
         assert shown == {"fail", "untestable"}

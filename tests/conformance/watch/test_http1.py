@@ -31,7 +31,7 @@ def test_chunks_end_where_they_end_however_they_are_read(
 
 
 @given(st.binary(max_size=50), st.integers(0, 60), st.integers(0, 60))
-def test_a_length_ends_where_it_says(data: bytes, length: int, cut: int) -> None:
+def test_a_body_ends_after_its_content_length(data: bytes, length: int, cut: int) -> None:
     body = Body(length=length)
 
     first = body.feed(data[:cut])

@@ -57,7 +57,7 @@ def lone(exchange: Exchange) -> dict[str, str]:
     return {finding.check: finding.verdict for finding in judge_live(exchange)}
 
 
-def test_the_references_traffic_is_clean_whoever_asked_and_every_law_is_met() -> None:
+def test_the_references_traffic_is_clean_for_every_client_and_every_law_is_met() -> None:
     met: Counter[str] = Counter()
     for transcript in transcripts().values():
         for exchange in transcript.exchanges:
@@ -75,7 +75,7 @@ def test_most_checks_are_laws_and_all_laws_are_watched() -> None:
     assert set(watched()) == {name for name, found in CHECKS.items() if found.law is not None}
 
 
-def test_a_law_is_said_once_under_the_scenario_that_asks_for_most() -> None:
+def test_a_law_is_reported_once_under_the_scenario_that_requests_most() -> None:
     for transcript in transcripts().values():
         for exchange in transcript.exchanges:
             laws = [law for _, law in laws_of(exchange)]

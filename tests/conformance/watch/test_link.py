@@ -182,7 +182,7 @@ def test_nobody_is_read_from_while_the_other_side_takes_nothing() -> None:
     assert not front.paused
 
 
-def test_who_has_said_all_may_still_listen() -> None:
+def test_a_client_that_closed_its_side_still_gets_the_answer() -> None:
     link, front, back, seen = linked()
     link.front.data_received(ASKED)
 
@@ -302,7 +302,7 @@ def test_what_no_server_has_to_wait_for_passes_at_once(start: bytes) -> None:
     assert back.written == start
 
 
-def test_an_answer_in_lines_of_unix_holds_nothing_up() -> None:
+def test_an_answer_with_bare_line_feeds_blocks_nothing() -> None:
     link, front, back, seen = linked()
     link.front.data_received(ASKED + ASKED)
     link.back.data_received(b"HTTP/1.1 200 OK\ncontent-length: 2\n\nok")
@@ -334,7 +334,7 @@ def test_a_tunnel_is_none_of_our_business() -> None:
         (b"HTTP/1.1 200 OK\r\nconnection: close\r\n", True),
     ],
 )
-def test_a_connection_lives_as_long_as_both_say(head: bytes, closed: bool) -> None:
+def test_a_connection_lives_until_either_side_closes_it(head: bytes, closed: bool) -> None:
     link, front, _, _ = linked()
     link.front.data_received(ASKED)
     link.back.data_received(head + b"content-length: 2\r\n\r\nok")

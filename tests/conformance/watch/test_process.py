@@ -64,7 +64,7 @@ def test_an_interruption_writes_the_reports(tmp_path: Path) -> None:
     assert report.is_file()
 
 
-def test_a_proxy_that_dies_or_cannot_listen_is_said(
+def test_a_proxy_that_dies_or_cannot_listen_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
@@ -74,7 +74,7 @@ def test_a_proxy_that_dies_or_cannot_listen_is_said(
             super().__init__(*arguments)  # type: ignore[arg-type]
             started.append(self)
 
-    monkeypatch.setattr(run, "Apart", Watched)
+    monkeypatch.setattr(run, "ProxyProcess", Watched)
 
     def kill(port: int) -> None:
         started[0]._process.kill()
@@ -122,7 +122,7 @@ def test_a_verdict_that_cannot_be_printed_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize("broken", ["add", "finish"])
-def test_a_recording_on_a_full_disk_is_cut_and_said_at_once(
+def test_a_recording_on_a_full_disk_is_cut_and_reported_at_once(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

@@ -137,7 +137,7 @@ def test_a_client_that_leaves_ends_the_stream_behind() -> None:
     assert seen[0].error
 
 
-def test_a_server_that_is_not_there_is_said() -> None:
+def test_a_server_that_is_not_there_is_reported() -> None:
     with loops() as run:
         proxy = Proxy("http://127.0.0.1:1", lambda exchange: None)
         front = run(proxy.start("127.0.0.1", 0))
@@ -301,7 +301,7 @@ def test_watching_reports_as_checking_does_and_replays(
     assert KEY not in run.read_text("utf-8")
 
 
-def test_watching_a_broken_server_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_a_broken_server_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n{}")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
@@ -323,5 +323,5 @@ def test_watching_a_broken_server_says_so(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "option", [["--upstream", "nonsense"], ["--upstream", "http://h", "--listen", "x:y"]]
 )
-def test_wrong_addresses_are_said(option: list[str]) -> None:
+def test_wrong_addresses_are_reported(option: list[str]) -> None:
     assert main(["watch", *option]) == 2

@@ -7,7 +7,6 @@ from typing import Any
 
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, shape
 from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.checks.request_reader import (
@@ -16,6 +15,7 @@ from plumbline_conformance.checks.request_reader import (
     requested_limit,
     requested_top_logprobs,
 )
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations

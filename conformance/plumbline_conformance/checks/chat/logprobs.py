@@ -8,9 +8,9 @@ from typing import Any
 from plumbline_conformance.checks.answer_fold import choice, deltas, is_stream, stream_of, whole_of
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both, stream, whole
 from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

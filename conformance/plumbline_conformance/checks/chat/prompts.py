@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
-from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, at, counted, required, taken
-from plumbline_conformance.checks.http.errors import chat
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

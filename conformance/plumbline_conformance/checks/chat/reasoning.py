@@ -7,13 +7,13 @@ from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answer_fold import choice, deltas, finished
-from plumbline_conformance.checks.capabilities import REASONING_KEYS, user
+from plumbline_conformance.checks.capabilities import REASONING_KEYS
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.chat.tools import chat_with_tools
 from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import (
     Inconclusive,
     NotRequested,

@@ -9,7 +9,6 @@ from typing import Any
 from plumbline_conformance.checks.answer_fold import choice, choices, chunks, deltas, is_stream
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, streamed_laws
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both, stream, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
@@ -17,6 +16,7 @@ from plumbline_conformance.checks.request_reader import (
     requested_limit,
     requested_stops,
 )
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
 from plumbline_conformance.suite.model import (
     Inconclusive,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.common import accepted, answered, at, refused
-from plumbline_conformance.checks.http.errors import chat
+from plumbline_conformance.checks.common import accepted, answered, at, refused, without_nulls
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.checks.request_reader import request_fields
-from plumbline_conformance.checks.responses.items import without_nulls
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import (
     Inconclusive,
     NotRequested,

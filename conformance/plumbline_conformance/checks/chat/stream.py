@@ -15,11 +15,11 @@ from plumbline_conformance.checks.common import (
     unnamed,
     usage_adds_up,
 )
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
 from plumbline_conformance.checks.laws import stream
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import (
     Inconclusive,
     NotRequested,
@@ -34,7 +34,7 @@ from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
-Said = tuple[Any, ...]
+Content = tuple[Any, ...]
 """The text, and the reasons of its end."""
 
 
@@ -44,13 +44,13 @@ def stream_text(target: Target) -> Steps:
     yield from whole_and_streamed("/chat/completions", body, _whole, _streamed)
 
 
-def _whole(exchange: Exchange) -> Said:
+def _whole(exchange: Exchange) -> Content:
     """What a stream has to say as well: text and the reason of its end."""
     choice = exchange.json["choices"][0]
     return choice["message"].get("content") or "", choice["finish_reason"]
 
 
-def _streamed(exchange: Exchange) -> Said:
+def _streamed(exchange: Exchange) -> Content:
     choices = [choice for _, choice in _choices(exchange)]
     reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason") is not None]
     return "".join(choice["delta"].get("content") or "" for choice in choices), *reasons
@@ -127,7 +127,7 @@ def _no_usage(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
 
 
-def _unlike(whole: Said, streamed: Said) -> str:
+def _unlike(whole: Content, streamed: Content) -> str:
     """CS-05 where the text is another one, CHAT-19 where it ends for another reason."""
     return "CHAT-19" if whole[0] == streamed[0] else "CS-05"
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline_conformance.checks.answer_fold import choice, finished, parsed
-from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.chat.shared_laws import pair
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import both
 from plumbline_conformance.checks.request_reader import request_fields, requested_schema, requested_structure
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange

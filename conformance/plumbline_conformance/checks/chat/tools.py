@@ -7,12 +7,11 @@ from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answer_fold import called, choice, deltas, finished, parsed
-from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_tools
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

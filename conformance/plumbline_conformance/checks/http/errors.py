@@ -7,16 +7,11 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import answered, at, envelope, error_of, last, refused, request_id
 from plumbline_conformance.checks.laws import refusal
+from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-JSON = {"content-type": "application/json"}
 Steps = Generator[Request, Exchange, None]
-
-
-def chat(target: Target, **fields: object) -> dict[str, object]:
-    """A request that is right but for what a test makes wrong."""
-    return {"model": target.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
 
 
 @scenario("errors/broken-json", "A body that is cut in the middle")

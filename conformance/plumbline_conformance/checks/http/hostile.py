@@ -18,7 +18,7 @@ from plumbline_conformance.checks.common import (
     required,
     taken,
 )
-from plumbline_conformance.checks.http.errors import JSON, chat
+from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import (
     WRONG_KEY,
     Inconclusive,

@@ -6,13 +6,12 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, answered, at, counted, last, refused, taken
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.state import named
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import (
     Inconclusive,
     NotRequested,

@@ -10,15 +10,14 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import (
     answered,
     envelope,
     error_of,
     refused,
 )
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

@@ -9,10 +9,10 @@ from itertools import accumulate
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answer_fold import chunks, deltas
 from plumbline_conformance.checks.chat.tools import fragments
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.laws import stream
 from plumbline_conformance.checks.request_reader import requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
 from plumbline_conformance.transcript.model import Exchange
 

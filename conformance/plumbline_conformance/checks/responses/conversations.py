@@ -6,10 +6,10 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.capabilities import user
 from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.state import named
+from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, counted, taken, whole_shapes
-from plumbline_conformance.checks.http.errors import chat
 from plumbline_conformance.checks.responses.shared_laws import NEEDS, create_response
+from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 

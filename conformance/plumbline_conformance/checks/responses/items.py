@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from plumbline_conformance.checks.common import without_nulls
 from plumbline_conformance.suite.model import Inconclusive, Problem
 
-__all__ = ["Items", "sums", "terminal", "without_nulls"]
+__all__ = ["Items", "sums", "terminal"]
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 TEXTS = {
@@ -21,7 +22,7 @@ TEXTS = {
 """Streams of fragments, and the member of the event that ends each that has all of them."""
 
 
-Said = tuple[str, str]
+Fault = tuple[str, str]
 """A rule, and what it wants."""
 
 
@@ -45,7 +46,7 @@ class Items:
             shown = f"{len(self.open)} open"
             yield Problem(expected="every item done", actual=shown, pointer="the end", rule="RS-05")
 
-    def meet(self, event: dict[str, Any]) -> Said | None:
+    def meet(self, event: dict[str, Any]) -> Fault | None:
         """Take an event; return the rule and what should have been, if it comes at the wrong time."""
         kind = event.get("type")
         place = event.get("output_index")
@@ -69,7 +70,7 @@ class Items:
             return "RS-07", f"item_id {name}"
         return self._meet_part(event, kind, place)
 
-    def _meet_part(self, event: dict[str, Any], kind: str, place: int) -> Said | None:
+    def _meet_part(self, event: dict[str, Any], kind: str, place: int) -> Fault | None:
         name, part, count = self.open[place]
         summary = kind.startswith("response.reasoning_summary")
         index = event.get("summary_index" if summary else "content_index")
@@ -130,13 +131,3 @@ def _text_of(item: Any, part: Any, stem: str) -> Any:
     if not isinstance(parts, list) or not isinstance(part, int) or not 0 <= part < len(parts):
         return None
     return parts[part].get(TEXTS[stem])
-
-
-def without_nulls(value: Any) -> Any:
-    """A null is the same as nothing where two objects are compared."""
-    match value:
-        case dict():
-            return {key: without_nulls(member) for key, member in value.items() if member is not None}
-        case list():
-            return [without_nulls(member) for member in value]
-    return value

@@ -14,9 +14,10 @@ from plumbline_conformance.checks.common import (
     framing,
     usage_adds_up,
     valid_body,
+    without_nulls,
 )
 from plumbline_conformance.checks.laws import stream, whole
-from plumbline_conformance.checks.responses.items import Items, sums, terminal, without_nulls
+from plumbline_conformance.checks.responses.items import Items, sums, terminal
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.contract import event_schemas
 from plumbline_conformance.suite.field_rules import rules_of_shape

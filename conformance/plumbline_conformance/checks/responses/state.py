@@ -14,8 +14,9 @@ from plumbline_conformance.checks.common import (
     error_of,
     refused,
     whole_shapes,
+    without_nulls,
 )
-from plumbline_conformance.checks.responses.items import terminal, without_nulls
+from plumbline_conformance.checks.responses.items import terminal
 from plumbline_conformance.checks.responses.shared_laws import SHAPE, create_response, events
 from plumbline_conformance.suite.model import (
     Inconclusive,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from example_servers.reference.model_output import Said, entry, pieces, said
+from example_servers.reference.model_output import Output, entry, output, pieces
 from example_servers.reference.refusals import names_of
 
 __all__ = ["answer", "chunks", "complete", "completion_chunks"]
@@ -26,7 +26,7 @@ def _tools(body: Json) -> list[Json]:
     return [{"custom": tool["type"] == "custom", **tool[tool["type"]]} for tool in body.get("tools") or []]
 
 
-def _form(body: Json) -> Json | None:
+def _schema(body: Json) -> Json | None:
     form = body.get("response_format") or {}
     if form.get("type") == "json_schema":
         return form["json_schema"].get("schema") or {}  # type: ignore[no-any-return]
@@ -42,17 +42,17 @@ def _question(body: Json) -> str:
     return content if message["role"] == "user" and isinstance(content, str) else ""
 
 
-def _said(body: Json) -> Said:
+def _output(body: Json) -> Output:
     choice = body.get("tool_choice")
     stop = body.get("stop")
-    return said(
+    return output(
         _question(body),
         tools=_tools(body),
         choice=names_of(choice) if isinstance(choice, dict) else choice,
         parallel=body.get("parallel_tool_calls") is not False,
         # What goes on with an answer is past its reasoning.
         thinks=body.get("reasoning_effort") not in (None, "none") and not body.get("continue_final_message"),
-        form=_form(body),
+        form=_schema(body),
         stop=[stop] if isinstance(stop, str) else stop,
         limit=body.get("max_completion_tokens") or body.get("max_tokens"),
     )
@@ -78,7 +78,7 @@ def _usage(prompt: int, completion: int, thought: int = 0) -> Json:
     }
 
 
-def _total(body: Json, found: Said) -> Json:
+def _total(body: Json, found: Output) -> Json:
     number = body.get("n") or 1
     return _usage(_prompt(body), found.tokens * number, len(found.reasoning) * number)
 
@@ -90,7 +90,7 @@ def _logprobs(body: Json, text: str) -> Json | None:
     return {"content": [entry(char, top) for char in text], "refusal": None}
 
 
-def _calls(found: Said, choice: int) -> Iterator[Json]:
+def _calls(found: Output, choice: int) -> Iterator[Json]:
     for place, call in enumerate(found.calls):
         kind = "custom" if call.custom else "function"
         held = {"name": call.name, "input" if call.custom else "arguments": call.arguments}
@@ -99,7 +99,7 @@ def _calls(found: Said, choice: int) -> Iterator[Json]:
 
 def answer(body: Json) -> Json:
     """One whole chat completion."""
-    found = _said(body)
+    found = _output(body)
     choices = []
     for index in range(body.get("n") or 1):
         message: Json = {"role": "assistant", "content": found.text or None, "refusal": None}
@@ -125,7 +125,7 @@ def answer(body: Json) -> Json:
 
 def chunks(body: Json) -> Iterator[Json]:
     """The same, streamed: roles, then the choices side by side, then their ends."""
-    found = _said(body)
+    found = _output(body)
     head = {**_head("chatcmpl", body), "object": "chat.completion.chunk"}
     asked = (body.get("stream_options") or {}).get("include_usage")
     more = {"usage": None} if asked else {}
@@ -167,9 +167,9 @@ def _prompts(body: Json) -> list[str]:
     return [one if isinstance(one, str) else _prompts({"prompt": one})[0] for one in prompt]
 
 
-def _completion(body: Json, prompt: str) -> tuple[str, Said]:
+def _completion(body: Json, prompt: str) -> tuple[str, Output]:
     stop = body.get("stop")
-    found = said(
+    found = output(
         "", tools=[], stop=[stop] if isinstance(stop, str) else stop, limit=body.get("max_tokens", 16)
     )
     return (prompt if body.get("echo") else "") + found.text, found

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["WORDS", "Call", "Said", "entry", "said", "sample"]
+__all__ = ["WORDS", "Call", "Output", "entry", "output", "sample"]
 
 WORDS = "Grüße! 🌊 It is 21 °C."
 COUNTED = ", ".join(map(str, range(1, 101)))
@@ -24,7 +24,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Said:
+class Output:
     """One choice, or one response."""
 
     reasoning: str = ""
@@ -38,7 +38,7 @@ class Said:
         return len(self.reasoning) + len(self.text) + sum(len(call.arguments) for call in self.calls)
 
 
-def said(
+def output(
     question: str,
     *,
     tools: list[dict[str, Any]],
@@ -48,7 +48,7 @@ def said(
     form: dict[str, Any] | None = None,
     stop: list[str] | None = None,
     limit: int | None = None,
-) -> Said:
+) -> Output:
     """What the reference answers.
 
     Args:
@@ -70,11 +70,11 @@ def said(
     thought = THOUGHT if thinks else ""
     if wanted:
         calls = tuple(_call(tool) for tool in (wanted if parallel else wanted[:1]))
-        return _cut(Said(reasoning=thought, calls=calls, finish="tool_calls"), limit)
+        return _cut(Output(reasoning=thought, calls=calls, finish="tool_calls"), limit)
     words = COUNTED if "one to a hundred" in question else WORDS
-    text = words if form is None else _formed(form)
+    text = words if form is None else _structured_text(form)
     places = [place for word in stop or [] if (place := text.find(word)) >= 0]
-    return _cut(Said(reasoning=thought, text=text[: min(places)] if places else text), limit)
+    return _cut(Output(reasoning=thought, text=text[: min(places)] if places else text), limit)
 
 
 def _call(tool: dict[str, Any]) -> Call:
@@ -83,7 +83,7 @@ def _call(tool: dict[str, Any]) -> Call:
     return Call(tool["name"], json.dumps(sample(tool.get("parameters") or {}), ensure_ascii=False))
 
 
-def _formed(form: dict[str, Any]) -> str:
+def _structured_text(form: dict[str, Any]) -> str:
     if "regex" in form:
         return "2024"
     return str(form["choice"][0]) if "choice" in form else json.dumps(sample(form), ensure_ascii=False)
@@ -111,7 +111,7 @@ def sample(schema: dict[str, Any]) -> Any:
     return {name: sample(member) for name, member in schema.get("properties", {}).items()}
 
 
-def _cut(whole: Said, limit: int | None) -> Said:
+def _cut(whole: Output, limit: int | None) -> Output:
     if limit is None or whole.tokens <= limit:
         return whole
     thought = whole.reasoning[:limit]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from example_servers.reference.model_output import Said, entry, pieces, said
+from example_servers.reference.model_output import Output, entry, output, pieces
 from example_servers.reference.refusals import Refused, check_calls, names_of
 from example_servers.reference.stored import Conversations
 
@@ -142,7 +142,7 @@ class Kept:
         own = [made[item["id"]] if item.get("type") == "item_reference" else item for item in own]
         context = [*(known[previous][2] if previous else []), *(talk.items if talk else []), *own]
         check_calls(context)
-        found = _said(body, context)
+        found = _output(body, context)
         self._made += 1
         events = list(_events(_frame(body, self._made), found, body, _count(context, body)))
         response = events[-1]["response"]
@@ -199,7 +199,7 @@ def _text(item: Json) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def _said(body: Json, context: list[Json]) -> Said:
+def _output(body: Json, context: list[Json]) -> Output:
     final = context[-1] if context else {}
     choice = body.get("tool_choice")
     form = (body.get("text") or {}).get("format") or {}
@@ -207,7 +207,7 @@ def _said(body: Json, context: list[Json]) -> Said:
     tools = [
         {"custom": tool["type"] == "custom", **tool} for tool in body.get("tools") or [] if "name" in tool
     ]
-    return said(
+    return output(
         _text(final) if final.get("role") == "user" else "",
         tools=tools,
         choice=names_of(choice) if isinstance(choice, dict) else choice,
@@ -234,7 +234,7 @@ def _frame(body: Json, number: int) -> Json:
     return {**made, **state, "error": None, **echoed, "usage": None}
 
 
-def _events(frame: Json, found: Said, body: Json, prompt: int) -> Iterator[Json]:
+def _events(frame: Json, found: Output, body: Json, prompt: int) -> Iterator[Json]:
     output: list[Json] = []
     number = 0
 
@@ -255,7 +255,7 @@ def _events(frame: Json, found: Said, body: Json, prompt: int) -> Iterator[Json]
         yield event("output_item.added", output_index=place, item={**item, "status": "in_progress"})
         status = "completed" if complete or parts is not found.text else "incomplete"
         for kind, text in _pieces_of(item["type"], parts):
-            yield event(kind, **where, **_place(item, kind), **_said_of(kind, text, wanted, body, item))
+            yield event(kind, **where, **_place(item, kind), **_event_fields(kind, text, wanted, body, item))
         item = _filled(item, parts, wanted, body)
         output.append({**item, "status": status})
         yield event("output_item.done", output_index=place, item=output[-1])
@@ -278,7 +278,7 @@ def _usage(prompt: int, tokens: int, thought: int) -> Json:
     }
 
 
-def _planned(name: str, found: Said) -> Iterator[tuple[Json, str]]:
+def _planned(name: str, found: Output) -> Iterator[tuple[Json, str]]:
     """The items as they are when they are added, and the text that fills them."""
     if found.reasoning:
         yield {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": []}, found.reasoning
@@ -310,7 +310,7 @@ def _place(item: Json, kind: str) -> Json:
     return {"content_index": 0} if item["type"] in ("reasoning", "message") else {}
 
 
-def _said_of(kind: str, text: str, wanted: bool, body: Json, item: Json) -> Json:
+def _event_fields(kind: str, text: str, wanted: bool, body: Json, item: Json) -> Json:
     if kind.startswith("content_part"):
         return {"part": _part(item, text, wanted, body)}
     if kind.startswith("output_text"):

@@ -43,8 +43,8 @@ class Completions:
         asked, answer = self._kept[name]
         match method, action:
             case "GET", "messages":
-                said = [{"id": f"{name}-{place}", **one} for place, one in enumerate(asked["messages"])]
-                return _listed(said)
+                messages = [{"id": f"{name}-{place}", **one} for place, one in enumerate(asked["messages"])]
+                return _listed(messages)
             case "POST", "":
                 self._kept[name] = (asked, {**answer, "metadata": body["metadata"]})
             case "DELETE", "":
