@@ -156,7 +156,7 @@ def contract(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
     """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
-    Environment(session, SERVE).run("python", "-m", "plumbline_conformance.own", *session.posargs)
+    Environment(session, SERVE).run("python", "conformance/own_server/check.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -168,13 +168,13 @@ def peers(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
     """Fuzz our server with the judge's strategies and with schemathesis (`-- --examples N --seed N`; default 2,000)."""
-    Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)
+    Environment(session, DEV).run("python", "conformance/own_server/fuzz.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Run the judge's checks against servers that break one rule each, and print which checks found which."""
-    Environment(session, DEV).run("python", "tests/conformance/zoo.py", *session.posargs)
+    Environment(session, DEV).run("python", "tests/conformance/run_mutants.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

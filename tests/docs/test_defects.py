@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS
-from plumbline_conformance.contract import rules
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "defects.md").read_text("utf-8")

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline_conformance.cli import add_commands
 from plumbline_conformance.reports.model import VERDICTS
-from plumbline_conformance.selection import PROFILES
+from plumbline_conformance.suite.selection import PROFILES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "judge.md").read_text("utf-8")
 PLUGIN = (Path(__file__).parents[2] / "conformance" / "plumbline_conformance" / "pytest_plugin.py").read_text(

@@ -1,4 +1,4 @@
-"""JSON Schema by keyword: what is enforced lets no invalid document through; what is not enforced is refused, and listed."""
+"""Each keyword of JSON Schema is enforced or refused: no valid document is excluded, no invalid one is allowed."""
 
 from __future__ import annotations
 
