@@ -231,7 +231,7 @@ def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatc
         for number in range(5):
             exchange = Exchange(method="GET", url=f"/{number}", request_headers={}, request_body=b"x" * 400)
             outbox.take(exchange)
-        outbox.tell(Passing(0, outbox.unjudged, last=True))
+        outbox.send(Passing(0, outbox.unjudged, last=True))
         outbox.resume_writing()
         await outbox.close()
 
