@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from plumbline_conformance.case import Target
-    from plumbline_conformance.judge import Finding
+    from plumbline_conformance.judge.verdicts import Finding
     from plumbline_conformance.reports.model import Report
+    from plumbline_conformance.suite.model import Target
 
 __all__ = [
     "pytest_addoption",
@@ -136,9 +136,9 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
     """Who is judged, and by which checks: those of the options, and of them those that node ids ask for."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
-    from plumbline_conformance.aliases import notes
-    from plumbline_conformance.inputs import UnusableInput, target_of
-    from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, named
+    from plumbline_conformance.client.target_input import UnusableInput, target_of
+    from plumbline_conformance.suite.aliases import notes
+    from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, named
 
     option = config.getoption
     if not option("--plumbline-model"):
@@ -177,13 +177,13 @@ class _Suite(pytest.Collector):
         return self._reports[name]
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
-        from plumbline_conformance.credentials import redacted_exchange, redacted_url
-        from plumbline_conformance.discovery import apis_of, discovered
-        from plumbline_conformance.discretion import judge_discreetly
-        from plumbline_conformance.judge import record
-        from plumbline_conformance.recording import Header, Options
+        from plumbline_conformance.judge.redacted_findings import judge_redacted
+        from plumbline_conformance.recording.file import Header, Options
+        from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
         from plumbline_conformance.reports.model import report_of
-        from plumbline_conformance.selection import scenarios_of
+        from plumbline_conformance.runner.preflight import apis_of, discovered
+        from plumbline_conformance.runner.run import record
+        from plumbline_conformance.suite.selection import scenarios_of
 
         option = self.config.getoption
         target, _ = self.config.stash[_CHOICE]
@@ -201,7 +201,7 @@ class _Suite(pytest.Collector):
             first = redacted_exchange(exchanges[0], [key] if key else [])
             _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         secrets = [key] if key else []
-        findings = [finding for transcript in seen for finding in judge_discreetly(transcript, secrets)]
+        findings = [finding for transcript in seen for finding in judge_redacted(transcript, secrets)]
         profile = option("--plumbline-profile")
         options = Options(trials=trials, concurrency=4, timeout=patience, profile=profile, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
@@ -227,7 +227,7 @@ class _Item(pytest.Item):
 
     def runtest(self) -> None:
         """Pass, fail, or skip where there was no verdict."""
-        from plumbline_conformance.baseline import VIOLATIONS
+        from plumbline_conformance.reports.baseline import VIOLATIONS
         from plumbline_conformance.reports.standing import blamed
         from plumbline_conformance.reports.text import failure_lines
 

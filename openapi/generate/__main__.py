@@ -1,4 +1,4 @@
-"""Write all code that is generated from the contract, or with --check list the stale files.
+"""Write all generated files, or with --check list those that are stale.
 
 python openapi/generate            write
 python openapi/generate --check    exit 1 and name the files that would change

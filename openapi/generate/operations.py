@@ -1,4 +1,4 @@
-"""Write the table of operations, the service that answers them, and one Litestar route for each."""
+"""Write the table of operations, the base class of the service, and one Litestar route per operation."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _imports(names: list[str], homes: dict[str, str]) -> list[str]:
 
 
 def _litestar_path(op: Operation) -> str:
-    # A model id may hold slashes (MOD-02); the ids that we make ourselves do not.
+    # A model id may contain slashes (MOD-02); ids that the server generates do not.
     path = op.path.replace("{model}", "{model:path}")
     return re.sub(r"\{(\w+)\}", r"{\1:str}", path)
 

@@ -44,7 +44,7 @@ def test_two_independent_readers_accept_the_document() -> None:
     OpenAPI.from_dict(copy.deepcopy(CONTRACT))
 
 
-def test_generated_files_are_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_files_match_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     assert capsys.readouterr().out == ""
     assert bundle.digest(CONTRACT) == CONTRACT_DIGEST

@@ -38,7 +38,7 @@ def union(*names: str) -> dict[str, Any]:
     return {"anyOf": [{"$ref": REF + name} for name in names]}
 
 
-def test_a_closed_string_in_all_of_a_union_becomes_the_tag() -> None:
+def test_a_closed_string_in_every_struct_becomes_the_tag() -> None:
     text = {"type": "string"}
     module = built(
         {"A": tagged("a", x=text), "B": tagged(["b1", "b2"], x=text), "U": union("A", "B"), "W": union("U")},
@@ -58,9 +58,7 @@ def test_a_closed_string_in_all_of_a_union_becomes_the_tag() -> None:
         ({"A": tagged("same"), "B": tagged("same")}, "do not tell"),
     ],
 )
-def test_union_members_without_a_distinguishing_tag_are_refused(
-    members: dict[str, Any], complaint: str
-) -> None:
+def test_indistinguishable_union_types_are_refused(members: dict[str, Any], complaint: str) -> None:
     with pytest.raises(bundle.ContractError, match=complaint):
         Types({"family": {**members, "U": union("A", "B")}}, set())
 
@@ -171,7 +169,7 @@ def test_an_operation_stays_where_it_is() -> None:
         upstream.Comparison(theirs, ours).run()
 
 
-def test_open_and_closed_strings_differ() -> None:
+def test_open_and_closed_objects_are_distinguished() -> None:
     ours = {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"type": "string", "const": "x"}, "c": {}},
@@ -209,7 +207,7 @@ def test_the_list_of_differences_is_printed_from_the_command_line(
     assert "not explained: listModels: operation added\n" in capsys.readouterr().out
 
 
-def test_a_union_is_compared_by_its_labels() -> None:
+def test_a_union_is_compared_by_the_labels_of_its_types() -> None:
     ours = {
         "components": {"schemas": {"U": union("A", "B"), "A": tagged("a"), "B": tagged("b")}},
         "paths": {},

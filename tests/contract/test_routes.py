@@ -178,9 +178,7 @@ def test_a_boolean_query_parameter_is_true_or_false(client: Any) -> None:
     ("method", "path", "status"),
     [("GET", "/v1/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("DELETE", "/health", 405)],
 )
-def test_failures_of_the_framework_have_the_envelope(
-    client: Any, method: str, path: str, status: int
-) -> None:
+def test_framework_errors_use_the_envelope(client: Any, method: str, path: str, status: int) -> None:
     """HTTP-08."""
     answer = client.request(method, path)
 

@@ -19,7 +19,7 @@ from plumbline.dialects.spec.dialect import Call
 from plumbline.events import TextDelta, ToolCallDelta
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.grammar.raw_string import INPUT_FORM
+from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import LarkFormat, RegexFormat, Tool
 
@@ -69,13 +69,15 @@ BAD_PATCHES = [
 def escaped(form: RegexFormat | LarkFormat) -> Language:
     """The JSON strings of the inputs of a form."""
     built = GrammarBuilder({}, frozenset())
-    return Language(built.build(built.json({"type": "string", INPUT_FORM: form})))
+    return Language(built.build(built.json({"type": "string", INPUT_CONSTRAINT: form})))
 
 
 def raw(form: RegexFormat | LarkFormat, after: str = "</x>") -> Language:
     """The inputs of a form as raw text before a marker."""
     built = GrammarBuilder({}, frozenset())
-    return Language(built.build(built.raw_text({"type": "string", INPUT_FORM: form}, after, after.strip())))
+    return Language(
+        built.build(built.raw_string({"type": "string", INPUT_CONSTRAINT: form}, after, after.strip()))
+    )
 
 
 def quoted(text: str) -> str:
@@ -183,7 +185,7 @@ structure = st.text('{}:"a\n+()\\n [],', max_size=9)
 def test_a_grammar_that_needs_itself_says_the_same_in_json(grammar: str) -> None:
     plain, in_json = Language(grammar), escaped(LarkFormat(grammar))
     built = builder()
-    ours = built.build(built.json({"type": "string", INPUT_FORM: LarkFormat(grammar)}))
+    ours = built.build(built.json({"type": "string", INPUT_CONSTRAINT: LarkFormat(grammar)}))
     drawn = [
         sampled(ours, seed, limit=15, most=120, hints=('"', '\\":\\"a\\"', '\\"', "}")) for seed in range(12)
     ]

@@ -1,4 +1,4 @@
-"""JSON Schema by keyword: what is held lets no invalid document through; what is not held is refused, and listed."""
+"""Each keyword of JSON Schema is enforced or refused: no valid document is excluded, no invalid one is allowed."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def test_the_layout_is_bounded() -> None:
 
 
 def table() -> str:
-    """The list of what is held and what is refused, by keyword."""
+    """Return the table of supported keywords."""
     rows: dict[str, list[bool]] = {}
     for keyword, schema, _, _ in CASES:
         rows.setdefault(keyword, []).append(grammar_of(schema) is not None)
-    words = {True: "held", False: "refused"}
+    words = {True: "enforced", False: "refused"}
     lines = [
-        f"| `{keyword}` | {words[held[0]] if len(set(held)) == 1 else 'held in part'} |"
-        for keyword, held in rows.items()
+        f"| `{keyword}` | {words[enforced[0]] if len(set(enforced)) == 1 else 'enforced in part'} |"
+        for keyword, enforced in rows.items()
     ]
-    return "\n".join(["| keyword | |", "|---|---|", *lines])
+    return "\n".join(["| keyword | support |", "|---|---|", *lines])
 
 
-def test_the_docs_list_what_is_held() -> None:
+def test_the_docs_list_the_supported_keywords() -> None:
     """On a mismatch the right table is the one in the message."""
     found = re.search(r"\| keyword .*?(?=\n\n|\Z)", DOC.read_text("utf-8"), re.DOTALL)
     assert found is not None

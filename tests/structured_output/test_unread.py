@@ -157,7 +157,7 @@ def test_a_form_is_held_where_a_response_template_reads_the_answers(opening: str
     chosen = DialectChoice(None, None, template=ResponseTemplate(TEMPLATE))
     ours = tokenizer()
     speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
-    ids = ours.encode_written("<turn>model\n" + opening)
+    ids = ours.encode_generated("<turn>model\n" + opening)
     inside, ended = speech.starts_inside(ids), speech.has_ended(ids)
     assert (inside, ended) == (opening == "<think>\n", "</think>" in opening)
     choices = ("<call>{}</call>", " yes", "</think>", "no")

@@ -19,14 +19,14 @@ _COLOURS = {"brightgreen": "#4c1", "yellow": "#dfb317", "red": "#e05d44", "light
 
 def badge_json(report: Report, *, strict: bool = False) -> str:
     """The endpoint format of shields.io."""
-    message, colour = _said(report, strict)
+    message, colour = _message(report, strict)
     value = {"schemaVersion": 1, "label": "plumbline", "message": message, "color": colour}
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def badge_svg(report: Report, *, strict: bool = False) -> str:
     """The same, drawn."""
-    message, colour = _said(report, strict)
+    message, colour = _message(report, strict)
     label = "plumbline"
     left, right = _width(label), _width(message)
     title = escape(f"{label}: {message}")
@@ -42,7 +42,7 @@ def badge_svg(report: Report, *, strict: bool = False) -> str:
     )
 
 
-def _said(report: Report, strict: bool) -> tuple[str, str]:
+def _message(report: Report, strict: bool) -> tuple[str, str]:
     kept: dict[str, list[bool]] = {}
     broken: set[str] = set()
     for result in report.results:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline_conformance.aliases import current
-from plumbline_conformance.baseline import VIOLATIONS
+from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report
+from plumbline_conformance.suite.aliases import current
 
 __all__ = ["Explanation", "Explanations", "UnreadableExplanations", "read_explanations"]
 

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from plumbline_conformance.recording import Recording
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.recording.file import Recording
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["har"]
 

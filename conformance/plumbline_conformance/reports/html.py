@@ -12,12 +12,12 @@ from itertools import groupby
 
 import msgspec
 
-from plumbline_conformance.case import SEED
-from plumbline_conformance.recording import Options
+from plumbline_conformance.recording.file import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import lacking
 from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.timeline import Moment
+from plumbline_conformance.suite.model import SEED
 
 __all__ = ["exchange_html", "html", "page", "safe"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.case import FAILED, broken_rules
 from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
 from plumbline_conformance.reports.model import SCORED, VERDICTS, WORST_FIRST, Report, Result
 from plumbline_conformance.reports.text import by_rule
+from plumbline_conformance.suite.model import FAILED, broken_rules
 
 __all__ = [
     "EXPLAINED",
@@ -102,11 +102,11 @@ def _all_of(rule: str, results: Iterable[Result]) -> list[Result]:
 
 def _of(rule: str, result: Result) -> Result:
     """What a check says of one of its rules: nothing, where it is another one that was broken."""
-    if result.verdict not in EXPLAINED or rule in result.told:
+    if result.verdict not in EXPLAINED or rule in result.rules_to_show:
         return result
     if rule == FAILED:  # There was an answer, and something is wrong with it.
         return msgspec.structs.replace(result, verdict="pass", problems=[])
-    reason = f"{' and '.join(result.told)} of the same check was broken"
+    reason = f"{' and '.join(result.rules_to_show)} of the same check was broken"
     return msgspec.structs.replace(result, verdict="inconclusive", problems=[], reason=reason)
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.baseline import VIOLATIONS, Baseline
-from plumbline_conformance.case import Problem, broken_rules
-from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import concealed, redacted
-from plumbline_conformance.judge import Finding
-from plumbline_conformance.recording import Header
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.redaction import concealed, redacted
+from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline
+from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.timeline import Moment, moments
-from plumbline_conformance.reproduce import curl
-from plumbline_conformance.sdk.claims import claim_of, title_of
-from plumbline_conformance.selection import PROFILES
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.suite.client_claims import claim_of, title_of
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import Problem, broken_rules
+from plumbline_conformance.suite.selection import PROFILES
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
     "FORMAT",
@@ -79,7 +79,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is about behaviour: what a model wrote, which another draw may change. All else is protocol."""
 
     @property
-    def told(self) -> list[str]:
+    def rules_to_show(self) -> list[str]:
         """The rules that are told of it: those that its problems name, or all of the check where none does."""
         return broken_rules(self.problems) or self.rules
 
@@ -179,7 +179,10 @@ def report_of(
         if seen.scenario in shown
     }
     observed = {
-        rule for result in results if result.verdict != "pass" for rule in [*result.rules, *result.told]
+        rule
+        for result in results
+        if result.verdict != "pass"
+        for rule in [*result.rules, *result.rules_to_show]
     }
     report = Report(
         run=run,

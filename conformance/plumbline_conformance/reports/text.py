@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.case import GONE, SEED, Problem, broken_rules
-from plumbline_conformance.recording import TIMEOUT, TRIALS
+from plumbline_conformance.recording.file import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
-from plumbline_conformance.sdk.claims import CLAIMS
+from plumbline_conformance.suite.client_claims import CLAIMS
+from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
 
 __all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
 
@@ -40,7 +40,7 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
     """The problems of a result under the rules that they break; all under the first where they name none."""
     if not result.problems:
         return []
-    first = result.told[0]
+    first = result.rules_to_show[0]
     return [
         (name, [problem for problem in result.problems if (problem.rule or first) == name])
         for name in broken_rules(result.problems) or [first]
@@ -82,10 +82,10 @@ def command_of(report: Report, result: Result) -> str:
     # A name that begins with a dash would be an option of its own.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return " ".join(["plumbline check", address, *_given(report), *_asked(result)])
+    return " ".join(["plumbline check", address, *_given(report), *_choices(result)])
 
 
-def _asked(result: Result) -> list[str]:
+def _choices(result: Result) -> list[str]:
     """What to choose for this result; of a client's, the scenarios whose answers it stumbled over."""
     if result.check not in CLAIMS:
         return [result.check]

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 import msgspec
 
-from plumbline_conformance.sse import BYTE_ORDER_MARK, parse_events
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK, parse_events
 
 __all__ = ["Moment", "moments"]
 

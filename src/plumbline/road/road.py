@@ -121,7 +121,7 @@ class Road:
             EmptyPromptError: it has no tokens.
             PromptTooLongError: it does not fit, and the turn does not allow truncation.
             NoThinkingError: it has a budget for thinking that cannot be kept.
-            FormError: the form that the answer is promised to have cannot be held; the text says why.
+            ConstraintError: the form that the answer is promised to have cannot be held; the text says why.
         """
         limit = self.engine.info.max_model_len
         wanted = turn.sampling.max_tokens
@@ -153,7 +153,7 @@ class Road:
         Returns: the turn, without a grammar that promises nothing if the message breaks off inside of markup.
 
         Raises:
-            FormError: it breaks off inside of markup, the rest of which nobody would hold.
+            ConstraintError: it breaks off inside of markup, the rest of which nobody would hold.
         """
         begun = begun_text(prepared.turn.prompt)
         parser = None

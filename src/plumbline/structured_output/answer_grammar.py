@@ -55,7 +55,7 @@ def compose(
             hold their schemas as they are. What is strict or a form of text is never loosened.
 
     Raises:
-        FormError: what is promised cannot be held.
+        ConstraintError: what is promised cannot be held.
     """
     callable_ = callable_tools(tools, choice)
     lazy = _must_be_held(tools, callable_, choice)
@@ -109,7 +109,7 @@ def alone(
     What begins like a call is none. If nothing is left, the engine says so of this grammar, and not of the whole.
 
     Raises:
-        FormError: the form cannot be held.
+        ConstraintError: the form cannot be held.
     """
     tool = None if dialects is None else dialects.tool
     callable_ = callable_tools(tools, choice)
@@ -231,7 +231,7 @@ def _form(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[
     """The form; what begins with one of the texts `begun` is a call.
 
     Raises:
-        FormError: the form cannot be held, or a choice of it begins like a call.
+        ConstraintError: the form cannot be held, or a choice of it begins like a call.
     """
     match output_format:
         case JsonFormat(schema=schema):

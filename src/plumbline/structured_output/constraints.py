@@ -61,7 +61,7 @@ class ConstraintCompiler:
             ended: the prompt has ended the thinking.
 
         Raises:
-            FormError: what is promised cannot be held; the text says why, and for which tool.
+            ConstraintError: what is promised cannot be held; the text says why, and for which tool.
         """
         # A message that is continued has begun with its text, so there is no thinking before what is promised.
         chats = isinstance(turn.prompt, ChatPrompt)
@@ -116,7 +116,7 @@ class ConstraintCompiler:
         """The whole grammar, which the engine has compiled.
 
         Raises:
-            FormError: it cannot be held.
+            ConstraintError: it cannot be held.
         """
         chats = isinstance(turn.prompt, ChatPrompt)
         grammar = await asyncio.to_thread(
@@ -148,7 +148,7 @@ class ConstraintCompiler:
         """Where calls may come instead of a form, some text of the form does not begin like one.
 
         Raises:
-            FormError: none does, so the whole grammar would be one of calls, and nothing would show it.
+            ConstraintError: none does, so the whole grammar would be one of calls, and nothing would show it.
         """
         builder = GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
         form = alone(builder, turn.output_format, _tools(turn), turn.tool_choice, self._dialects)

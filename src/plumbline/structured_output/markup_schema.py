@@ -40,7 +40,7 @@ def markup_schema(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, A
     """Strict parameters for a form, with what they refer to put in.
 
     Raises:
-        FormError: they ask for what the form's markup cannot be held to.
+        ConstraintError: they ask for what the form's markup cannot be held to.
     """
     if isinstance(form, JSON_FORMS):
         return schema
@@ -79,7 +79,7 @@ def check_listed_texts(form: CallFormat, schema: Mapping[str, Any]) -> None:
     """Texts that are listed can be written in a form's markup.
 
     Raises:
-        FormError: one of them has a text in it at which the markup would end it.
+        ConstraintError: one of them has a text in it at which the markup would end it.
     """
     kept_out = getattr(form, "forbidden", ())
     if not kept_out:
@@ -237,7 +237,7 @@ def _check_names(names: Iterable[str]) -> None:
     """Names that are read as they are written.
 
     Raises:
-        FormError: one of them is not.
+        ConstraintError: one of them is not.
     """
     for name in names:
         if not MARKUP_NAME.fullmatch(name):
@@ -251,7 +251,7 @@ def _check_listed(form: CallFormat, part: Mapping[str, Any], types: frozenset[st
     """Values that are listed are of the types, and what is written of them is read as them again.
 
     Raises:
-        FormError: one of them is not.
+        ConstraintError: one of them is not.
     """
     values = part["enum"] if "enum" in part else [part["const"]]
     if not isinstance(values, list) or ("enum" in part and "const" in part):

@@ -33,7 +33,7 @@ def with_readable_names(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[
     """Parameters without the optional ones whose names the form cannot carry.
 
     Raises:
-        FormError: one of these is required.
+        ConstraintError: one of these is required.
         RecursionError: the schema nests too deeply.
     """
     if isinstance(form, JSON_FORMS):

@@ -10,7 +10,7 @@ from plumbline.dialects.spec.dialect import CallFormat, Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import check_shape
-from plumbline.structured_output.grammar.raw_string import INPUT_FORM
+from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
 from plumbline.structured_output.markup_schema import check_listed_texts, markup_schema
 from plumbline.structured_output.parameter_names import with_readable_names
 from plumbline.turn import Tool
@@ -40,7 +40,7 @@ def calls(
             they are written so that a lexer can tell them from it.
 
     Raises:
-        FormError: a schema or the form of a custom tool's input cannot be held.
+        ConstraintError: a schema or the form of a custom tool's input cannot be held.
     """
     section = dialect.sections[0]
     bare = not section.open and dialect.reader != "harmony"
@@ -71,7 +71,7 @@ def text_with_calls(
     """Free text in which what begins as a call goes on as a call of these tools.
 
     Raises:
-        FormError: as for `calls`; or the dialect has calls that begin like text.
+        ConstraintError: as for `calls`; or the dialect has calls that begin like text.
     """
     section = dialect.sections[0]
     if dialect.reader == "harmony":
@@ -115,7 +115,7 @@ def _bare_starts(dialect: ToolDialect) -> str:
     """What text does not begin with because calls that stand bare do; empty if none of this dialect stand so.
 
     Raises:
-        FormError: they begin like any text.
+        ConstraintError: they begin like any text.
     """
     bare = [section for section in dialect.sections if not section.open]
     if not all(section.starts for section in bare):
@@ -143,7 +143,7 @@ def _call(
             schema = _schema(tool, loose=not held)
             if held and tool.parameters and not tool.custom:
                 check_shape(tool.parameters)
-                schema = _spelled(section.form, schema, strict=tool.strict is True)
+                schema = _matchable(section.form, schema, strict=tool.strict is True)
             elif not tool.custom:
                 schema = with_readable_names(section.form, schema)
             with builder.literals(before=before, as_json=as_json):
@@ -160,11 +160,11 @@ def _call(
     return builder.choice(found)
 
 
-def _spelled(form: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+def _matchable(form: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
     """What the form can be held to of the schema; of a tool that is not strict, that may be a part of it.
 
     Raises:
-        FormError: a strict schema cannot be held, or any of it would be written so that it is read as something else.
+        ConstraintError: a strict schema cannot be enforced in this call format.
     """
     try:
         return markup_schema(form, schema)
@@ -230,7 +230,7 @@ def _input_schema(tool: Tool) -> Mapping[str, Any]:
     """A custom tool's arguments: its input is the one string `input` (TOOL-14)."""
     text: dict[str, Any] = {"type": "string"}
     if tool.input_format is not None:
-        text[INPUT_FORM] = tool.input_format
+        text[INPUT_CONSTRAINT] = tool.input_format
     return {
         "type": "object",
         "properties": {"input": text},

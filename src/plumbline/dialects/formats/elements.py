@@ -232,7 +232,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         # One lexeme for both: a lexer that has begun a text of five characters would not find the null in it.
         nullable = types == {"string", "null"}
         if "string" in types:
-            options.append(grammar.raw_text(schema, end, self.tag, or_null=nullable))
+            options.append(grammar.raw_string(schema, end, self.tag, or_null=nullable))
         if "array" in types:
             item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))

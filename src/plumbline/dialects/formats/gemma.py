@@ -231,7 +231,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         )
         options: list[str] = []
         if "string" in types:
-            text = grammar.raw_text(schema, self.quote, self.quote)
+            text = grammar.raw_string(schema, self.quote, self.quote)
             options.append(grammar.sequence([grammar.literal(self.quote), text]))
         if "array" in types:
             options.append(self._elements(grammar, schema, root, depth))

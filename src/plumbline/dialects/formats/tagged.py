@@ -196,7 +196,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             if not isinstance(options, list):
                 nullable = not self.typed and allowed_types(schema, root) == {"string", "null"}
                 begun = _CDATA if self.cdata else ""  # What begins like this is read without it.
-                return grammar.raw_text(known, after, self.end, or_null=nullable, not_first=begun)
+                return grammar.raw_string(known, after, self.end, or_null=nullable, not_first=begun)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
         if types and types != allowed_types(schema, root):

@@ -114,7 +114,7 @@ class Grammar(Protocol):
         """Any text without the marker, then the marker."""
         ...
 
-    def raw_text(
+    def raw_string(
         self,
         schema: Mapping[str, Any],
         after: str,
