@@ -1,7 +1,7 @@
-"""The judge's commands: `check`, `list`, `explain`, `judge`, `export`, `matrix`, `diff`, `exact`, `fuzz` and `watch`.
+"""Test servers of the OpenAI API: check, list, explain, judge, export, matrix, diff, exact, fuzz and watch.
 
-Exit status: 0 conforming, 1 violations (or something was refused that no server may refuse, or a baseline is stale),
-2 could not run, or no check could come to a verdict, 3 the suite itself failed, 130 interrupted.
+Exit status: 0 conforming; 1 violations, a refused core request or a stale baseline; 2 the command could not run or no
+check reached a verdict; 3 the suite itself failed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -38,118 +38,173 @@ Parser = argparse.ArgumentParser
 
 def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     """Add the judge's commands to a parser."""
-    checker = parsers.add_parser("check", help="judge a server")
+    checker = parsers.add_parser("check", help="test a server")
     _add_selection(checker)
     _add_target(checker)
-    checker.add_argument("--concurrency", type=_positive(int), default=4)
-    checker.add_argument("--timeout", type=_positive(float), default=TIMEOUT, metavar="SECONDS")
+    _add_concurrency(checker)
+    _add_timeout(checker, TIMEOUT)
     checker.add_argument(
         "--trials",
         type=int,
         default=TRIALS,
         metavar="N",
-        help=f"further attempts at a broken MUST; default: {TRIALS}",
+        help=f"repetitions of a scenario that broke a MUST (default {TRIALS})",
     )
-    for name, said in (("total", "the run"), ("each", "one scenario")):
+    for name, scope in (("total", "the run"), ("each", "one scenario")):
         checker.add_argument(
             f"--max-tokens-{name}",
             type=_positive(int),
             metavar="N",
-            help=f"what {said} may cost, at its worst",
+            help=f"skip scenarios if {scope} could cost more tokens than this (default: no limit)",
         )
     checker.add_argument(
         "--max-seconds",
         type=_positive(float),
         metavar="SECONDS",
-        help="begin no scenario after so long, and wait for no busy server",
+        help="start no scenario after this time, and wait for no busy server (default: no limit)",
     )
     checker.add_argument(
         "--capabilities",
         default="",
         metavar="NAMES",
-        help="what the server has, and with a minus what it lacks, instead of looking: tools,stored,-key",
+        help="capabilities that the server has, or with a minus lacks, instead of probing: tools,stored,-key",
     )
-    checker.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
     checker.add_argument(
-        "--seed", type=_seed, default=SEED, metavar="N", help=f"of requests that send one; default: {SEED}"
+        "--record", type=Path, metavar="FILE", help="write a recording: every byte with its time"
+    )
+    checker.add_argument(
+        "--seed",
+        type=_seed,
+        default=SEED,
+        metavar="N",
+        help=f"seed of requests that send one (default {SEED})",
     )
     checker.add_argument(
         "--conceal",
         action="append",
         default=[],
         metavar="TEXT",
-        help="what else nobody may read in what is written, such as a path; repeatable",
+        help="another text to redact in everything that is written, such as a path; repeatable",
     )
     checker.add_argument(
-        "--server", default="", metavar="TEXT", help="what it is, for reports: a name and a version"
+        "--server", default="", metavar="TEXT", help="name and version of the server, for reports"
     )
     _add_clients(checker)
     _add_outputs(checker)
-    lister = parsers.add_parser("list", help="list the checks and the rules that they observe")
+    lister = parsers.add_parser("list", help="list checks, or rules with their checks")
     _add_selection(lister)
-    lister.add_argument("--rules", action="store_true", help="every rule, and its checks or why it has none")
-    lister.add_argument("--markdown", action="store_true", help="with --rules: as a page")
-    explainer = parsers.add_parser("explain", help="say what a check, a scenario or a rule is about")
-    explainer.add_argument("names", nargs="+", metavar="CHECK_OR_RULE")
-    rejudger = parsers.add_parser("judge", help="judge a recording again, without a server")
-    rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL")
+    lister.add_argument(
+        "--rules", action="store_true", help="list every rule with its checks, or the reason why it has none"
+    )
+    lister.add_argument("--markdown", action="store_true", help="with --rules: write Markdown")
+    explainer = parsers.add_parser("explain", help="explain a check, a scenario or a rule")
+    explainer.add_argument(
+        "names", nargs="+", metavar="ID", help="id of a check, scenario or rule, a prefix or a pattern"
+    )
+    rejudger = parsers.add_parser("judge", help="run the checks on a recording, without a server")
+    rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL", help="a recording of `check --record`")
     _add_selection(rejudger)
     _add_clients(rejudger)
     _add_outputs(rejudger)
-    exporter = parsers.add_parser("export", help="write a recording in a form that other tools read")
-    exporter.add_argument("recording", type=Path, metavar="RUN.JSONL")
-    exporter.add_argument("--har", type=Path, metavar="FILE", help="HAR 1.2; default: to standard output")
-    matrix = parsers.add_parser("matrix", help="put several reports or recordings side by side")
-    matrix.add_argument("reports", nargs="+", metavar="[NAME=]REPORT.JSON_OR_RUN.JSONL")
-    matrix.add_argument("--markdown", type=Path, metavar="FILE")
-    matrix.add_argument("--html", type=Path, metavar="FILE")
-    differ = parsers.add_parser("diff", help="ask two servers with the same weights the same")
-    differ.add_argument("urls", nargs=2, metavar="URL")
-    differ.add_argument("--model-a", required=True, metavar="NAME")
-    differ.add_argument("--model-b", metavar="NAME", help="default: the same name")
-    differ.add_argument("--api-key-a", default=os.environ.get("OPENAI_API_KEY"), metavar="KEY")
-    differ.add_argument("--api-key-b", metavar="KEY", help="default: none")
-    differ.add_argument("--examples", type=_positive(int), default=40, metavar="N")
-    differ.add_argument("--seed", type=int, default=0)
-    differ.add_argument("--tolerance", type=_positive(float), default=0.05, help="of logprobs")
-    differ.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    exporter = parsers.add_parser("export", help="convert a recording for other tools")
+    exporter.add_argument("recording", type=Path, metavar="RUN.JSONL", help="a recording of `check --record`")
+    exporter.add_argument(
+        "--har", type=Path, metavar="FILE", help="write HAR 1.2 to FILE (default: standard output)"
+    )
+    matrix = parsers.add_parser("matrix", help="compare several servers in one table")
+    matrix.add_argument(
+        "reports",
+        nargs="+",
+        metavar="[NAME=]FILE",
+        help="JSON reports or recordings, with names for the columns",
+    )
+    matrix.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="write Markdown (default: print it if there is no --html)",
+    )
+    matrix.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained HTML page")
+    differ = parsers.add_parser("diff", help="send the same requests to two servers with the same weights")
+    differ.add_argument("urls", nargs=2, metavar="URL", help="base URLs of server A and server B")
+    differ.add_argument("--model-a", required=True, metavar="NAME", help="model name on server A")
+    differ.add_argument("--model-b", metavar="NAME", help="model name on server B (default: as on A)")
+    differ.add_argument(
+        "--api-key-a",
+        default=os.environ.get("OPENAI_API_KEY"),
+        metavar="KEY",
+        help="API key of server A (default: OPENAI_API_KEY)",
+    )
+    differ.add_argument("--api-key-b", metavar="KEY", help="API key of server B (default: none)")
+    differ.add_argument(
+        "--examples", type=_positive(int), default=40, metavar="N", help="generated requests (default 40)"
+    )
+    differ.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the requests (default 0)")
+    differ.add_argument(
+        "--tolerance",
+        type=_positive(float),
+        default=0.05,
+        metavar="X",
+        help="accepted difference between logprobs, in nats (default 0.05)",
+    )
+    _add_timeout(differ, 60.0)
     differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
-    exact = parsers.add_parser("exact", help="hold a server with a scripted checkpoint to its scripts")
-    exact.add_argument("scripts", type=Path, metavar="SCRIPTS.JSON", help="or the checkpoint's folder")
+    exact = parsers.add_parser("exact", help="test a server with a scripted checkpoint against its scripts")
+    exact.add_argument(
+        "scripts", type=Path, metavar="SCRIPTS", help="scripts.json, or the folder of the checkpoint"
+    )
     _add_target(exact)
-    exact.add_argument("--concurrency", type=_positive(int), default=4)
-    exact.add_argument("--timeout", type=_positive(float), default=60.0, metavar="SECONDS")
+    _add_concurrency(exact)
+    _add_timeout(exact, 60.0)
     exact.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
-    fuzzer = parsers.add_parser("fuzz", help="send requests that nobody would write")
+    fuzzer = parsers.add_parser("fuzz", help="send generated requests, valid and invalid")
     fuzzer.add_argument(
-        "operations", nargs="*", metavar="OPERATION", help="such as createResponse; default: all"
+        "operations",
+        nargs="*",
+        metavar="OPERATION",
+        help="operation ids such as createResponse (default: all)",
     )
     _add_target(fuzzer)
-    fuzzer.add_argument("--examples", type=_positive(int), default=600, metavar="N", help="in all")
-    fuzzer.add_argument("--seed", type=int, default=0)
-    fuzzer.add_argument("--timeout", type=_positive(float), default=30.0, metavar="SECONDS")
+    fuzzer.add_argument(
+        "--examples", type=_positive(int), default=600, metavar="N", help="requests in total (default 600)"
+    )
+    fuzzer.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the requests (default 0)")
+    _add_timeout(fuzzer, 30.0)
     fuzzer.add_argument("--json", type=Path, metavar="FILE", help="write the counterexamples")
     fuzzer.add_argument(
-        "--schemathesis", action="store_true", help="afterwards run schemathesis, with as many examples"
+        "--schemathesis", action="store_true", help="run schemathesis afterwards, with as many examples"
     )
     fuzzer.add_argument(
         "--phases",
         default="examples,coverage,fuzzing,stateful",
         metavar="NAMES",
-        help="of schemathesis; default: all, of which coverage alone sends thousands of requests",
+        help="phases of schemathesis (default: all; `coverage` sends thousands of requests)",
     )
-    watcher = parsers.add_parser("watch", help="judge live traffic, as a proxy that changes nothing")
-    watcher.add_argument("--upstream", required=True, metavar="URL", help="such as http://127.0.0.1:8000")
+    watcher = parsers.add_parser("watch", help="check live traffic, as a transparent proxy")
     watcher.add_argument(
-        "--listen", default=":9000", metavar="[HOST]:PORT", help="loopback, unless a host is named"
+        "--upstream", required=True, metavar="URL", help="the server, such as http://127.0.0.1:8000"
     )
-    watcher.add_argument("--record", type=Path, metavar="FILE", help="write every byte and its time")
-    watcher.add_argument("--connections", type=_positive(int), default=512, metavar="N")
+    watcher.add_argument(
+        "--listen",
+        default=":9000",
+        metavar="[HOST]:PORT",
+        help="address of the proxy (default :9000; without a host, loopback)",
+    )
+    watcher.add_argument(
+        "--record", type=Path, metavar="FILE", help="write a recording: every byte with its time"
+    )
+    watcher.add_argument(
+        "--connections",
+        type=_positive(int),
+        default=512,
+        metavar="N",
+        help="concurrent connections (default 512)",
+    )
     _add_outputs(watcher)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Run what was parsed; gives the exit status."""
+    """Run the parsed command; returns the exit status."""
     try:
         return _run(arguments)
     except UnusableInput as error:
@@ -178,11 +233,13 @@ def _run(arguments: argparse.Namespace) -> int:
                 sdk=clients_of(arguments.sdk),
             )
         case "list" if arguments.markdown and not arguments.rules:
-            raise UnusableInput("--markdown writes the rules as a page: say `list --rules --markdown`.")
+            raise UnusableInput("--markdown needs --rules: use `list --rules --markdown`.")
         case "list" if arguments.rules:
             everything = Selection(ids=[], surfaces=[])
             if _selection(arguments) != everything:
-                raise UnusableInput("--rules lists every rule; leave out what chooses checks.")
+                raise UnusableInput(
+                    "--rules lists every rule; leave out ids, --profile, --level, --surface and --requirements."
+                )
             return commands.run_rules(markdown=arguments.markdown)
         case "list":
             return commands.run_list(_selection(arguments))
@@ -196,8 +253,8 @@ def _run(arguments: argparse.Namespace) -> int:
             return commands.run_export(arguments.recording, arguments.har)
         case "matrix":
             return run_matrix(arguments.reports, arguments.markdown, arguments.html, console())
-        case "diff" | "exact" | "fuzz" if said := why_unwritable({"--json": arguments.json}):
-            raise UnusableInput(said)
+        case "diff" | "exact" | "fuzz" if reason := why_unwritable({"--json": arguments.json}):
+            raise UnusableInput(reason)
         case "diff":
             return _diff(arguments)
         case "exact":
@@ -255,9 +312,32 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _add_target(parser: Parser) -> None:
-    parser.add_argument("--base-url", required=True, metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY"), help="default: OPENAI_API_KEY")
+    parser.add_argument(
+        "--base-url", required=True, metavar="URL", help="root of the API, such as http://127.0.0.1:8000/v1"
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="model name to request")
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("OPENAI_API_KEY"),
+        metavar="KEY",
+        help="API key (default: the variable OPENAI_API_KEY)",
+    )
+
+
+def _add_concurrency(parser: Parser) -> None:
+    parser.add_argument(
+        "--concurrency", type=_positive(int), default=4, metavar="N", help="concurrent requests (default 4)"
+    )
+
+
+def _add_timeout(parser: Parser, default: float) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=_positive(float),
+        default=default,
+        metavar="SECONDS",
+        help=f"time limit of one request (default {default:g})",
+    )
 
 
 def _target(arguments: argparse.Namespace) -> Target:
@@ -269,14 +349,23 @@ def _add_selection(parser: Parser) -> None:
         "ids",
         nargs="*",
         metavar="ID",
-        help="checks, their beginnings, patterns such as '*/usage', or rules; default: all",
-    )
-    parser.add_argument("--profile", choices=tuple(PROFILES), default="full")
-    parser.add_argument(
-        "--level", choices=("must", "should", "may"), default="may", help="the mildest wanted"
+        help="ids of checks or rules, prefixes, or patterns such as '*/usage' (default: all)",
     )
     parser.add_argument(
-        "--surface", action="append", default=[], metavar="NAME", help="such as chat; repeatable"
+        "--profile", choices=tuple(PROFILES), default="full", help="set of checks (default full)"
+    )
+    parser.add_argument(
+        "--level",
+        choices=("must", "should", "may"),
+        default="may",
+        help="lowest level to include (default may)",
+    )
+    parser.add_argument(
+        "--surface",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this part of the API, such as chat; repeatable",
     )
     parser.add_argument(
         "--requirements", choices=revisions(), help="only the checks of this published revision"
@@ -298,25 +387,25 @@ def _add_clients(parser: Parser) -> None:
         "--sdk",
         default="",
         metavar="CLIENTS",
-        help=f"afterwards let official clients read what was recorded: {', '.join(CLIENTS)}",
+        help=f"let these official clients read the recorded answers as well: {', '.join(CLIENTS)}",
     )
 
 
 def _add_outputs(parser: Parser) -> None:
-    parser.add_argument("--strict", action="store_true", help="SHOULD counts as well")
-    for name, said in (
-        ("json", "the report"),
-        ("junit", "JUnit XML"),
-        ("markdown", "Markdown"),
-        ("html", "one self-contained page"),
-        ("badge", "a badge: an SVG by its name, else JSON for shields.io"),
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for broken SHOULD rules as well")
+    for name, content in (
+        ("json", "the report as JSON"),
+        ("junit", "the report as JUnit XML"),
+        ("markdown", "the report as Markdown"),
+        ("html", "the report as one self-contained page"),
+        ("badge", "a badge: SVG if the name ends in .svg, else JSON for shields.io"),
     ):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {said}")
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {content}")
     parser.add_argument(
-        "--baseline", "--expected-failures", type=Path, metavar="FILE", help="violations that are known"
+        "--baseline", "--expected-failures", type=Path, metavar="FILE", help="file of known violations"
     )
     parser.add_argument(
-        "--update-baseline", action="store_true", help="write what is broken now into the baseline"
+        "--update-baseline", action="store_true", help="write the current violations to the baseline"
     )
 
 
@@ -347,12 +436,12 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 def _seed(text: str) -> int:
     value = int(text)
     if not -(2**63) <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{text} is no seed: the contract knows integers of 64 bits")
+        raise argparse.ArgumentTypeError(f"{text} is not a 64-bit integer")
     return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The judge by itself, without the server's commands."""
+    """Run the judge's commands without the server's."""
     parser = argparse.ArgumentParser(prog="plumbline", description=__doc__)
     add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
     with ready():

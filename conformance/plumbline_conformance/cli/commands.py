@@ -1,4 +1,4 @@
-"""What the commands do, once their arguments are read. Each gives the exit status."""
+"""Implement the commands; each returns the exit status."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console
 from rich.markup import escape
@@ -56,6 +57,10 @@ __all__ = [
     "run_rules",
 ]
 
+_WIDTH = 100
+"""Columns of a line of `list --rules`."""
+_INDENT = " " * 10
+
 
 def check(
     target: Target,
@@ -67,7 +72,7 @@ def check(
     trials: int = 0,
     json_file: Path | None = None,
 ) -> int:
-    """Judge a target by these checks, print what is not green, return the exit status."""
+    """Run these checks on a target, print those that do not pass, and return the exit status."""
     outputs = Outputs(strict=strict, json=json_file)
     return run_check(
         target, Selection(ids=ids), outputs, concurrency=concurrency, timeout=timeout, trials=trials
@@ -202,7 +207,7 @@ def run_check(
 
 
 def run_judge(path: Path, selection: Selection, outputs: Outputs, sdk: Sequence[str] = ()) -> int:
-    """Judge a recording again: the same bytes, the checks of today; afterwards these clients read it."""
+    """Run the current checks on a recording; then let these clients read it."""
     out = console()
     if why := _why_no_client(sdk):
         return _cannot(out, why)
@@ -218,28 +223,28 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs, sdk: Sequence[
     if said := outputs.unwritable(read=path):
         return _cannot(out, said)
     if found.header.by == "watch" and sdk:
-        return _cannot(out, "--sdk reads what `plumbline check` recorded, and this is live traffic.")
+        return _cannot(out, "--sdk needs a recording of `plumbline check`; this one is live traffic.")
     if found.header.by == "watch":
         return _judge_watched(out, found, wanted, outputs, baseline)
     strange = [seen.scenario for seen in found.transcripts if seen.scenario not in SCENARIOS]
     for name in strange:
         out.print(f"skipped {escape(printable(name))}: this suite does not have the scenario")
-    # Scenarios are written as they end; what is printed comes in the order of the suite.
+    # A recording has scenarios in the order in which they ended; print them in the order of the suite.
     order = {name: place for place, name in enumerate(SCENARIOS)}
     transcripts = sorted(found.transcripts, key=lambda seen: order.get(seen.scenario, len(order)))
     findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
     if not findings:
-        return _cannot(out, "Nothing in the recording is what these checks look at.")
+        return _cannot(out, "The recording has no exchange for these checks.")
     looked = {finding.check.rsplit("/", 1)[0] for finding in findings}
     findings += _of_clients(sdk, [seen for seen in transcripts if seen.scenario in looked])
-    # Of a recording that was made for a profile, nothing else is asked unless somebody says so.
-    said = found.header.options.profile if found.header.options is not None else "full"
-    profile = said if selection.profile == "full" and said in PROFILES else selection.profile
+    # A recording made with a profile is judged by that profile by default.
+    recorded = found.header.options.profile if found.header.options is not None else "full"
+    profile = recorded if selection.profile == "full" and recorded in PROFILES else selection.profile
     return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline, profile=profile)
 
 
 def run_export(path: Path, har_file: Path | None) -> int:
-    """Write a recording as HAR, which says less than it and is read by more."""
+    """Write a recording as HAR."""
     out = console()
     try:
         text = har(read_recording(path))
@@ -270,8 +275,9 @@ def run_rules(*, markdown: bool) -> int:
         put(as_markdown(), end="")
         return 0
     for rule, observed in manifest().items():
-        said = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
-        put(f"{rule:9} {rules()[rule]['level']:9} {said}")
+        text = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
+        put(f"{rule:9} {rules()[rule]['level']}")
+        put(fill(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False))
     return 0
 
 
@@ -293,9 +299,7 @@ def run_explain(names: Sequence[str]) -> int:
     for name in names:
         lines = explain(name)
         if lines is None:
-            return _cannot(
-                out, f"There is no check, scenario or rule {name}. `plumbline list` shows them all."
-            )
+            return _cannot(out, f"There is no check, scenario or rule {name}. `plumbline list` lists them.")
         for line in lines:
             out.print(escape(line))
         if name != names[-1]:
@@ -313,9 +317,9 @@ def run_fuzz(
     json_file: Path | None,
     phases: str | None = None,
 ) -> int:
-    """Fuzz a server, with these phases of schemathesis as well if there are any; the worse status of the two.
+    """Fuzz a server, and run these phases of schemathesis if there are any; returns the worse status of the two.
 
-    Hypothesis and schemathesis are no dependencies of the judge, so they are looked for when they are needed.
+    Hypothesis and schemathesis are optional dependencies, so they are imported here.
     """
     out = console()
     try:
@@ -340,14 +344,14 @@ def run_fuzz(
 
 
 def _why_no_client(clients: Sequence[str]) -> str | None:
-    """What is said where one of these cannot be used."""
+    """Return the reason why one of these clients cannot be used, or None."""
     return next((why for client in clients if (why := why_not(client))), None)
 
 
 def _of_clients(
     clients: Sequence[str], transcripts: Sequence[Transcript], secrets: Sequence[str] = ()
 ) -> list[Finding]:
-    """What these clients make of the answers; these secrets are neither in the bytes nor in what they add up to."""
+    """Return the findings of these clients on redacted answers."""
     covered = [redacted(seen, secrets) for seen in transcripts] if clients else []
     return [
         finding for client in clients for finding in redact_findings(read_again(client, covered), (), secrets)
@@ -355,9 +359,9 @@ def _of_clients(
 
 
 def _note(out: Console, names: Iterable[str]) -> None:
-    """Say which of these are former ids, and how the checks are called now."""
-    for said in notes(names):
-        out.print(escape(said))
+    """Print which of these are former ids, and the current ones."""
+    for note in notes(names):
+        out.print(escape(note))
 
 
 def _cannot(out: Console, why: str) -> int:
@@ -367,7 +371,7 @@ def _cannot(out: Console, why: str) -> int:
 
 @contextmanager
 def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
-    """A bar and the counts so far, on a terminal; nothing in a pipe."""
+    """Show a progress bar with counts on a terminal; print nothing in a pipe."""
     if not out.is_terminal:
         yield lambda seen: None
         return
@@ -378,7 +382,7 @@ def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]
 
         def shown(seen: Transcript) -> None:
             counts.update(finding.verdict for finding in judge(seen))
-            said = " ".join(f"[{STYLES[name]}]{counts[name]} {name}[/]" for name in STYLES if counts[name])
-            bar.update(task, advance=1, description=said)
+            text = " ".join(f"[{STYLES[name]}]{counts[name]} {name}[/]" for name in STYLES if counts[name])
+            bar.update(task, advance=1, description=text)
 
         yield shown

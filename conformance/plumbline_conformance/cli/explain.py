@@ -1,4 +1,4 @@
-"""`plumbline explain`: what a check looks at and why, or what a rule says and who observes it."""
+"""Explain a check or a rule (`plumbline explain`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
 
 
 def explain(name: str) -> list[str] | None:
-    """The lines about a check, a scenario or a rule; None if there is nothing of this name.
+    """Return the lines about a check, a scenario or a rule; None if there is none of this name.
 
-    A former id is explained under the id of today, and said to be one. A beginning or a pattern is read as
-    `plumbline check` reads it: what it chooses is listed, or told if it is one.
+    A former id is explained under its current id, with a note. A prefix or pattern selects checks as in
+    `plumbline check`: they are listed, or explained if there is only one.
     """
     if former := list(notes([name])):
         return [*former, "", *(explain(current(name)) or [])]
@@ -63,7 +63,7 @@ def _check(found: Check) -> Iterator[str]:
     if found.sampled:
         yield "It is about behaviour: another draw of the model may keep the rule, and the scenario is asked again."
     said = inspect.getdoc(found.law or found.judge)
-    # The name of a rule alone says nothing that does not stand above.
+    # A problem that only repeats the name of the rule adds nothing.
     if said and not _IDS.fullmatch(said):
         yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
     yield ""
@@ -102,7 +102,7 @@ def _scenario(found: Scenario) -> Iterator[str]:
     core = ", which no server may refuse" if found.core else ""
     yield f"Scenario {found.id}: {found.title}{core}."
     steps = found.steps(_EXAMPLE)
-    # Nobody answers here, so what a scenario sends after an answer may be missing.
+    # There is no server here, so requests that depend on an answer may be missing.
     silence = Exchange(method="", url="", request_headers={}, request_body=b"", error="explained, not sent")
     request = next(steps, None)
     for number in range(_MOST_REQUESTS):

@@ -1,4 +1,4 @@
-"""`plumbline matrix`: reports and recordings of several servers as one table."""
+"""Compare reports and recordings of several servers in one table (`plumbline matrix`)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _RECORDINGS = (".jsonl", ".jsonl.gz")
 
 
 def replayed(path: Path) -> Report:
-    """A recording judged by the suite of today, whichever suite asked.
+    """Judge a recording with the current suite.
 
     Raises:
-        UnreadableRecording: it is none, or what only listened and is judged by `plumbline judge`.
-        OSError: it cannot be read.
+        UnreadableRecording: the file is not a recording, or one of `plumbline watch`.
+        OSError: the file cannot be read.
     """
     found = read_recording(path)
     if found.header.by != "check":
@@ -51,7 +51,7 @@ def replayed(path: Path) -> Report:
 
 
 def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, out: Console) -> int:
-    """Write the pages; Markdown goes to the terminal where no file is named."""
+    """Write the pages; print Markdown if no file is given."""
     try:
         columns = columns_from(named)
         read = {f"the report of {name}": path for name, path in map(_named, named)}
@@ -71,15 +71,15 @@ def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, o
 
 
 def columns_from(named: Sequence[str]) -> list[Column]:
-    """A column for each of `NAME=FILE` or `FILE`, which is a report or a recording.
+    """Return a column for each `NAME=FILE` or `FILE`, a report or a recording.
 
-    Beside a recording, a file of the same name that ends with `.toml` has its explanations.
+    The explanations of a recording are in a file beside it with the same name and the suffix `.toml`.
 
     Raises:
-        NotComparable: two have the same name.
-        UnreadableExplanations: what lies beside a recording is something else.
-        UnreadableRecording: a recording is none.
-        UnreadableReport: a report is none.
+        NotComparable: two columns have the same name.
+        UnreadableExplanations: the file beside a recording has another format.
+        UnreadableRecording: a file is not a recording.
+        UnreadableReport: a file is not a report.
         OSError: a file cannot be read.
     """
     columns: dict[str, Column] = {}
@@ -94,7 +94,7 @@ def columns_from(named: Sequence[str]) -> list[Column]:
 
 
 def matrix_for(columns: Sequence[Column], folder: Path) -> Matrix:
-    """The matrix for a page in this folder, with links that lead from there to the recordings.
+    """Return the matrix for a page in this folder, with links to the recordings.
 
     Raises:
         NotComparable: the reports come from different suites.
@@ -110,7 +110,7 @@ def matrix_for(columns: Sequence[Column], folder: Path) -> Matrix:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    """The name, empty where none is given, and the file: a path may have a `=` of its own, so what exists decides."""
+    """Split an argument into name (possibly empty) and file; an existing path with `=` is a file."""
     if Path(text).exists():
         return "", Path(text)
     signs = [place for place, char in enumerate(text) if char == "="]

@@ -1,8 +1,7 @@
-"""Requests to a server that is busy: they wait as long as it says, one at a time, and are sent again.
+"""Retry requests to a busy server, one at a time, after the time that it asks for.
 
-Only what says of itself that it is about the moment is asked again: status 429, status 503, and a connection that was
-not made to a server that has answered before. Whatever else goes wrong on the wire is what the server did with this
-request, and is judged as it came.
+Only status 429, status 503 and a refused connection to a server that has answered before are retried. Every other
+failure is the server's reaction to the request, and is judged.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ __all__ = ["BusyRetry"]
 
 _LATER = (429, 503)
 _PAUSES = (1.0, 2.0, 4.0)
-"""Seconds before each further try, where the server does not say how long."""
+"""Seconds before each retry without a `Retry-After`."""
 _LONGEST = 60.0
-"""Seconds; whoever asks for more is not asked again. Limits of requests are counted by the minute as a rule."""
+"""Seconds; a request with a longer `Retry-After` is not retried. Rate limits usually count by the minute."""
 _PATIENCE = 2
-"""After so many requests to one part of the API that stayed refused to the last try, others are not repeated either."""
+"""After this many requests to one part of the API that were refused on every try, others are not retried either."""
 _IN_VAIN = 120.0
-"""Seconds of a run that are waited for a server that is busy all the same afterwards."""
+"""Seconds of a run that may be spent waiting without success."""
 _ALTOGETHER = 600.0
-"""Seconds of a run that are waited for anything: a limit of requests that is kept to costs this much at the most."""
+"""Seconds of a run that may be spent waiting in total."""
 _UNCONNECTED = ("ConnectError", "ConnectionRefusedError")
 
 
 class BusyRetry:
-    """What the requests of one run share: while one waits for a busy server, the others stand behind it.
+    """Retry the requests of one run: while one waits for a busy server, the others queue behind it.
 
     Args:
-        left: seconds that the run may still take.
+        left: returns the seconds that the run may still take.
     """
 
     def __init__(self, left: Callable[[], float] = lambda: math.inf) -> None:
@@ -49,11 +48,11 @@ class BusyRetry:
         self._in_vain = 0.0
 
     async def send(self, path: str, ask: Callable[[], Awaitable[Exchange]]) -> Exchange:
-        """The last exchange of a request, with the statuses of those before it in `busy`.
+        """Send a request until it is not refused; returns the last exchange, with earlier statuses in `busy`.
 
         Args:
-            path: below the base URL; patience is counted for its first segment.
-            ask: sends the request once. It never raises.
+            path: path below the base URL; retries are limited per first segment.
+            ask: sends the request once and never raises.
         """
         if self._turn.locked():
             async with self._turn:
@@ -65,11 +64,11 @@ class BusyRetry:
             return exchange
         busy: list[int] = []
         async with self._turn:
-            # Many stand here at once, each with a refusal of its own: what the first of them learnt holds for all.
+            # Many requests may be refused at once; the result of the first retry applies to all.
             if self._given_up[kind] >= _PATIENCE:
                 return exchange
             if self._waits != waits:
-                # Another has waited since this was asked, so that its refusal is of before that.
+                # Another request has waited since, so this refusal is out of date.
                 busy.append(exchange.status)
                 exchange = await self._once(ask)
             for pause in _PAUSES:
@@ -90,7 +89,7 @@ class BusyRetry:
         return exchange
 
     def _allowed(self, wait: float | None) -> float | None:
-        """The same seconds; None where they are more than the run has left for waiting."""
+        """Return the seconds to wait; None if they exceed the time left for waiting."""
         if wait is None or wait > min(_IN_VAIN - self._in_vain, _ALTOGETHER - self._waited, self._left()):
             return None
         return wait
@@ -113,7 +112,7 @@ def _kind(path: str, exchange: Exchange) -> str:
 
 
 def _pause_of(exchange: Exchange, pause: float) -> float | None:
-    """Seconds to wait, by `Retry-After` in either of its forms; None where that is too long."""
+    """Return the seconds of a `Retry-After` in either of its formats; None if they are too many."""
     said = exchange.header("retry-after") or ""
     try:
         wait = float(said)

@@ -1,4 +1,4 @@
-"""Compressed bodies: what they unpack to, as they come, and the packed bytes beside it."""
+"""Decompress bodies as they arrive, and keep the compressed bytes as well."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from plumbline_conformance.transcript.model import Exchange
 __all__ = ["ACCEPTED", "Unpacked"]
 
 ACCEPTED = "gzip, deflate"
-"""What the judge asks for: the codings that the SDKs ask for and that Python can unpack by itself."""
+"""The `Accept-Encoding` of the judge: codings that SDKs request and Python can decompress."""
 _EITHER_HEAD, _NO_HEAD = zlib.MAX_WBITS | 32, -zlib.MAX_WBITS
 
 
 class Unpacked:
-    """The content of a body, as far as it is wanted."""
+    """Decompress one body, up to a limit."""
 
     def __init__(self, coding: str | None, limit: int) -> None:
         self._coding = (coding or "identity").strip().lower() or "identity"
@@ -29,7 +29,7 @@ class Unpacked:
         self.cut = False
 
     def feed(self, data: bytes) -> bytes:
-        """The content of these bytes; a few kilobytes can be gigabytes, so what is over the limit is not unpacked."""
+        """Return the content of these bytes, up to the limit: a few kilobytes can decompress to gigabytes."""
         if self.ended:
             return b""
         self._room -= len(data)
@@ -56,28 +56,28 @@ class Unpacked:
         except zlib.error:
             if self._coding != "deflate" or not first:
                 raise
-        # Half of the world takes "deflate" for the format without zlib's head, and clients read both.
+        # Many servers send "deflate" without the zlib header, and clients accept both.
         self._inflate = zlib.decompressobj(_NO_HEAD)
         return self._inflate.decompress(data, self._left + 1)
 
     @property
     def _behind(self) -> bool:
-        """Whether something follows the first member of a packed body: legal for gzip, and lost on most clients."""
+        """Whether data follows the first gzip member, which is legal but ignored by most clients."""
         return self._more or (self._inflate is not None and bool(self._inflate.unused_data))
 
     @property
     def packed(self) -> bool:
-        """Whether what comes is not the content itself."""
+        """Whether the body is compressed."""
         return self._inflate is not None
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more of the body is wanted."""
+        """Whether the limit is reached."""
         return self.cut or not self._readable
 
     @property
     def why(self) -> str | None:
-        """Why the content is not the whole, if it is not."""
+        """The reason why the content is incomplete, or None."""
         if self.cut:
             return f"the body is longer than {self._limit} bytes"
         if self._behind:
@@ -87,7 +87,7 @@ class Unpacked:
         return None if self._readable else f"the body is packed as {self._coding}, and cannot be unpacked"
 
     def keep(self, exchange: Exchange, moment: float, data: bytes) -> None:
-        """Add what came to the exchange: its content, and the packed bytes where it was packed."""
+        """Add received bytes to the exchange: their content, and the compressed bytes if it is compressed."""
         content = self.feed(data)
         if content:
             exchange.frames.append((moment, content))
@@ -97,7 +97,7 @@ class Unpacked:
             exchange.packed = packed
 
     def settle(self, exchange: Exchange) -> None:
-        """Keep the packed bytes only if all of them were unpacked: who covers a key has to know what is in them."""
+        """Keep the compressed bytes only if all were decompressed, because redaction has to see their content."""
         seen = self._inflate is not None and self._inflate.eof
         if self.ended or not seen or self._behind:
             exchange.packed = msgspec.UNSET

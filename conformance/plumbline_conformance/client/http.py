@@ -1,4 +1,4 @@
-"""Requests on the wire, and everything that comes back: this module and `websocket` alone open connections."""
+"""Send requests and record everything that the server sends; only this module and `websocket` connect."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from plumbline_conformance.transcript.model import Exchange
 __all__ = ["Conversation", "conversations", "exchange_of", "sender"]
 
 _MAX_BODY = 32 * 1024 * 1024
-"""A server that never stops talking is cut off here."""
+"""Bytes after which an endless answer is cut."""
 _MAX_TOTAL = 256 * 1024 * 1024
-"""Of all bodies together: beyond it nothing is kept."""
+"""Bytes of all bodies of a run; beyond it none are kept."""
 _PATIENCE_WITH_LATENESS = 12
-"""After so many answers that did not end in time, the rest is not asked for."""
+"""After this many answers that did not end in time, no more requests are sent."""
 _PATIENCE_WITH_SILENCE = 4
-"""After so many requests without any answer, and none with one, the rest is not sent."""
+"""After this many requests without any answer, no more requests are sent."""
 
 Send = Callable[[Request], Awaitable[Exchange]]
 
 
 class Conversation:
-    """What one scenario sends: its requests share its WebSockets, and nothing else."""
+    """Send the requests of one scenario, which share its WebSockets."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
         self._sockets = Sockets()
 
     async def send(self, request: Request) -> Exchange:
-        """One exchange, after a while where the server is busy. It never raises."""
+        """Send a request, with retries while the server is busy. Never raises."""
         waited = False
 
         async def ask() -> Exchange:
@@ -65,17 +65,17 @@ class Conversation:
 async def conversations(
     target: Target, patience: float, left: Callable[[], float] = lambda: math.inf
 ) -> AsyncGenerator[Callable[[], Conversation], None]:
-    """What makes conversations with this target.
+    """Return a factory of conversations with this target.
 
     Args:
-        target: whom they are with.
+        target: the server.
         patience: seconds after which an exchange ends.
-        left: seconds that all of them may still take; a busy server is not waited for beyond them.
+        left: returns the seconds that the run may still take.
     """
     headers = {"user-agent": "plumbline-conformance", "accept-encoding": ACCEPTED}
     if target.api_key is not None:
         headers["authorization"] = f"Bearer {target.api_key}"
-    # A connection for each request: what a server does to one after a crash must not be taken for its next answer.
+    # One connection per request, so that a connection broken by a crash does not affect the next request.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
         wire = _Wire(client, target, patience, BusyRetry(left))
@@ -84,19 +84,19 @@ async def conversations(
 
 @asynccontextmanager
 async def sender(target: Target, patience: float) -> AsyncGenerator[Send, None]:
-    """A function that sends a request to this target, and gives up after so many seconds. It never raises."""
+    """Return a function that sends a request to this target with a time limit and never raises."""
     async with conversations(target, patience) as begin, begin() as conversation:
         yield conversation.send
 
 
 def exchange_of(target: Target, request: Request) -> Exchange:
-    """The exchange that a request begins: what is sent, and no answer yet."""
+    """Return the exchange of a request before its answer."""
     url = joined(target.base_url, request.path)
     headers = dict(request.headers)
     if request.method == "WEBSOCKET":
         messages = request.json if isinstance(request.json, list) else [request.json]
         sent = [request.content] if request.content is not None else [message_of(one) for one in messages]
-        # One message a line: JSON as we write it has no line feeds of its own.
+        # One message per line: the JSON that we write contains no line feeds.
         body, url = b"\n".join(sent), f"ws{url.removeprefix('http')}"
     elif request.method in ("GET", "DELETE"):
         body = b""
@@ -109,9 +109,9 @@ def exchange_of(target: Target, request: Request) -> Exchange:
 
 
 def _limited(target: Target, request: Request) -> Any:
-    """The body of a request, with the limit under the name that the target takes.
+    """Return the body of a request, with the token limit under the name that the target accepts.
 
-    A limit that nothing accepts keeps its name: it is what the request is about, and what is to be named as wrong.
+    An invalid limit keeps its name, because the request tests it.
     """
     body = request.json
     if target.limit == "max_tokens" or request.path != "/chat/completions" or not isinstance(body, dict):
@@ -124,14 +124,14 @@ def _limited(target: Target, request: Request) -> Any:
 
 
 def _seeded(target: Target, body: Any) -> Any:
-    """The body with the target's seed where a scenario says the usual one: another value is what it is about."""
+    """Return the body with the target's seed in place of the default one; other values are part of the test."""
     if target.seed == SEED or not isinstance(body, dict) or type(seed := body.get("seed")) is not int:
         return body
     return {**body, "seed": target.seed} if seed == SEED else body
 
 
 class _Wire:
-    """Sends requests and keeps everything that comes back."""
+    """Send requests and keep everything that the server sends."""
 
     def __init__(self, client: httpx.AsyncClient, target: Target, patience: float, retry: BusyRetry) -> None:
         self._client = client
@@ -144,7 +144,7 @@ class _Wire:
         self._total = 0
 
     async def send(self, request: Request, sockets: Sockets) -> Exchange:
-        """One exchange; what goes wrong is noted in it, not raised."""
+        """Send one request; failures are recorded in the exchange, not raised."""
         exchange = exchange_of(self._target, request)
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
             exchange.error = "not sent: the server has answered nothing so far"
@@ -158,7 +158,7 @@ class _Wire:
         try:
             _ = urlsplit(
                 exchange.url
-            ).port  # One that does not exist is a ValueError here, and a crash below.
+            ).port  # An unknown encoding raises ValueError here and would crash below.
             async with asyncio.timeout(self._patience):
                 if request.method == "WEBSOCKET":
                     headers = {**_plain(self._client.headers), **exchange.request_headers}
@@ -170,7 +170,7 @@ class _Wire:
             self._late += 1
             exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
         except httpx.LocalProtocolError as error:
-            # Of a header that cannot be sent httpx shows the value, in a form in which nobody would find a key again.
+            # httpx shows the value of an invalid header in an escaped form, in which redaction would not find a key.
             said = str(error)
             why = "a header that cannot be sent" if "header" in said.lower() else said
             exchange.error = f"{type(error).__name__}: {why}"
@@ -204,7 +204,7 @@ class _Wire:
                         break
             finally:
                 body.settle(exchange)
-                # Packed bytes are fewer than what they unpack to, or the body was cut.
+                # The compressed bytes are fewer than the content, or the body was cut.
                 self._total += sum(len(frame) for _, frame in exchange.frames)
             exchange.error = body.why
             if body.cut and room < _MAX_BODY:
@@ -212,5 +212,5 @@ class _Wire:
 
 
 def _plain(headers: httpx.Headers) -> dict[str, str]:
-    """Of the headers of every request those that a handshake takes as well."""
+    """Return the headers that also apply to a WebSocket handshake."""
     return {name: value for name, value in headers.items() if name in ("authorization", "user-agent")}

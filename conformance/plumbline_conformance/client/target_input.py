@@ -1,4 +1,4 @@
-"""Addresses and keys as they are given: what no request could be sent with is refused before any is sent."""
+"""Check base URLs, keys and names from the command line before any request is sent."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ __all__ = ["UnusableInput", "base_url_of", "capabilities_of", "clients_of", "joi
 
 
 class UnusableInput(Exception):  # noqa: N818 - it says what was given
-    """What was given on the command line cannot be used; the text says why, and what to give instead."""
+    """A value of the command line cannot be used; the text says why, and what to use instead."""
 
 
 def target_of(base_url: str, model: str, api_key: str | None, option: str = "--api-key") -> Target:
-    """The server under judgement.
+    """Return the server under test.
 
     Args:
-        base_url: the API's root; a query in it is part of every request.
-        model: the name to ask for.
-        api_key: None or nothing but white space for none.
-        option: where the key was given, for what is said of it.
+        base_url: the root of the API; its query is part of every request.
+        model: the model name to request.
+        api_key: the key; None or white space for none.
+        option: the option that the key was given by, for error messages.
 
     Raises:
-        UnusableInput: no request can be sent with these.
+        UnusableInput: no request can be sent with these values.
     """
     return Target(base_url=base_url_of(base_url), model=model, api_key=key_of(api_key, option))
 
 
 def key_of(text: str | None, option: str = "--api-key") -> str | None:
-    """The key without the white space around it, which a file or a variable brings along; None for an empty one.
+    """Return the key without white space around it, which files and variables often add; None if it is empty.
 
     Raises:
-        UnusableInput: it has a character that is not sent in a header. The key is not in what is said.
+        UnusableInput: it has a character that headers cannot carry. The message does not contain the key.
     """
     key = (text or "").strip()
     for place, char in enumerate(key):
@@ -50,10 +50,10 @@ def key_of(text: str | None, option: str = "--api-key") -> str | None:
 
 
 def capabilities_of(text: str) -> dict[str, bool]:
-    """What a target is said to have, and with a minus in front to lack: `tools,-key`.
+    """Parse capabilities such as `tools,-key`, where a minus means that the target lacks one.
 
     Raises:
-        UnusableInput: nothing is called so, or something is said to be both.
+        UnusableInput: a name is unknown, or given with and without minus.
     """
     said: dict[str, bool] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
@@ -66,10 +66,10 @@ def capabilities_of(text: str) -> dict[str, bool]:
 
 
 def clients_of(text: str) -> list[str]:
-    """The clients of a list such as `openai`, each once.
+    """Parse a list of clients such as `openai`.
 
     Raises:
-        UnusableInput: there is none of this name.
+        UnusableInput: a name is unknown.
     """
     names = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
     for name in names:
@@ -79,15 +79,15 @@ def clients_of(text: str) -> list[str]:
 
 
 def base_url_of(text: str) -> str:
-    """The address of an API, such as `http://127.0.0.1:8000/v1`.
+    """Check the base URL of an API, such as `http://127.0.0.1:8000/v1`.
 
     Raises:
-        UnusableInput: it is no http address, or has a fragment, which is never sent.
+        UnusableInput: it is not an HTTP URL, or has a fragment, which is never sent.
     """
     url = text.strip()
     why = _unusable(url)
     if why is not None:
-        # Nobody knows which part of it was meant to be a password: nothing before the last @ is shown.
+        # The URL may contain a password, so nothing before the last @ is shown.
         shown = re.sub("//.*@", "//…@", redacted_url(url), flags=re.DOTALL).partition("#")[0]
         raise UnusableInput(f"The base URL {shown} {why}. Give one such as http://127.0.0.1:8000/v1.")
     return url
@@ -119,7 +119,7 @@ def _unusable(url: str) -> str | None:
 
 
 def joined(base_url: str, path: str) -> str:
-    """The address of a path below a base URL: the path stands before the base's query, and both queries are sent."""
+    """Return the URL of a path below a base URL; the queries of both are sent."""
     try:
         parts = urlsplit(base_url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Turns on WebSockets: what is sent, and every message that comes back until the turn has ended."""
+"""Send turns over WebSockets and record every message until the turn ends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from plumbline_conformance.transcript.sse import load_json
 __all__ = ["ENDS", "Sockets", "message_of"]
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error")
-"""Events after which a turn is over (WS-04, WS-07)."""
+"""Events that end a turn (WS-04, WS-07)."""
 
 
 def message_of(value: Any) -> bytes:
-    """A message of JSON."""
+    """Return a message as JSON, or None."""
     return json.dumps(value).encode()
 
 
 class Sockets:
-    """The WebSockets of one scenario, by their names."""
+    """Keep the WebSockets of one scenario by name."""
 
     def __init__(self) -> None:
         self._open: dict[str, ClientConnection] = {}
@@ -33,16 +33,16 @@ class Sockets:
     async def exchange(
         self, exchange: Exchange, request: Request, headers: dict[str, str], started: float, room: int
     ) -> None:
-        """Send the messages of a turn and read until as many turns have ended as were asked for.
+        """Send the messages of a turn and read until the requested number of turns has ended.
 
-        A handshake that is refused leaves the status of its answer, an accepted one leaves 101. A connection that
-        closes before the end is said in `error`, with its code.
+        The exchange gets the status of a refused handshake, or 101. A connection that closes early is recorded in
+        `error`, with its code.
 
         Args:
-            exchange: what is filled; each message is one frame.
+            exchange: filled in; each message is one frame.
             request: the turn.
-            headers: of the handshake, if there is one.
-            started: when the turn began, by the monotonic clock.
+            headers: headers of the handshake.
+            started: start of the turn, by the monotonic clock.
             room: bytes that may be kept.
         """
         socket = self._open.get(request.socket)
@@ -96,7 +96,7 @@ class Sockets:
         return socket
 
     async def close(self) -> None:
-        """End all of them."""
+        """Close all WebSockets."""
         for socket in self._open.values():
             await socket.close()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""The files of a run, looked at before it: what it could not write at its end, and what would overwrite what."""
+"""Check before a run that its output files can be written and do not overwrite each other."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["why_unwritable"]
 def why_unwritable(
     written: Mapping[str, Path | None], read: Mapping[str, Path | None] | None = None
 ) -> str | None:
-    """What is said if these files cannot be written, or not all of them; None if they can.
+    """Return the reason why these files cannot be written; None if they can.
 
     Args:
-        written: by the options that name them; None where one was not given.
-        read: files that the command needs, which none of the others may be.
+        written: output files by the option that names them; None if the option was not given.
+        read: input files, which must not be overwritten.
     """
     taken = {_place(path): name for name, path in (read or {}).items() if path is not None}
     for name, path in written.items():
@@ -29,7 +29,7 @@ def why_unwritable(
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             return f"{path} cannot be written: it is not allowed."
         if path.exists() and not path.is_file():
-            continue  # A pipe or a terminal takes one after the other.
+            continue  # A pipe or terminal can take several outputs.
         other = taken.setdefault(_place(path), name)
         if other != name:
             return f"{path} is named by {other} and by {name}, and one would overwrite the other."

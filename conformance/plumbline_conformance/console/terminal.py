@@ -1,6 +1,6 @@
-"""The terminal, or what stands in its place: a pipe whose reader may leave, and an encoding that may lack characters.
+"""Print to a terminal or a pipe, even if its reader leaves or its encoding lacks characters.
 
-Neither changes what a command does: its files are written, and its exit status is that of what it found.
+Neither changes the result of a command: its files are written and its exit status stays the same.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rich.console import Console
 __all__ = ["INTERRUPTED", "console", "parsed", "put", "ready"]
 
 INTERRUPTED = 130
-"""The exit status of what was interrupted, as shells have it."""
+"""The exit status of an interrupted command, as in shells."""
 
 
 class _Console(Console):
-    """One that goes on in silence when nobody reads any more; rich's own ends the process with status 1."""
+    """A console that goes on silently when the pipe is closed; rich's own exits with status 1."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -28,12 +28,12 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Plain lines in a pipe, colours on a terminal; lines are never broken, so that commands can be copied."""
+    """Return a console: colours on a terminal, plain lines in a pipe, never wrapped, so that commands can be copied."""
     return _Console(highlight=False, soft_wrap=True)
 
 
 def put(text: str, end: str = "\n") -> None:
-    """Print, whether or not anybody still reads."""
+    """Print, even if the pipe is closed."""
     try:
         print(text, end=end)
     except BrokenPipeError:
@@ -41,7 +41,7 @@ def put(text: str, end: str = "\n") -> None:
 
 
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments, or the end where a help is printed, whether or not anybody reads it: Python 3.11.2 asks that."""
+    """Parse arguments; exit after a help text, even if the pipe is closed (needed for Python 3.11.2)."""
     try:
         return parser.parse_args(argv)
     except BrokenPipeError:
@@ -51,7 +51,7 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpa
 
 @contextmanager
 def ready() -> Iterator[None]:
-    """Within it, what an encoding lacks is printed as an escape; at its end everything is out, or nobody reads it."""
+    """Print characters that the encoding lacks as escapes, and flush the output at the end."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -66,7 +66,7 @@ def ready() -> Iterator[None]:
 
 
 def _nobody_reads() -> None:
-    # Python flushes once more when it ends, and would call that an error and change the exit status.
+    # Python flushes again at exit; a closed pipe would then be an error and change the exit status.
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,7 +1,7 @@
-"""What is known to be broken: listed violations do not fail a run, and listed ones that have gone do.
+"""Read and write baselines: known violations do not fail a run, but entries that no longer occur do.
 
-A baseline is a JSON file that people edit: every entry says which check, what it said, and why it is accepted. An entry
-that no longer holds is stale and ends the run with status 1, so that the list can only tell the truth.
+A baseline is a JSON file to edit by hand: every entry has a check, its verdict, and the reason why it is accepted. An
+entry that no longer occurs is stale and ends the run with status 1, so that the list stays correct.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from plumbline_conformance.suite.client_claims import claim_of
 __all__ = ["VIOLATIONS", "Baseline", "Entry", "UnreadableBaseline"]
 
 VIOLATIONS = frozenset({"fail", "warn", "flaky", "untestable"})
-"""Verdicts that say a rule was not kept."""
+"""Verdicts for a broken rule."""
 _FORMAT = 1
 _UNEXPLAINED = "not explained yet"
 
 
 class UnreadableBaseline(Exception):  # noqa: N818 - it says what the file is
-    """The file is no baseline."""
+    """The file is not a baseline."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One violation that is accepted for now."""
+    """One accepted violation."""
 
     verdict: str
     why: str = _UNEXPLAINED
-    """For people: the issue, the reason, the date by which it should be gone."""
+    """A note: the issue, the reason, the date by which it should be fixed."""
     rules: list[str] = msgspec.field(default_factory=list)
-    """Which of the check's rules are broken; another one is another violation. Empty where that was never said."""
+    """The broken rules of the check; another rule is another violation. Empty if the entry does not name any."""
 
     def is_true(self, finding: Finding) -> bool:
-        """Whether this is what was found.
+        """Return whether this entry matches a result.
 
-        Chance decides whether a rule that a model breaks now and then is broken in every attempt of a run, in some of
-        them (`flaky`), or in none: the same rules of the same check are the same violation.
+        A rule that a model breaks only sometimes may fail in all attempts of a run, in some (`flaky`) or in none, so
+        the same rules of the same check are the same violation.
         """
         if finding.verdict == "pass":
             return (
@@ -53,20 +53,20 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """The violations that are accepted, by check."""
+    """The accepted violations, by check."""
 
     expected: dict[str, Entry] = msgspec.field(default_factory=dict)
     format: int = _FORMAT
     former: tuple[str, ...] = ()
-    """The former ids under which a file lists checks; it is written with those of today."""
+    """Former check ids in the file; it is written with the current ones."""
 
     @staticmethod
     def read(path: Path) -> Baseline:
-        """Read a file.
+        """Read a baseline.
 
         Raises:
-            UnreadableBaseline: it is none, or of a later format.
-            OSError: it cannot be read.
+            UnreadableBaseline: the file is not a baseline, or of a later format.
+            OSError: the file cannot be read.
         """
         try:
             found = msgspec.convert(json.loads(path.read_bytes()), Baseline)
@@ -75,27 +75,27 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         if found.format != _FORMAT:
             raise UnreadableBaseline(f"{path.name} has format {found.format}; this version reads {_FORMAT}")
         today = {current(name): entry for name, entry in found.expected.items()}
-        # An entry under the id of today was written after one under the former id.
+        # An entry under the current id is newer than one under the former id.
         today |= {name: entry for name, entry in found.expected.items() if current(name) == name}
         return Baseline(
             expected=today, former=tuple(name for name in found.expected if current(name) != name)
         )
 
     def write(self, path: Path) -> None:
-        """Write a file that is pleasant to edit and to compare."""
+        """Write the baseline, formatted for editing and diffs."""
         value: dict[str, Any] = msgspec.to_builtins(self)
         ordered = {"format": value["format"], "expected": dict(sorted(value["expected"].items()))}
         path.write_text(json.dumps(ordered, indent=2) + "\n", "utf-8")
 
     def covers(self, finding: Finding) -> bool:
-        """Whether this very violation is listed. A warning that became a failure is another one."""
+        """Return whether this violation is listed. A warning that became a failure is a different one."""
         entry = self.expected.get(finding.check)
         return entry is not None and finding.verdict in VIOLATIONS and entry.is_true(finding)
 
     def stale(self, findings: Iterable[Finding]) -> list[str]:
-        """Listed checks that pass now, that say something else, or that the suite does not have.
+        """Return listed checks that now pass, have another verdict, or do not exist.
 
-        What came to no verdict this time is not stale, nor is what comes and goes: nobody knows.
+        Checks without a verdict in this run and flaky ones are not stale.
         """
         settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
         return sorted(
@@ -105,10 +105,10 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def updated(self, findings: Sequence[Finding]) -> Baseline:
-        """The list with what was seen now: reasons are kept, and so is what was not looked at."""
+        """Return the baseline updated with these results; reasons and entries of unselected checks are kept."""
         settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
         known = {name: entry for name, entry in self.expected.items() if claim_of(name)}
-        # One run in which a flaky violation does not show itself does not show that it is gone.
+        # A flaky violation that does not occur in one run is not fixed by that.
         kept = {
             name: entry
             for name, entry in known.items()
@@ -127,5 +127,5 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _was_flaky(entry: Entry | None, finding: Finding) -> bool:
-    """Whether a violation was seen to come and go before: once in every attempt does not unsay it."""
+    """Return whether a violation has been flaky before; failing in every attempt once does not change that."""
     return entry is not None and entry.verdict == "flaky" and entry.is_true(finding)

@@ -1,4 +1,4 @@
-"""How a run ends: what is printed, which files are written, and the exit status."""
+"""Conclude a run: print the result, write the report files, return the exit status."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ STYLES = {
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Files to write, and the baseline to hold the run against."""
+    """Report files to write, and the baseline to compare with."""
 
     json: Path | None = None
     junit: Path | None = None
     markdown: Path | None = None
     html: Path | None = None
     badge: Path | None = None
-    """An SVG if its name ends so, otherwise JSON for shields.io."""
+    """SVG if the name ends in `.svg`, otherwise JSON for shields.io."""
     baseline: Path | None = None
     update_baseline: bool = False
     strict: bool = False
-    """SHOULD counts as well."""
+    """Broken SHOULD rules fail the run as well."""
 
     def unwritable(self, *, record: Path | None = None, read: Path | None = None) -> str | None:
-        """What is said before the run if a file could not be written after it.
+        """Return the reason why a file cannot be written after the run; None if all can.
 
         Args:
-            record: a recording that is written beside them.
+            record: the recording to write, if any.
             read: a file that the command reads.
         """
         if self.update_baseline and self.baseline is None:
@@ -71,18 +71,18 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
         return why_unwritable(written, {"the recording": read} | known)
 
     def read_baseline(self) -> Baseline:
-        """The baseline; an empty one where there is none yet and one is to be made.
+        """Return the baseline; an empty one if the file does not exist and is to be created.
 
         Raises:
-            UnreadableBaseline: it is none.
-            OSError: it cannot be read.
+            UnreadableBaseline: the file is not a baseline.
+            OSError: the file cannot be read.
         """
         if self.baseline is None or (self.update_baseline and not self.baseline.exists()):
             return Baseline()
         return Baseline.read(self.baseline)
 
     def texts(self, report: Report) -> Iterator[tuple[Path, str]]:
-        """What is written where."""
+        """Return the files by option."""
         if self.json is not None:
             yield self.json, report.to_json()
         if self.junit is not None:
@@ -108,14 +108,14 @@ def conclude(
     baseline: Baseline | None = None,
     profile: str = "full",
 ) -> int:
-    """Write the files, print what is not green, give the exit status."""
+    """Write the files, print checks that do not pass, return the exit status."""
     known = baseline or Baseline()
     if outputs.update_baseline:
         known = known.updated(findings)
     report = report_of(
         run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets, profile=profile
     )
-    # The files come first: whoever reads the lines may leave in the middle of them.
+    # Write the files first, because a closed pipe may end the output.
     unwritten: list[OSError] = []
     for path, text in outputs.texts(report):
         try:
@@ -150,7 +150,7 @@ def conclude(
 
 
 def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:
-    """What a reader has to know of how the verdicts came about."""
+    """Return notes on how the verdicts came about."""
     if run.options is not None and run.options.limit != "max_tokens":
         yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
     asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
@@ -161,7 +161,7 @@ def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[s
 
 
 def show(console: Console, report: Report) -> None:
-    """Print what is not green, and the counts."""
+    """Print checks that do not pass, and the counts."""
     for name, reason, count in _skipped(report):
         said = "1 check" if count == 1 else f"{count} checks"
         console.print(
@@ -186,9 +186,9 @@ def show(console: Console, report: Report) -> None:
 
 
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
-    """A line for each scenario that was not asked: its id, why, and how many checks it would have had.
+    """Yield a line for each skipped scenario: its id, the reason, and its number of checks.
 
-    What an interruption left out has one line for all of it.
+    Scenarios left out by an interruption share one line.
     """
     counts = Counter(
         ("the rest" if result.reason == UNASKED else result.scenario, result.reason)

@@ -1,4 +1,4 @@
-"""The request of an exchange as a command line that anybody can paste."""
+"""Write the request of an exchange as a curl command."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from plumbline_conformance.transcript.model import Exchange
 __all__ = ["curl"]
 
 _LONGEST = 20_000
-"""A longer body is said to be longer: no terminal takes a line of megabytes."""
+"""A longer body is abbreviated: terminals do not accept lines of megabytes."""
 _LONGEST_PIECE = 256
 _ENOUGH = 1024
-"""Bytes of a piece and its repetitions that show that a body repeats it."""
+"""Bytes of a repeated piece that are needed to recognise the repetition."""
 _LEFT_OUT = {
     "authorization",
     "content-length",
@@ -25,18 +25,18 @@ _LEFT_OUT = {
     "user-agent",
     "accept",
 }
-"""What curl writes by itself, and the key, which is taken from the environment instead."""
+"""Headers that curl writes itself, and the key, which the command takes from the environment."""
 
 _MADE_UP: dict[str | None, str] = {
     form: value for value in ("", WRONG_KEY) for form in (value, fingerprint(value))
 }
-"""What scenarios send instead of a key, as it was sent and as a recording has it."""
+"""Invalid keys of scenarios, as sent and as redacted in recordings."""
 
 
 def curl(exchange: Exchange, *, key: bool = False) -> str:
-    """A command that sends the same bytes; with `key`, it sends the OPENAI_API_KEY of the environment as well.
+    """Return a command that sends the same bytes; with `key`, it sends OPENAI_API_KEY of the environment as well.
 
-    A key that is wrong on purpose is sent as it was.
+    A deliberately invalid key is sent unchanged.
     """
     if exchange.method == "WEBSOCKET":
         return _websocat(exchange, key)
@@ -51,7 +51,7 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
         parts.append(f"-H {authorization}")
     body = exchange.request_body
     if body and not any(name.lower() == "content-type" for name in exchange.request_headers):
-        parts.append("-H 'content-type:'")  # Without a type, curl would say that a body is a form.
+        parts.append("-H 'content-type:'")  # Without a content type, curl would add that of an HTML form.
     if not body:
         return " ".join(parts)
     if len(body) > _LONGEST:
@@ -60,20 +60,20 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
         return " ".join([*parts, f"--data-binary @-  # and a body of {len(body)} bytes"])
     if all(0x20 <= byte < 0x7F for byte in body) and not body.startswith(b"@"):
         return " ".join([*parts, f"--data-binary {_quoted(body.decode('ascii'))}"])
-    # What is no plain text travels as octal escapes, which every shell's printf knows. It may begin with a dash.
+    # Bytes that are not plain text are octal escapes, which every shell's printf supports. They may begin with a dash.
     escaped = "".join(_octal(byte) for byte in body)
     return f"printf -- '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
 
 
 def _made(body: bytes) -> str | None:
-    """A command that writes a long body which repeats a piece for most of it; None if it does not.
+    """Return a command that writes a long body with a repeated piece; None if the body has none.
 
-    What repeats is looked for in the middle, where a body has it that is long on purpose.
+    The repetition is searched in the middle of the body, where deliberately long bodies have it.
     """
     middle = len(body) // 2
     for size in range(1, _LONGEST_PIECE + 1):
         piece = body[middle : middle + size]
-        # Enough of it to be no accident; comparing bytes at one blow is quick even of megabytes.
+        # Require enough repetitions; comparing bytes at once is fast even for megabytes.
         if not body.startswith(piece * -(-_ENOUGH // size), middle):
             continue
         start = middle - _alike(body[:middle][::-1], piece[::-1])
@@ -92,7 +92,7 @@ def _made(body: bytes) -> str | None:
 
 
 def _alike(text: bytes, piece: bytes) -> int:
-    """How many of the first bytes of a text are the piece again and again."""
+    """Return how many leading bytes of a text repeat the piece."""
     tiled = piece * (len(text) // len(piece) + 1)
     if tiled.startswith(text):
         return len(text)
@@ -100,7 +100,7 @@ def _alike(text: bytes, piece: bytes) -> int:
 
 
 def _websocat(exchange: Exchange, key: bool) -> str:
-    """curl speaks no WebSocket; a message is a line."""
+    """Return a websocat command, because curl has no WebSockets; a message is a line."""
     authorization = _authorization(exchange, key)
     header = f" -H={authorization}" if authorization else ""
     escaped = "".join("\\n" if byte == 0x0A else _octal(byte) for byte in exchange.request_body)
@@ -108,7 +108,7 @@ def _websocat(exchange: Exchange, key: bool) -> str:
 
 
 def _authorization(exchange: Exchange, key: bool) -> str | None:
-    """The header as a word of a shell, if there is one."""
+    """Return the header as a shell word, if there is one."""
     headers = exchange.request_headers.items()
     own = next((value for name, value in headers if name.lower() == "authorization"), None)
     if own in _MADE_UP:
@@ -117,7 +117,7 @@ def _authorization(exchange: Exchange, key: bool) -> str | None:
 
 
 def _header(name: str, value: str) -> str:
-    """A header as a word of a shell: of one without a value curl wants a semicolon."""
+    """Return a header as a shell word; curl needs a semicolon for one without a value."""
     return _quoted(f"{name}: {value}" if value else f"{name};")
 
 
