@@ -89,7 +89,7 @@ def choice(exchange: Exchange) -> Choice:
     """The first of them, and there has to be one."""
     found = choices(exchange)
     if not found:
-        raise Inconclusive("there is no choice; another check says so")
+        raise Inconclusive("there is no choice; another check reports this")
     return found[0]
 
 
@@ -171,7 +171,7 @@ def called(exchange: Exchange, *, forced: bool = False) -> list[Called]:
     found = finished(choice(exchange))
     if not found.calls:
         if forced:
-            raise Untestable("a call was forced, and none was made")
+            raise Untestable("the request forces a call, but the server made none")
         raise Inconclusive("the model called no tool")
     return found.calls
 
