@@ -1,4 +1,4 @@
-"""Answers are folded into what they say: however a stream is cut, and whichever form it has."""
+"""Test folding answers to their content, with and without streaming, however a stream is cut."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 
 @st.composite
 def streamed(draw: st.DrawFn, said: list[Choice]) -> Exchange:
-    """The same, in deltas of any size; choices take turns as they like."""
+    """Generate streams of the choices, with deltas of any size and choices in any order."""
     queues: list[list[dict[str, Any]]] = []
     for index, one in enumerate(said):
         deltas: list[dict[str, Any]] = [{"role": "assistant"}]
@@ -81,5 +81,5 @@ def streamed(draw: st.DrawFn, said: list[Choice]) -> Exchange:
 @SETTINGS
 @given(st.lists(SAID, min_size=1, max_size=3), st.data())
 def test_any_cutting_folds_to_the_whole_answer(said: list[Choice], data: st.DataObject) -> None:
-    """CHAT-19 is judged on this: two servers that say the same must read the same."""
+    """CHAT-19 compares folds, so equal content must give equal folds."""
     assert choices(whole(said)) == said == choices(data.draw(streamed(said)))

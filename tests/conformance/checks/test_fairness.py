@@ -1,4 +1,4 @@
-"""Servers that differ from ours and keep the rules: the judge accuses none of them."""
+"""Test that servers which differ from ours but keep the rules pass."""
 
 from __future__ import annotations
 
