@@ -20,7 +20,8 @@ from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import render_utterance
 from plumbline.dialects.parsers.response_template import ResponseTemplateParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 from plumbline.dialects.spec.markers import Markers
 from plumbline.events import TextDelta
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.speeches import DIALECTS, cut
 
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.dialects.streams.coercion import (
     admitted,
     allowed_types,

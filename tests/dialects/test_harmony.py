@@ -12,7 +12,8 @@ from tests.support.speech import Folded, cut, parse
 
 from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.dialects.spec.markers import Markers
 from plumbline.events import FinishReason
 

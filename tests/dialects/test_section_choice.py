@@ -179,7 +179,7 @@ def test_markers_choose_where_no_turn_is_shown(
 ) -> None:
     dialect = choose(template, tool=tool, added_tokens=tokens).tool
     assert dialect is not None
-    assert dialect.sections[0].form == TOOL_DIALECTS[tool].sections[number].form
+    assert dialect.sections[0].call_format == TOOL_DIALECTS[tool].sections[number].call_format
     assert "".join(dialect.sections[0].open[:1]) == opened
 
 

@@ -28,7 +28,8 @@ from plumbline.dialects.parsers.harmony import HarmonyParser  # noqa: E402
 from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
 from plumbline.dialects.parsers.render import render_utterance  # noqa: E402
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.spec.call_format import Call  # noqa: E402
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
 from plumbline.dialects.spec.markers import Markers  # noqa: E402
 from plumbline.events import TextDelta  # noqa: E402
 
@@ -77,7 +78,7 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
             continue
         yield Output(case["title"], text, case.get("reason", "stop"))
     draw = random.Random(dialect.name)
-    forbidden = getattr(dialect.sections[0].form, "forbidden", ())
+    forbidden = dialect.sections[0].call_format.forbidden
     for number in range(GENERATED):
         calls = []
         for _ in range(draw.randint(1, 3)):

@@ -18,7 +18,7 @@ from plumbline.dialects.parsers.continuation import continue_message
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import Logprob, TextDelta
 from plumbline.structured_output.answer_grammar import compose, unread_part
 from plumbline.structured_output.grammar.errors import ConstraintError

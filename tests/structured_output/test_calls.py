@@ -15,7 +15,8 @@ from support.speech import fold
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call, ToolDialect
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ToolDialect
 from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import compose
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -56,7 +57,7 @@ SEEDS = range(int(os.environ.get("PLUMBLINE_SEEDS", "1")))
 def drawn(grammar: str, dialect: ToolDialect, *, limit: int = 30) -> Iterator[str]:
     """Texts of the grammar. What the dialect writes around its values helps them to an end."""
     section = dialect.sections[0]
-    texts = [section.item_close, *section.close, *_strings(section.form)]
+    texts = [section.item_close, *section.close, *_strings(section.call_format)]
     hints = sorted({before + text for text in texts if text.strip() for before in ("", "\n")})
     found = [sampled(grammar, seed, limit=limit, most=300, hints=hints) for seed in SEEDS]
     yield from (text for text in found if text is not None)

@@ -15,7 +15,7 @@ from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import TextDelta, ToolCallDelta
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError

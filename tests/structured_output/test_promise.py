@@ -13,7 +13,7 @@ from support.models import scripted, scripted_info
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.engines.grammar import GrammarError
 from plumbline.engines.port import Engine, RefusedRequestError, SamplingParams
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler

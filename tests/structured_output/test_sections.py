@@ -11,7 +11,8 @@ from support.speech import fold
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.dialects.spec.dialect import Call, Section, ToolDialect
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.variant import EXAMPLE
 from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import unread_part
@@ -50,7 +51,7 @@ def model(dialect: ToolDialect, way: Section) -> ModelDialect:
     written = render_calls([EXAMPLE], way)
     chosen = choose("", tool=dialect.name, shows=lambda call_id: f"<user>Hi<model>{written}<end>").tool
     assert chosen is not None
-    assert chosen.sections[0].form == way.form
+    assert chosen.sections[0].call_format == way.call_format
     assert chosen.sections[0].open == way.open
     assert len(chosen.sections) == len(dialect.sections)
     return speech(chosen)

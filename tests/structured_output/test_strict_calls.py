@@ -11,7 +11,7 @@ from support.speech import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.engines.grammar import GrammarError
 from plumbline.events import TextDelta
 from plumbline.structured_output.grammar.errors import ConstraintError

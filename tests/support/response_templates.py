@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from plumbline.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from support.plans import Plan
 from support.speeches import Dialect
 

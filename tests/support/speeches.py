@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.parsers.harmony import HarmonyParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import render_utterance
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 from plumbline.dialects.spec.markers import Markers
 from plumbline.events import (
     FinishReason,
@@ -116,12 +116,15 @@ class Dialect:
         self.reasoning = reasoning
         self.markup = Markers(tool, reasoning)
         self.says_calls = tool is not None
-        self.form = tool.sections[0].form if tool is not None else None
+        self.call_format = tool.sections[0].call_format if tool is not None else None
+        self._syntax = None if self.call_format is None else self.call_format.argument_syntax
         self.bare = tool is not None and not (tool.sections[0].open or tool.sections[0].item_open)
         self.bare = self.bare and tool is not None and tool.reader == "sections"
-        self.forbidden: tuple[str, ...] = getattr(self.form, "forbidden", ())
+        self.forbidden: tuple[str, ...] = () if self.call_format is None else self.call_format.forbidden
         self.shows_types = (
-            not self.forbidden or getattr(self.form, "typed", "") != "" or hasattr(self.form, "quote")
+            not self.forbidden
+            or self._syntax is ArgumentSyntax.TYPED_TAGS
+            or self._syntax is ArgumentSyntax.BRACES
         )
         reader = {d.reader for d in (tool, reasoning) if d is not None}
         self.kind = HarmonyParser if "harmony" in reader else MarkerParser
@@ -174,7 +177,10 @@ class Dialect:
     def _writable(self, value: Any, inside: bool = True) -> Any:
         """A value without the texts that the format has no way to write; `inside` of others, or itself an argument."""
         if isinstance(value, str):
-            free = inside and isinstance(self.form, TaggedCall)  # Between tags what is no string is JSON.
+            free = inside and self._syntax in (
+                ArgumentSyntax.TAGS,
+                ArgumentSyntax.TYPED_TAGS,
+            )  # Between tags what is no string is JSON.
             return self.fill(value) if free else _without(self.fill(value), self.forbidden)
         if isinstance(value, list):
             return [self._writable(item) for item in value]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from plumbline.dialects.parsers.harmony import HEADERS
+from plumbline.dialects.formats.harmony import HEADERS
 from plumbline.dialects.parsers.render import openings
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Unread

@@ -102,10 +102,10 @@ class ConstraintCompiler:
         dialect = None if self._dialects is None else self._dialects.tool
         if dialect is None:
             return []
-        form = dialect.sections[0].form
+        call_format = dialect.sections[0].call_format
         found: list[str] = []
         for tool in _may_give_way(turn, loose):
-            reason = unspelled(form, tool.parameters or {})
+            reason = unspelled(call_format, tool.parameters or {})
             if reason is not None:
                 found.append(f"calls of {tool.name} are not held to all that their parameters ask: {reason}")
         return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from plumbline.dialects.parsers.harmony import HEADERS
-from plumbline.dialects.spec.dialect import CallFormat, Section, ToolDialect
+from plumbline.dialects.formats.harmony import HEADERS
+from plumbline.dialects.spec.call_format import CallFormat
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import check_shape
@@ -143,11 +144,11 @@ def _call(
             schema = _schema(tool, loose=not held)
             if held and tool.parameters and not tool.custom:
                 check_shape(tool.parameters)
-                schema = _spelled(section.form, schema, strict=tool.strict is True)
+                schema = _spelled(section.call_format, schema, strict=tool.strict is True)
             elif not tool.custom:
-                schema = with_readable_names(section.form, schema)
+                schema = with_readable_names(section.call_format, schema)
             with builder.literals(before=before, as_json=as_json):
-                found.append(section.form.grammar(builder, tool.name, schema))
+                found.append(section.call_format.grammar(builder, tool.name, schema))
         except ConstraintError as error:
             raise ConstraintError(str(error), tool=tool.name) from error
         except RecursionError:
@@ -160,19 +161,19 @@ def _call(
     return builder.choice(found)
 
 
-def _spelled(form: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+def _spelled(call_format: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
     """What the form can be held to of the schema; of a tool that is not strict, that may be a part of it.
 
     Raises:
         FormError: a strict schema cannot be held, or any of it would be written so that it is read as something else.
     """
     try:
-        return markup_schema(form, schema)
+        return markup_schema(call_format, schema)
     except (ConstraintError, RecursionError):
         if strict:
             raise
-    check_listed_texts(form, schema)
-    return with_readable_names(form, schema)
+    check_listed_texts(call_format, schema)
+    return with_readable_names(call_format, schema)
 
 
 def _rest(

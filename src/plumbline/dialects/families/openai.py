@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.parsers.harmony import HarmonyFormat
+from plumbline.dialects.formats.harmony import HarmonyCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
@@ -12,7 +12,7 @@ TOOLS = (
         name="harmony",
         aliases=("openai", "gpt-oss"),
         reader="harmony",
-        sections=(Section(form=HarmonyFormat(), between="<|start|>assistant"),),
+        sections=(Section(call_format=HarmonyCall(), between="<|start|>assistant"),),
         detect=(r"<\|channel\|>", r"<\|constrain\|>|functions\.", r"<\|message\|>"),
     ),
 )
@@ -27,7 +27,7 @@ REASONING = (
         after_open="",
         before_close="",
         after_close="",
-        markers=HarmonyFormat().markers,
+        markers=HarmonyCall().markers,
         detect=(r"<\|channel\|>", r"analysis", r"<\|message\|>"),
     ),
 )

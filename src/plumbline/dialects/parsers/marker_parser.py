@@ -259,7 +259,7 @@ class MarkerParser(EventSink):
                     if cursor.has_space():
                         yield from cursor.space()
                 at_item = False
-                yield from section.form.read(cursor, call)
+                yield from section.call_format.read(cursor, call)
             except MalformedError as error:
                 raw = cursor.unmark()
                 self._prose_offset = None

@@ -8,7 +8,8 @@ from itertools import takewhile
 import msgspec
 
 from plumbline.dialects.parsers.harmony import write_harmony
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, Section, ToolDialect, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect, Utterance
 
 __all__ = ["openings", "render_calls", "render_utterance"]
 
@@ -78,7 +79,7 @@ def _opening(section: Section, name: str) -> str:
 
 
 def _section(calls: list[Call], section: Section) -> str:
-    written = [section.item_open + section.form.write(call) + section.item_close for call in calls]
+    written = [section.item_open + section.call_format.write(call) + section.item_close for call in calls]
     body = (", " if section.array else section.between).join(written)
     if section.array:
         body = f"[{body}]"

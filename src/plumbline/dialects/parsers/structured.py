@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.parsers.harmony import HarmonyParser, Header
+from plumbline.dialects.formats.harmony import Header
+from plumbline.dialects.parsers.harmony import HarmonyParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import openings
 from plumbline.dialects.parsers.whitespace import SPACE

@@ -47,7 +47,7 @@ class Markers:
             | frozenset(
                 marker
                 for section in (tool.sections if tool else ())
-                for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
+                for marker in (*section.close, section.item_close, *section.call_format.markers)
                 if marker
             )
             | frozenset(reasoning.markers if reasoning is not None else ())
