@@ -12,8 +12,9 @@ import msgspec
 import pytest
 from good_server import MODEL, serving, tokenizer
 
-from plumbline.dialects.model_dialect import Speech
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Chosen
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.kinds.plain import PLAIN
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.protocols.common.fields import Defaults
@@ -33,9 +34,9 @@ TEMPLATE = (
 )
 SPEAKERS = {
     "nothing": None,
-    "calls": Chosen(HERMES, None),
-    "thinking": Chosen(None, QWEN),
-    "thinking, calls": Chosen(HERMES, QWEN),
+    "calls": DialectChoice(HERMES, None),
+    "thinking": DialectChoice(None, QWEN),
+    "thinking, calls": DialectChoice(HERMES, QWEN),
 }
 
 
@@ -60,7 +61,7 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def app(chosen: Chosen | None, change: Callable[[str], str] = str) -> Any:
+def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any:
     """Our server with an engine that says what the scripts say, byte by byte, after a change."""
     text = tokenizer()
     answers = {script.prompt: script.output for script in SET.scripts}
@@ -79,7 +80,6 @@ def app(chosen: Chosen | None, change: Callable[[str], str] = str) -> Any:
         eos_token_ids=frozenset(),
         features=frozenset(),
     )
-    speech = chosen and Speech(chosen, added=text.added, special_ids=text.special_ids, table=text.table)
     model = ServedModel(
         engine=ScriptedEngine(info, script),
         renderer=Renderer(text, ChatTemplate(TEMPLATE)),
@@ -87,7 +87,7 @@ def app(chosen: Chosen | None, change: Callable[[str], str] = str) -> Any:
         defaults=Defaults(vocab_size=text.vocab_size),
         created=1_764_000_000,
         fingerprint="fp_0",
-        speech=speech,
+        dialect=PLAIN if chosen is None else build_dialect(chosen, text),
     )
     return create_app(model, Settings())
 
@@ -115,7 +115,7 @@ def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
     scripts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parsers of models that never write the beginning of their thinking take plain text for it, and are right to."""
-    with serving(app(Chosen(HERMES, REASONING_DIALECTS["deepseek_r1"]))) as url:
+    with serving(app(DialectChoice(HERMES, REASONING_DIALECTS["deepseek_r1"]))) as url:
         status = exact(url, scripts)
 
     said = capsys.readouterr().out

@@ -63,7 +63,7 @@ BAD: list[dict[str, Any]] = [
 FORMS = {
     f"{dialect.name} {number}": section.call_format
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
-    if dialect.reader == "sections"
+    if not dialect.messages
     for number, section in enumerate(dialect.sections)
 }
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.dialects.parsers.render import render_utterance
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 
@@ -27,7 +27,7 @@ def _code(text: str) -> str:
 def tool_row(dialect: ToolDialect) -> str:
     """The row of a tool dialect."""
     call = Call("f", '{"a": "x", "n": 1}')
-    written = render_utterance(Utterance((call,)), dialect, None)
+    written = build_dialect(DialectChoice(dialect, None)).render(Utterance((call,)))
     aliases = ", ".join(dialect.aliases)
     forbidden = ", ".join(map(_code, dialect.sections[0].call_format.forbidden))
     return f"| {dialect.name} | {aliases} | {_code(written)} | {forbidden} |"

@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dialects import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
 from support.response_templates import TEMPLATES
-from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.formats.elements import ElementCall
 from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Utterance
+from plumbline.dialects.spec.markers import Markers
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
@@ -264,9 +265,10 @@ def test_logprobs_are_those_of_the_text(
 @given(before=words, after=words)
 def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
     for dialect in DIALECTS:
-        if dialect.tool is not None and dialect.tool.reader != "sections":
+        if dialect.tool is not None and dialect.tool.messages:
             continue  # Harmony's markers have a law of their own.
-        for marker in (*dialect.markup.sections, *dialect.markup.silent):
+        markers = Markers(dialect.tool, dialect.reasoning)
+        for marker in (*markers.sections, *markers.silent):
             text = f"{before} {marker} {after}"
             if dialect.reasoning is not None and dialect.reasoning.starts_inside:
                 text = f"hm {dialect.reasoning.close[0]} {text}"

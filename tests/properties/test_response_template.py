@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dialects import cut, fold
 from support.laws import EXAMPLES
 from support.plans import NAMES, sizes
 from support.response_templates import TEMPLATES, Template
-from support.speeches import cut, fold
 from transformers.utils.chat_parsing import parse_response
 
 from plumbline.dialects.spec.call_format import Call

@@ -21,7 +21,7 @@ from support.models import (
     until,
 )
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.scripted import ScriptedEngine
@@ -251,19 +251,14 @@ async def test_a_finish_names_the_stop_that_made_it() -> None:
 
 async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_grammar() -> None:
     """TOOL-01: the rest of such a call would be held by nobody."""
-    speech = ModelDialect(
-        choose("", tool="hermes", reasoning="qwen3"),
-        added=TOKENIZER.added,
-        special_ids=TOKENIZER.special_ids,
-        table=TOKENIZER.table,
-    )
+    dialect = build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER)
 
     class Believing(ScriptedEngine):
         async def check_grammar(self, grammar: str) -> None:
             """Take every grammar."""
 
     info = scripted_info(features=frozenset({"grammar"}))
-    road = Road(Believing(info, said("x")), RENDERER, speech)
+    road = Road(Believing(info, said("x")), RENDERER, dialect)
     strict = Tool(
         name="f", parameters={"type": "object", "properties": {}, "additionalProperties": False}, strict=True
     )

@@ -12,7 +12,7 @@ import pytest
 from support.asgi import serving
 from support.models import TOKENIZER, served, tiny_engine
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 
 FORM = {
@@ -43,14 +43,9 @@ def test_both_come_about_and_each_is_what_was_promised(dialect: str) -> None:
     """SO-01, TOOL-01; the form's documents begin like Llama's calls."""
 
     async def main() -> None:
-        speech = ModelDialect(
-            choose("", tool=dialect, reasoning="none"),
-            added=TOKENIZER.added,
-            special_ids=TOKENIZER.special_ids,
-            table=TOKENIZER.table,
-        )
+        model = build_dialect(choose("", tool=dialect, reasoning="none"), TOKENIZER)
         kinds: set[str] = set()
-        async with serving(msgspec.structs.replace(served(tiny_engine()), speech=speech)) as server:
+        async with serving(msgspec.structs.replace(served(tiny_engine()), dialect=model)) as server:
             for seed in range(16):
                 reply = await server.post("/v1/chat/completions", {**BODY, "seed": seed})
                 assert reply.status == 200, reply.body

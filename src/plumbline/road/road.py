@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.continuation import continue_message
+from plumbline.dialects.kinds.plain import PLAIN
+from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.custom_tools import CustomCalls
-from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.parsers.response_template import ResponseTemplateParser
 from plumbline.engines.port import (
     Engine,
     GenerateRequest,
@@ -28,15 +27,16 @@ from plumbline.engines.port import (
     TokenChunk,
     TokenLogprob,
 )
-from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, TextDelta, Usage
+from plumbline.events import ChoiceEvent, Finish, FinishReason, OutputEvent, Usage
 from plumbline.road.merge import merged
+from plumbline.structured_output.answer_grammar import callable_tools
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.shorten import droppable_ends, without_oldest
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import ChatPrompt, Turn, begun_text
+from plumbline.turn import ChatPrompt, Prompt, Turn, begun_text
 
 __all__ = [
     "AbortedError",
@@ -91,22 +91,22 @@ class PreparedTurn:
 
     turn: Turn
     prompt_token_ids: tuple[int, ...]
-    promise: Constraint
-    """What every choice of the answer is held to; the engine has compiled it."""
-    inside_reasoning: bool = False
-    """Generation starts inside the model's thinking."""
+    constraint: Constraint
+    """What every choice of the answer is constrained to; the engine has compiled it."""
+    dialect: ModelDialect
+    """How the model writes this answer."""
+    frame: AnswerFrame
+    """Where the prompt leaves the model."""
 
 
 class Road:
     """Joins one engine with one model's text. Has no state of its own between answers."""
 
-    def __init__(self, engine: Engine, renderer: Renderer, speech: ModelDialect | None = None) -> None:
+    def __init__(self, engine: Engine, renderer: Renderer, dialect: ModelDialect = PLAIN) -> None:
         self.engine = engine
         self.renderer = renderer
-        self.speech = speech
-        self._promises = ConstraintCompiler(
-            engine, renderer.tokenizer, None if speech is None else speech.chosen
-        )
+        self.dialect = dialect
+        self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -137,15 +137,12 @@ class Road:
             turn, ids = found
         if not ids:
             raise EmptyPromptError
-        speaks = self.speech is not None and isinstance(turn.prompt, ChatPrompt)
-        begun = begun_text(turn.prompt)
-        inside = (
-            speaks and self.speech is not None and self.speech.starts_inside(ids, begun=bool(begun.strip()))
-        )
-        turn = self._bounded(turn, inside=inside)
-        ended = speaks and self.speech is not None and self.speech.has_ended(ids)
-        promise = await self._promises.grammar(turn, inside=inside, ended=ended)
-        return self._with_begun(PreparedTurn(turn, tuple(ids), promise, inside))
+        # A prompt without messages, as in plain completions, is continued by text.
+        dialect = self.dialect if isinstance(turn.prompt, ChatPrompt) else PLAIN
+        frame = dialect.frame(ids, _continued_text(turn.prompt))
+        turn = self._bounded(turn, dialect, frame)
+        constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
+        return self._with_begun(PreparedTurn(turn, tuple(ids), constraint, dialect, frame))
 
     def _with_begun(self, prepared: PreparedTurn) -> PreparedTurn:
         """What is continued under a grammar begins where the grammar begins.
@@ -156,36 +153,34 @@ class Road:
             FormError: it breaks off inside of markup, the rest of which nobody would hold.
         """
         begun = begun_text(prepared.turn.prompt)
-        parser = None
-        if begun and prepared.promise.grammar is not None:
-            parser = self._parser(prepared, of_calls=True)
-        if parser is None or isinstance(parser, ResponseTemplateParser):
+        if not begun or prepared.constraint.grammar is None:
             return prepared
-        continue_message(parser, begun, echo=False)
+        parser = self._parser(prepared, of_calls=True)
+        parser.continue_message(begun, echo=False)
         if parser.is_amid_markup:
             if is_best_effort(prepared.turn):
-                return replace(prepared, promise=Constraint())
+                return replace(prepared, constraint=Constraint())
             raise ConstraintError(
                 "The message that is to be continued breaks off inside of markup, so what follows cannot be held to a "
                 "form. Continue it without strict tools or forms, or leave the markup to the model."
             )
         return prepared
 
-    def _bounded(self, turn: Turn, *, inside: bool) -> Turn:
+    def _bounded(self, turn: Turn, dialect: ModelDialect, frame: AnswerFrame) -> Turn:
         """The turn with its budget for thinking in the engine's terms."""
         if turn.thinking_budget is None:
             return turn
-        thinking = None if self.speech is None else self.speech.thinking()
-        if self.speech is None or thinking is None or "span" not in self.engine.info.features:
+        markers = dialect.thinking_markers
+        if markers is None or "span" not in self.engine.info.features:
             raise NoThinkingError
         encode = self.tokenizer.encode_rendered
         span = ThinkingBudget(
             max_tokens=turn.thinking_budget,
-            begin=tuple(tuple(encode(text)) for text in thinking.begin),
-            end=tuple(encode(thinking.end)),
-            inside=inside,
-            after=tuple(tuple(encode(text)) for text in thinking.again),
-            blank=self.speech.blank_ids,
+            begin=tuple(tuple(encode(text)) for text in markers.open),
+            end=tuple(encode(markers.close)),
+            inside=frame.thinking == "inside",
+            after=tuple(tuple(encode(text)) for text in markers.reopen_after),
+            blank=self.tokenizer.blank_ids,
         )
         return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, span=span))
 
@@ -224,7 +219,7 @@ class Road:
             AbortedError: the server is shutting down.
             EngineFullError, EngineClosedError, RefusedRequestError: from the engine, before the first event.
         """
-        for warning in prepared.promise.warnings:
+        for warning in prepared.constraint.warnings:
             _log.warning("request %s: %s", request_id, warning)
         count = prepared.turn.num_choices
         if count == 1:
@@ -270,21 +265,19 @@ class Road:
             # it ends nothing, so who wants to see special tokens sees it.
             hidden_ids=frozenset() if sampling.ignore_eos and not turn.skip_special_tokens else eos,
             logprobs=sampling.logprobs is not None,
-            shown_ids=frozenset()
-            if parser is None or self.speech is None
-            else self.speech.shown_ids(calls=parser.reads_calls),
-            token_ends=parser is not None,
+            shown_ids=parser.marker_ids,
+            token_ends=parser.needs_token_ends,
             min_tokens=sampling.min_tokens,
         )
         cached = 0
         reason: FinishReason = "stop"
         last_token: int | None = None
         begun = begun_text(turn.prompt)
-        before: list[OutputEvent] = [TextDelta(begun)] if turn.echo else []
-        if begun and parser is not None and not isinstance(parser, ResponseTemplateParser):
-            before = list(customs.translate(continue_message(parser, begun, echo=turn.echo)))
+        before: list[OutputEvent] = []
+        if begun:
+            before = list(customs.translate(parser.continue_message(begun, echo=turn.echo)))
         if sampling.max_tokens == 0:
-            for event in (*before, *(customs.translate(parser.finish("length")) if parser else ())):
+            for event in (*before, *customs.translate(parser.finish("length"))):
                 yield event
             yield Finish("length", Usage(len(prepared.prompt_token_ids), 0))
             return
@@ -301,11 +294,8 @@ class Road:
                 stopped = stopped and chunk.token_ids[-1] in sampling.stop_token_ids | eos
                 delta = assembler.push(chunk.token_ids, chunk.logprobs, ends_with_stop_token=stopped)
                 if delta is not None:
-                    if parser is None:
-                        yield delta
-                    else:
-                        for event in customs.translate(parser.push(delta)):
-                            yield event
+                    for event in customs.translate(parser.push(delta)):
+                        yield event
                 if assembler.stop_match is not None:
                     break  # Closing the stream aborts the engine's request and frees its blocks.
                 if chunk.token_ids:
@@ -318,23 +308,18 @@ class Road:
         elif reason == "stop" and last_token in sampling.stop_token_ids:
             match_ = last_token
         rest = assembler.finish()
-        reasoning_tokens = 0
-        if parser is None:
-            if rest is not None:
-                yield rest
-        else:
-            # A stop string cuts what it stands in, as the token limit does: nothing of a call that it cuts is text.
-            ended: FinishReason = "length" if assembler.stop_match is not None else reason
-            last = (*(() if rest is None else parser.push(rest)), *parser.finish(ended))
-            for event in customs.translate(last):
-                yield event
-            reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
-            if reason == "stop" and parser.num_calls and not parser.num_broken_calls:
-                # CHAT-05: what the token limit ended stays `length`, with calls or without. Calls that broke off are
-                # shown as far as they got, but nobody is told to carry them out.
-                reason = "tool_calls"
-            for warning in parser.warnings:
-                _log.warning("request %s: %s", request_id, warning)
+        # A stop string cuts what it stands in, as the token limit does: nothing of a call that it cuts is text.
+        ended: FinishReason = "length" if assembler.stop_match is not None else reason
+        last = (*(() if rest is None else parser.push(rest)), *parser.finish(ended))
+        for event in customs.translate(last):
+            yield event
+        reasoning_tokens = parser.num_reasoning_tokens(assembler.token_ends or ())
+        if reason == "stop" and parser.num_calls and not parser.num_broken_calls:
+            # CHAT-05: what the token limit ended stays `length`, with calls or without. Calls that broke off are
+            # shown as far as they got, but nobody is told to carry them out.
+            reason = "tool_calls"
+        for warning in parser.warnings:
+            _log.warning("request %s: %s", request_id, warning)
         usage = Usage(
             len(prepared.prompt_token_ids),
             assembler.num_tokens,
@@ -343,36 +328,28 @@ class Road:
         )
         yield Finish(reason, usage, match_)
 
-    def _parser(self, prepared: PreparedTurn, *, of_calls: bool = False) -> MarkerParser | None:
-        """What reads the answer; None where all of it is text, as in plain completions.
+    def _parser(self, prepared: PreparedTurn, *, of_calls: bool = False) -> AnswerParser:
+        """What reads the answer.
 
         With `of_calls`, where there may be calls, it is what looks for them everywhere.
         """
         prompt, choice = prepared.turn.prompt, prepared.turn.tool_choice
-        if self.speech is None or not isinstance(prompt, ChatPrompt):
-            return None
         tools: dict[str, Mapping[str, Any]] = {}
-        if choice.mode != "none":
-            tools = {
-                tool.name: tool.parameters or {}
-                for tool in prompt.tools
-                if choice.names is None or tool.name in choice.names  # TOOL-06
-            }
-        inside = prepared.inside_reasoning
-        if inside and self.speech.opens_thinking(begun_text(prompt)):
-            inside = False  # The text that is continued says so itself, and is read as well.
-        return self.speech.parser(
+        earlier_calls = 0
+        if isinstance(prompt, ChatPrompt):
+            tools = {tool.name: tool.parameters or {} for tool in callable_tools(prompt.tools, choice)}
+            earlier_calls = sum(len(message.tool_calls) for message in prompt.messages)
+        return prepared.dialect.parser(
             tools,
-            inside=inside,
-            prompt_token_ids=prepared.prompt_token_ids,
-            earlier_calls=sum(len(message.tool_calls) for message in prompt.messages),
+            prepared.frame,
+            earlier_calls=earlier_calls,
             logprobs=prepared.turn.sampling.logprobs is not None,
-            unread=None if of_calls and tools else prepared.promise.unread,
+            unread=None if of_calls and tools else prepared.constraint.unread,
         )
 
     def _request(self, prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
-        if prepared.promise.grammar is not None and sampling.max_tokens != 0:
-            sampling = msgspec.structs.replace(sampling, grammar=prepared.promise.grammar)
+        if prepared.constraint.grammar is not None and sampling.max_tokens != 0:
+            sampling = msgspec.structs.replace(sampling, grammar=prepared.constraint.grammar)
         return GenerateRequest(
             request_id=request_id,
             prompt_token_ids=prepared.prompt_token_ids,
@@ -380,6 +357,12 @@ class Road:
             priority=prepared.turn.priority,
             cache_salt=prepared.turn.cache_salt,
         )
+
+
+def _continued_text(prompt: Prompt) -> str | None:
+    """The text of the message that the answer continues; None if it is a message of its own."""
+    continues = isinstance(prompt, ChatPrompt) and prompt.continue_final_message
+    return begun_text(prompt) if continues else None
 
 
 def _custom_names(turn: Turn) -> list[str]:

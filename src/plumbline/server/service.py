@@ -87,7 +87,7 @@ class PlumblineService(Service):
         self._model = model
         self._settings = settings
         self._metrics = metrics
-        self._road = Road(model.engine, model.renderer, model.speech)
+        self._road = Road(model.engine, model.renderer, model.dialect)
 
     # Generation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from plumbline.dialects.formats.harmony import HEADERS
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.call_format import CallFormat
 from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
@@ -16,7 +16,7 @@ from plumbline.structured_output.markup_schema import check_listed_texts, markup
 from plumbline.structured_output.parameter_names import with_readable_names
 from plumbline.turn import Tool
 
-__all__ = ["calls", "markers", "text_with_calls", "text_without_calls"]
+__all__ = ["calls", "text_with_calls", "text_without_calls"]
 
 
 def calls(
@@ -44,12 +44,12 @@ def calls(
         FormError: a schema or the form of a custom tool's input cannot be held.
     """
     section = dialect.sections[0]
-    bare = not section.open and dialect.reader != "harmony"
+    bare = not section.open and not dialect.messages
     call = _call(builder, section, tools, loose=loose, as_json=bare and beside == "json")
     if bare and beside == "text" and section.array:
         first = _call(builder, section, tools, loose=loose, before="[")
         return _rest(builder, section, call, parallel, first=first)
-    if dialect.reader == "harmony":
+    if dialect.messages:
         return call  # What ends a call is an end of sequence, so there is never a second.
     whole = builder.sequence(
         [*_literals(builder, *section.open[:1]), _rest(builder, section, call, parallel)]
@@ -63,7 +63,7 @@ def calls(
 
 def text_with_calls(
     builder: GrammarBuilder,
-    dialect: ToolDialect,
+    syntax: AnswerSyntax,
     tools: Sequence[Tool],
     *,
     parallel: bool,
@@ -74,13 +74,15 @@ def text_with_calls(
     Raises:
         FormError: as for `calls`; or the dialect has calls that begin like text.
     """
+    dialect = syntax.calls
+    assert dialect is not None, "a model without a tool dialect calls nothing"
     section = dialect.sections[0]
-    if dialect.reader == "harmony":
-        final = text_without_calls(builder, dialect)
-        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
+    if dialect.messages:
+        text = text_without_calls(builder, syntax)
+        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), text])
     if not section.open:
         return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
-    every = markers(dialect)
+    every = _markers(dialect)
     call = _call(builder, section, tools, loose=loose)
     bare = _bare_starts(dialect)
     if bare and not (section.close or section.array or section.single):
@@ -91,25 +93,28 @@ def text_with_calls(
     return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect, *, begun: bool = False) -> str:
-    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text.
+def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax, *, begun: bool = False) -> str:
+    """Free text in which no call begins.
 
-    With `begun` the prompt has the beginning of the text, and so all that stands before it.
+    Args:
+        builder: where the rules go.
+        syntax: how the model writes text and calls. Calls begin with one of its `call_starts`.
+        begun: the prompt has the beginning of the text, and so all that stands before it.
     """
-    if dialect.reader == "harmony":
-        text = builder.text(without=HEADERS)
-        return text if begun else builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
-    return builder.text(without=markers(dialect))
+    text = builder.text(without=syntax.call_starts)
+    if begun or not syntax.text_header:
+        return text
+    return builder.sequence([builder.literal(syntax.text_header), text])
 
 
-def markers(dialect: ToolDialect) -> list[str]:
+def _markers(dialect: ToolDialect) -> list[str]:
     """Every text that begins a section of calls."""
     return list(dict.fromkeys(text for section in dialect.sections for text in section.open))
 
 
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     """A call or text; text does not begin like a call."""
-    return builder.choice([form, builder.text(without=markers(dialect), not_first=_bare_starts(dialect))])
+    return builder.choice([form, builder.text(without=_markers(dialect), not_first=_bare_starts(dialect))])
 
 
 def _bare_starts(dialect: ToolDialect) -> str:

@@ -67,6 +67,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="deepseek_v32",
+        prompt_encoding="deepseek_v32",
         aliases=("deepseekv32", "deepseek-v32"),
         sections=_tagged("function_calls"),
         content_gap="\n\n",
@@ -74,6 +75,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="deepseek_v4",
+        prompt_encoding="deepseek_v4",
         aliases=("deepseekv4", "deepseek-v4"),
         sections=_tagged("tool_calls", variants=("toolcalls", "tool")),
         content_gap="\n\n",

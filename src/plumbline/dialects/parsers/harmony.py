@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from plumbline.dialects.formats.harmony import (
     ASSISTANT,
@@ -30,9 +31,9 @@ from plumbline.dialects.formats.harmony import (
     parse_header,
     read_arguments,
 )
-from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import Utterance
+from plumbline.dialects.spec.dialect import NewId, Utterance
 from plumbline.dialects.streams.cursor import EndOfOutputError, Finder, MalformedError, Steps, Write
 
 __all__ = ["HarmonyParser", "is_inside", "write_harmony"]
@@ -51,12 +52,32 @@ _MAX_PARTS = 8
 """Of a header: role, recipient, channel and content type are four."""
 
 
-class HarmonyParser(MarkerParser):
+class HarmonyParser(CursorParser):
     """Reads the messages of one answer.
 
     A marker means something where the format has it: an end before the next message or the end of the output, a
     beginning before a header. Anywhere else it is a text that somebody writes about.
+
+    Args:
+        tools: the parameters of each tool that may be called, by name (TOOL-02, TOOL-06).
+        inside: generation starts inside a message of analysis.
+        new_id: makes the id of a call from its name and its number in this answer.
+        logprobs: the deltas carry logprobs.
+        marker_ids: see `AnswerParser`.
     """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        inside: bool,
+        new_id: NewId,
+        logprobs: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        super().__init__(
+            tools, inside=inside, new_id=new_id, logprobs=logprobs, hold=False, marker_ids=marker_ids
+        )
 
     def _answer(self) -> Steps[None]:
         self._header_start = 0

@@ -21,6 +21,7 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 __all__ = [
     "IdStyle",
     "NewId",
+    "PromptEncoding",
     "ReasoningDialect",
     "Section",
     "ThinkingControl",
@@ -32,9 +33,8 @@ __all__ = [
 IdStyle = Literal["call", "mistral", "kimi"]
 """`call_…`; nine letters or digits; `functions.name:index` counted over the conversation."""
 
-
-Reader = Literal["sections", "harmony"]
-"""Which parser reads the answer: the general one, or the one of harmony's messages."""
+PromptEncoding = Literal["deepseek_v32", "deepseek_v4", "harmony"]
+"""How prompts are encoded for models that come without a chat template."""
 
 NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
@@ -93,8 +93,10 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Names that other servers have for it."""
     sections: tuple[Section, ...]
     """The first is the one to write; the others are read too. For a served model `section_choice` says which it is."""
-    reader: Reader = "sections"
+    messages: bool = False
+    """Each call is a message with a header of its own, which ends the answer, as in harmony."""
     ids: IdStyle = "call"
+    prompt_encoding: PromptEncoding | None = None
     silent: tuple[str, ...] = ()
     """Texts around calls or answers that mean nothing to a client where an answer begins or ends."""
     content_gap: str = ""
@@ -130,7 +132,10 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The thinking stays in the text, markers and all ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()
     """Texts around the answer that mean nothing to a client where it begins or ends."""
-    reader: Reader = "sections"
+    messages: bool = False
+    """Thinking is one message or several, each with a header of its own and with `after_close` behind it, as in
+    harmony."""
+    prompt_encoding: PromptEncoding | None = None
     markers: tuple[str, ...] = ()
     """Further texts that the parser has to see."""
     detect: tuple[str, ...] = ()

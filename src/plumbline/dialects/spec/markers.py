@@ -42,7 +42,7 @@ class Markers:
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
         }
-        self.markers = (
+        self.texts = (
             frozenset((*self.in_text.markers, *self.at_boundary.markers))
             | frozenset(
                 marker
