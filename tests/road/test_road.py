@@ -26,8 +26,9 @@ from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
-from plumbline.road.merge import merged
-from plumbline.road.road import EmptyPromptError, PromptTooLongError, Road
+from plumbline.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.road.merge import merge
+from plumbline.road.road import Road
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer
 from plumbline.turn import (
@@ -228,7 +229,7 @@ async def test_the_first_failure_ends_all_sources() -> None:
             closed.append(number)
 
     with pytest.raises(ZeroDivisionError):
-        async for _ in merged([source(number) for number in range(3)]):
+        async for _ in merge([source(number) for number in range(3)]):
             pass
     assert sorted(closed) == [0, 1, 2]
     assert len(asyncio.all_tasks()) == 1
