@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.speeches import Folded, fold
+from support.dialects import Folded, fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.registry import TOOL_DIALECTS

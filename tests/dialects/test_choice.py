@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support.speech import fold
+from support.folding import fold
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame
 from plumbline.dialects.registry import (
     REASONING_DIALECTS,
     TOOL_DIALECTS,
@@ -127,11 +128,10 @@ def test_harmony_is_read_whole_or_not_at_all(template: str, tool: str, reasoning
     chosen = choose(_TEMPLATES[template], tool=tool, reasoning=reasoning)
     assert (chosen.tool, chosen.reasoning) == (TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
     assert "its messages hold both" in chosen.describe()
-    speech = ModelDialect(chosen, added={}, special_ids=frozenset(), table=[])
+    dialect = build_dialect(chosen)
     said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
     for tools in ({}, {"f": {}}):
-        parser = speech.parser(tools, inside=False)
-        assert parser is not None
+        parser = dialect.parser(tools, AnswerFrame())
         events = [*parser.push(TextDelta(said)), *parser.finish("stop")]
         assert fold(events) == [("reasoning", "Hm."), ("text", "Yes.")]
 

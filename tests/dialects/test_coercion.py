@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.speeches import DIALECTS, cut
+from support.dialects import DIALECTS, cut
 
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.dialects.streams.coercion import (
     admitted,
     allowed_types,
@@ -148,8 +149,7 @@ def test_no_schema_breaks_the_reading_of_a_call(schema: dict[str, Any]) -> None:
         if dialect.tool is None:
             continue
         text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
-        inside = dialect.reasoning is not None and dialect.reasoning.starts_inside
-        parser = dialect.kind(dialect.markup, {"f": schema}, inside=inside, new_id=lambda name, number: "1")
+        parser = dialect.parser(tools={"f": schema})
         parser.push(TextDelta(text))
         parser.finish("stop")
         assert parser.num_calls == 1, dialect

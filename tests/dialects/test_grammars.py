@@ -9,7 +9,7 @@ import pytest
 from support.lark import Language
 
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, CallFormat
+from plumbline.dialects.spec.call_format import Call, CallFormat
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 
 SCHEMA: dict[str, Any] = {
@@ -61,9 +61,9 @@ BAD: list[dict[str, Any]] = [
     {"city": "Paris", "days": 3, "unknown": 1},
 ]
 FORMS = {
-    f"{dialect.name} {number}": section.form
+    f"{dialect.name} {number}": section.call_format
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
-    if dialect.reader == "sections"
+    if not dialect.messages
     for number, section in enumerate(dialect.sections)
 }
 

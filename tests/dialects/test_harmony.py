@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
-from tests.support.speech import Folded, cut, parse
+from tests.support.folding import Folded, cut, parse
 
 from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, Utterance
-from plumbline.dialects.spec.markers import Markers
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import FinishReason
 
 laws = settings(max_examples=EXAMPLES)
-MARKUP = Markers(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["gpt-oss"])
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
 TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
 
 
 def harmony(inside: bool = False) -> HarmonyParser:
-    return HarmonyParser(MARKUP, TOOLS, inside=inside, new_id=lambda name, number: f"call_{number}")
+    return HarmonyParser(TOOLS, inside=inside, new_id=lambda name, number: f"call_{number}")
 
 
 def read(text: str, inside: bool = False, reason: FinishReason = "stop") -> Folded:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.response_templates import JSON_CALLS, TAGGED_CALLS
-from tests.support.speech import Folded, cut, parse
+from tests.support.folding import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
 from plumbline.dialects.parsers.delimiters import Delimiters, Found
@@ -184,7 +184,7 @@ def test_a_template_that_cannot_be_used_says_why(change: dict[str, Any], reason:
 
 
 def test_it_is_used_by_its_name_or_where_nothing_else_fits() -> None:
-    assert choose("", response_template=JSON_CALLS).template is not None
-    assert choose("<tool_call>", tool="hf", response_template=JSON_CALLS).template is not None
+    assert choose("", response_template=JSON_CALLS).response_template is not None
+    assert choose("<tool_call>", tool="hf", response_template=JSON_CALLS).response_template is not None
     with pytest.raises(UnknownDialectError, match="response_template"):
         choose("", tool="hf")

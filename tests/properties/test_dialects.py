@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dialects import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
 from support.response_templates import TEMPLATES
-from support.speeches import DIALECTS, Dialect, Folded, cut, cut_bytes, fold, same
 
 from plumbline.dialects.formats.elements import ElementCall
 from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
+from plumbline.dialects.spec.markers import Markers
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
@@ -263,9 +265,10 @@ def test_logprobs_are_those_of_the_text(
 @given(before=words, after=words)
 def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
     for dialect in DIALECTS:
-        if dialect.tool is not None and dialect.tool.reader != "sections":
+        if dialect.tool is not None and dialect.tool.messages:
             continue  # Harmony's markers have a law of their own.
-        for marker in (*dialect.markup.sections, *dialect.markup.silent):
+        markers = Markers(dialect.tool, dialect.reasoning)
+        for marker in (*markers.sections, *markers.silent):
             text = f"{before} {marker} {after}"
             if dialect.reasoning is not None and dialect.reasoning.starts_inside:
                 text = f"hm {dialect.reasoning.close[0]} {text}"
@@ -291,7 +294,7 @@ def test_arguments_come_while_they_are_written(filling: str, schema: dict[str, A
     for dialect in DIALECTS:
         if dialect.tool is None:
             continue
-        if not schema and isinstance(dialect.form, ElementCall):
+        if not schema and isinstance(dialect.call_format, ElementCall):
             continue  # A value of which nothing is known may have elements in it, up to its end.
         arguments = {"city": filling.strip() + ".", "count": 3}
         call = Call("get_weather", json.dumps(arguments, ensure_ascii=False))
@@ -340,7 +343,10 @@ def test_arrays_and_objects_come_while_they_are_written(words: list[str]) -> Non
         parser = dialect.parser(schema=_TODOS)
         told: list[str] = []
         # Markup tells nothing, nor does a number or key until it is complete: between deltas there is no more.
-        longest = max(map(len, (*dialect.markers, *getattr(dialect.form, "markers", ()))), default=0)
+        longest = max(
+            map(len, (*dialect.markers, *(dialect.call_format.markers if dialect.call_format else ()))),
+            default=0,
+        )
         silent = 0
         for piece in cut(text, [4]):
             new = [
@@ -389,18 +395,18 @@ def test_no_text_between_tags_depends_on_its_cutting(
     numbers: list[int], begun: str, lengths: list[int], reason: FinishReason
 ) -> None:
     for dialect in DIALECTS:
-        form = dialect.form
-        if not isinstance(form, TaggedCall | ElementCall):
+        call_format = dialect.call_format
+        if not isinstance(call_format, TaggedCall | ElementCall):
             continue
-        end = form.end if isinstance(form, TaggedCall) else form.tag
+        end = call_format.end if isinstance(call_format, TaggedCall) else call_format.tag
         pieces = (*_PIECES, end, end[:-1], "<![CDATA[")
         value = begun + "".join(pieces[number] for number in numbers)
         for key, written in (("tags", '["@@"]'), ("größe", '{"@@": "@@"}')):
-            said = {key: "@@" if isinstance(form, ElementCall) else json.loads(written)}
+            said = {key: "@@" if isinstance(call_format, ElementCall) else json.loads(written)}
             reasoning = "hm" if dialect.reasoning is not None else None
             call = Call("f", json.dumps(said, ensure_ascii=False))
             text = dialect.write(Utterance((call,), reasoning))
-            text = text.replace("@@" if isinstance(form, ElementCall) else written, value)
+            text = text.replace("@@" if isinstance(call_format, ElementCall) else written, value)
             whole = dialect.read([text], reason=reason)
             assert value == "@@" or whole[0].calls, (dialect, text)
             for call_read in whole[0].calls:

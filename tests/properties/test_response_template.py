@@ -7,13 +7,14 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dialects import cut, fold
 from support.laws import EXAMPLES
 from support.plans import NAMES, sizes
 from support.response_templates import TEMPLATES, Template
-from support.speeches import cut, fold
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import TextDelta
 
 laws = settings(max_examples=EXAMPLES)

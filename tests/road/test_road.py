@@ -21,13 +21,14 @@ from support.models import (
     until,
 )
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
-from plumbline.road.merge import merged
-from plumbline.road.road import EmptyPromptError, PromptTooLongError, Road
+from plumbline.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.road.merge import merge
+from plumbline.road.road import Road
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer
 from plumbline.turn import (
@@ -228,7 +229,7 @@ async def test_the_first_failure_ends_all_sources() -> None:
             closed.append(number)
 
     with pytest.raises(ZeroDivisionError):
-        async for _ in merged([source(number) for number in range(3)]):
+        async for _ in merge([source(number) for number in range(3)]):
             pass
     assert sorted(closed) == [0, 1, 2]
     assert len(asyncio.all_tasks()) == 1
@@ -251,19 +252,14 @@ async def test_a_finish_names_the_stop_that_made_it() -> None:
 
 async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_grammar() -> None:
     """TOOL-01: the rest of such a call would be held by nobody."""
-    speech = ModelDialect(
-        choose("", tool="hermes", reasoning="qwen3"),
-        added=TOKENIZER.added,
-        special_ids=TOKENIZER.special_ids,
-        table=TOKENIZER.table,
-    )
+    dialect = build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER)
 
     class Believing(ScriptedEngine):
         async def check_grammar(self, grammar: str) -> None:
             """Take every grammar."""
 
     info = scripted_info(features=frozenset({"grammar"}))
-    road = Road(Believing(info, answer_with("x")), RENDERER, speech)
+    road = Road(Believing(info, answer_with("x")), RENDERER, dialect)
     strict = Tool(
         name="f", parameters={"type": "object", "properties": {}, "additionalProperties": False}, strict=True
     )

@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.folding import Folded, cut, fold
 from support.laws import EXAMPLES
-from support.speech import Folded, cut, fold
 
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.continuation import continue_message
-from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import Logprob, TextDelta
 from plumbline.structured_output.answer_grammar import compose, unread_part
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
 from .test_promise import promised
-from .walk import ENDS, builder, matcher, tokenizer
+from .walk import ENDS, builder, frame, matcher, model_dialect, thinking, tokenizer
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
 AUTO = ToolChoice(mode="auto")
@@ -52,34 +50,37 @@ class Answering:
     """A model of these dialects, a form and two tools."""
 
     def __init__(self, tool: str, form: OutputFormat, reasoning: str | None = None, *, inside: bool = False):
-        ours = tokenizer()
         self.dialect = TOOL_DIALECTS[tool]
         self.harmony = tool == "harmony"
         self.reasoning = REASONING_DIALECTS["harmony"] if self.harmony else None
         if reasoning is not None:
             self.reasoning = REASONING_DIALECTS[reasoning]
         self.inside = inside
-        chosen = DialectChoice(self.dialect, self.reasoning)
-        self._speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+        self._model = model_dialect(self.dialect, self.reasoning)
+        syntax = self._model.syntax
         found = compose(
-            builder(), output_format=form, tools=TOOLS, choice=AUTO, dialects=chosen, inside=inside
+            builder(),
+            output_format=form,
+            tools=TOOLS,
+            choice=AUTO,
+            syntax=syntax,
+            thinking=thinking(inside=inside),
         )
         assert found is not None
         self.grammar = found
-        self._unread = unread_part(form, TOOLS, AUTO, chosen, inside=inside, thought=False)
+        self._unread = unread_part(form, TOOLS, AUTO, syntax, thinking(inside=inside))
 
-    def parser(self, *, logprobs: bool = False) -> MarkerParser:
+    def parser(self, *, logprobs: bool = False) -> AnswerParser:
         """What reads one answer."""
-        found = self._speech.parser(PARAMETERS, inside=self.inside, unread=self._unread, logprobs=logprobs)
-        assert found is not None
-        return found
+        return self._model.parser(
+            PARAMETERS, frame(inside=self.inside), unread=self._unread, logprobs=logprobs
+        )
 
     def read(self, text: str, sizes: Sequence[int] = (), *, cut_off: bool = False, begun: int = 0) -> Folded:
         """What becomes of an answer, which may have been begun and may be cut off."""
         parser = self.parser()
-        if begun:
-            parser.read_before(begun, silent=False)
-        events = [event for piece in cut(text, sizes) for event in parser.push(TextDelta(piece))]
+        events = list(parser.continue_message(text[:begun], echo=True)) if begun else []
+        events += [event for piece in cut(text[begun:], sizes) for event in parser.push(TextDelta(piece))]
         return fold([*events, *parser.finish("length" if cut_off else "stop")])
 
     def text(self, text: str) -> str:
@@ -296,18 +297,18 @@ def test_what_was_begun_is_text_and_a_form_or_calls_follow_it() -> None:
         (said[6:], ("call", "now", "{}", "whole")),
     ):
         parser = model.parser()
-        assert not continue_message(parser, said[:6], echo=False)
+        assert not parser.continue_message(said[:6], echo=False)
         assert fold([*parser.push(TextDelta(rest)), *parser.finish("stop")]) == [expected]
 
 
 def test_a_text_that_begins_like_a_call_is_refused() -> None:
     """It could not be told from one; with white space or a marker further on it can."""
-    chosen = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    syntax = model_dialect(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"]).syntax
     for choices in (("<tool_call>",), ("no", "<tool_call>x")):
         with pytest.raises(ConstraintError, match="told from one"):
-            compose(builder(), output_format=ChoiceFormat(choices), tools=TOOLS, choice=AUTO, dialects=chosen)
+            compose(builder(), output_format=ChoiceFormat(choices), tools=TOOLS, choice=AUTO, syntax=syntax)
     told = ChoiceFormat((" yes", "x<tool_call>", "</think>"))
-    assert compose(builder(), output_format=told, tools=TOOLS, choice=AUTO, dialects=chosen) is not None
+    assert compose(builder(), output_format=told, tools=TOOLS, choice=AUTO, syntax=syntax) is not None
     with pytest.raises(ConstraintError, match="told from one"):
         promised(*TOOLS, form=RegexFormat("<tool_call>.*"))
     promise = promised(*TOOLS, form=RegexFormat("<tool_call>.*|<tool>"))
@@ -320,13 +321,13 @@ def test_a_text_that_begins_like_a_call_is_refused() -> None:
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_no_header_of_harmony_is_spelled_where_text_is_free(form: OutputFormat | None, mode: str) -> None:
     """One that ordinary tokens spell would be read as the next message, whose form nobody holds."""
-    chosen = DialectChoice(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+    syntax = model_dialect(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"]).syntax
     grammar = compose(
         builder(),
         output_format=form,
         tools=TOOLS,
         choice=ToolChoice(mode="required" if mode == "required" else "auto"),
-        dialects=chosen,
+        syntax=syntax,
     )
     assert grammar is not None
     begun = "<|channel|>analysis<|message|>x"

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from support.lark import EngineFailureError, Language
 from support.laws import EXAMPLES
 
-from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import TextDelta, ToolCallDelta
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -23,7 +22,7 @@ from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import LarkFormat, RegexFormat, Tool
 
-from .walk import accepts, builder, sampled, tokenizer
+from .walk import accepts, builder, frame, model_dialect, sampled
 
 laws = settings(max_examples=EXAMPLES)
 
@@ -223,10 +222,6 @@ def test_a_patch_is_held_in_every_dialect(name: str) -> None:
     tool = Tool(name="patch", custom=True, parameters=None, input_format=LarkFormat(PATCH))
     built = builder()
     grammar = built.build(calls(built, dialect, [tool], parallel=False))
-    ours = tokenizer()
-    speech = ModelDialect(
-        DialectChoice(dialect, None), added=ours.added, special_ids=ours.special_ids, table=ours.table
-    )
     for patch in GOOD_PATCHES + BAD_PATCHES:
         text = render_calls(
             [Call("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
@@ -236,10 +231,8 @@ def test_a_patch_is_held_in_every_dialect(name: str) -> None:
         text = render_calls(
             [Call("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
         )
-        parser = speech.parser(
-            {"patch": {"type": "object", "properties": {"input": {"type": "string"}}}}, inside=False
-        )
-        assert parser is not None
+        schema = {"type": "object", "properties": {"input": {"type": "string"}}}
+        parser = model_dialect(dialect).parser({"patch": schema}, frame())
         events = CustomCalls(["patch"]).translate([*parser.push(TextDelta(text)), *parser.finish("stop")])
         assert "".join(e.arguments for e in events if isinstance(e, ToolCallDelta)) == patch
 

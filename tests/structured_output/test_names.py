@@ -6,18 +6,18 @@ import json
 from typing import Any
 
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import TextDelta
 from plumbline.structured_output.constraints import Constraint
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import Tool
 
 from .test_promise import promised
-from .walk import accepts, sampled, speech
+from .walk import accepts, frame, model_dialect, sampled
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
 HOSTILE = (
@@ -49,8 +49,7 @@ def parameters(name: str, *, required: bool, nested: bool = False) -> dict[str, 
 
 
 def read(dialect: str, schema: dict[str, Any], text: str) -> list[tuple[str, ...]]:
-    parser = speech(TOOL_DIALECTS[dialect]).parser({"f": schema}, inside=False)
-    assert parser is not None
+    parser = model_dialect(TOOL_DIALECTS[dialect]).parser({"f": schema}, frame())
     return fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
 
 

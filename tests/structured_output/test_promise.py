@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from support.models import scripted, scripted_info
 
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.dialects.spec.call_format import Call
 from plumbline.engines.grammar import GrammarError
 from plumbline.engines.port import Engine, RefusedRequestError, SamplingParams
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChatPrompt, JsonFormat, Message, OutputFormat, Tool, ToolChoice, Turn
 
-from .walk import accepts, matcher, tokenizer
+from .walk import accepts, frame, matcher, tokenizer
 
 HELD = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}, "required": ["a"]}
 UNHELD = {"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 3}}}, "required": ["a"]}
@@ -57,8 +59,9 @@ def promised(
     chosen = DialectChoice(
         TOOL_DIALECTS[dialect], None if reasoning is None else REASONING_DIALECTS[reasoning]
     )
-    promises = ConstraintCompiler(made, tokenizer(), chosen)
-    return asyncio.run(promises.grammar(turn, inside=False, ended=ended))
+    syntax = build_dialect(chosen).syntax
+    promises = ConstraintCompiler(made, tokenizer())
+    return asyncio.run(promises.grammar(turn, syntax, frame(ended=ended)))
 
 
 def call(name: str, value: str) -> str:
@@ -205,12 +208,12 @@ def test_strict_tools_and_forms_of_text_never_give_way() -> None:
 
 
 def test_an_engine_that_holds_nothing_is_not_asked_to() -> None:
-    promises = ConstraintCompiler(scripted(), tokenizer(), None)
+    promises = ConstraintCompiler(scripted(), tokenizer())
     turn = Turn(
         prompt=ChatPrompt(messages=()), sampling=SamplingParams(max_tokens=5), output_format=JsonFormat()
     )
     with pytest.raises(ConstraintError, match="cannot hold"):
-        asyncio.run(promises.grammar(turn, inside=False, ended=False))
+        asyncio.run(promises.grammar(turn, AnswerSyntax(), frame()))
 
 
 def test_no_form_is_promised_of_a_text_that_has_the_thinking_in_it() -> None:

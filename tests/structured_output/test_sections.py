@@ -6,19 +6,20 @@ import json
 
 import msgspec
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.dialects.spec.dialect import Call, Section, ToolDialect
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.variant import EXAMPLE
 from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import unread_part
 from plumbline.turn import JsonFormat, ToolChoice
 
 from .test_calls import SCHEMAS, TOOLS, check_calls, composed, drawn, read
-from .walk import accepts, speech
+from .walk import accepts, frame, model_dialect
 
 ONE = Call("get_weather", '{"city": "Paris", "days": 3}')
 TWO = Call("set_alarm", '{"on": true, "sound": "bell"}')
@@ -39,7 +40,7 @@ def _ways(dialect: ToolDialect) -> list[Section]:
 WAYS = {
     f"{dialect.name} {number}": (dialect, way)
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
-    if dialect.reader == "sections" and len(_ways(dialect)) > 1
+    if not dialect.messages and len(_ways(dialect)) > 1
     for number, way in enumerate(_ways(dialect))
 }
 """Of the dialects that leave a choice."""
@@ -50,10 +51,10 @@ def model(dialect: ToolDialect, way: Section) -> ModelDialect:
     written = render_calls([EXAMPLE], way)
     chosen = choose("", tool=dialect.name, shows=lambda call_id: f"<user>Hi<model>{written}<end>").tool
     assert chosen is not None
-    assert chosen.sections[0].form == way.form
+    assert chosen.sections[0].call_format == way.call_format
     assert chosen.sections[0].open == way.open
     assert len(chosen.sections) == len(dialect.sections)
-    return speech(chosen)
+    return model_dialect(chosen)
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -79,7 +80,7 @@ def test_calls_are_promised_in_the_way_that_the_template_writes_them(name: str) 
 @pytest.mark.parametrize("name", WAYS)
 def test_what_is_drawn_in_each_way_is_read_as_calls(name: str) -> None:
     found = model(*WAYS[name])
-    dialect = found.chosen.tool
+    dialect = found.choice.tool
     assert dialect is not None
     grammar = composed(found, ToolChoice(mode="required"))
     for text in drawn(grammar, dialect):
@@ -133,11 +134,10 @@ def test_a_document_may_come_instead_of_calls_in_each_way(name: str) -> None:
     auto = ToolChoice(mode="auto")
     form = JsonFormat({})
     grammar = composed(found, auto, output_format=form)
-    unread = unread_part(form, TOOLS, auto, found.chosen, inside=False, thought=False)
+    unread = unread_part(form, TOOLS, auto, found.syntax, "before")
     for text in (*DOCUMENTS, render_calls([ONE], way), render_calls([ONE, TWO], way)):
         assert accepts(grammar, text), text
-        parser = found.parser(SCHEMAS, inside=False, unread=unread)
-        assert parser is not None
+        parser = found.parser(SCHEMAS, frame(), unread=unread)
         folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
         if text in DOCUMENTS:
             assert folded == [("text", text)]

@@ -7,18 +7,18 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.engines.grammar import GrammarError
 from plumbline.events import TextDelta
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import Tool
 
-from .walk import accepts, builder, speech
+from .walk import accepts, builder, frame, model_dialect
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
 
@@ -131,8 +131,7 @@ def test_names_and_values_that_markup_changes_are_refused(name: str, value: dict
     except (ConstraintError, GrammarError):
         return
     assert taken
-    parser = speech(dialect).parser({"f": schema}, inside=False)
-    assert parser is not None
+    parser = model_dialect(dialect).parser({"f": schema}, frame())
     events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
     ((kind, _, arguments, end),) = fold(events)
     assert (kind, json.loads(arguments), end) == ("call", value, "whole")
@@ -192,7 +191,6 @@ def test_lengths_patterns_and_bounds_are_held_in_every_dialect(
         text = render_calls([Call("f", json.dumps({"u": value}, ensure_ascii=False))], dialect.sections[0])
         assert accepts(grammar, text) == (value in good), text
         if value in good:
-            parser = speech(dialect).parser({"f": _one(schema)}, inside=False)
-            assert parser is not None
+            parser = model_dialect(dialect).parser({"f": _one(schema)}, frame())
             folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
             assert [json.loads(part[2]) for part in folded] == [{"u": value}]

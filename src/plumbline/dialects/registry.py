@@ -23,7 +23,7 @@ from plumbline.dialects.families import (
     step,
 )
 from plumbline.dialects.parsers.response_template import ResponseTemplate
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
+from plumbline.dialects.spec.dialect import PromptEncoding, ReasoningDialect, ThinkingControl, ToolDialect
 from plumbline.dialects.variant import Shows, as_written
 
 __all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "DialectChoice", "UnknownDialectError", "choose", "fitting"]
@@ -53,12 +53,23 @@ class DialectChoice(msgspec.Struct, frozen=True):
     tool_reason: str = ""
     """`given`, `detected`, `none detected`, or why it could not be another."""
     reasoning_reason: str = ""
-    template: ResponseTemplate | None = None
-    """The tokenizer's response template, if it reads the answers."""
+    response_template: ResponseTemplate | None = None
+    """The tokenizer's response template, if it is what reads the answers."""
+
+    @property
+    def thinking_control(self) -> ThinkingControl | None:
+        """How thinking is turned on, off, up and down; None if the model has no reasoning dialect."""
+        return None if self.reasoning is None else self.reasoning.switch
+
+    @property
+    def prompt_encoding(self) -> PromptEncoding | None:
+        """How prompts are encoded if the model comes without a chat template; None if that is not known."""
+        dialects = [dialect for dialect in (self.reasoning, self.tool) if dialect is not None]
+        return next((dialect.prompt_encoding for dialect in dialects if dialect.prompt_encoding), None)
 
     def describe(self) -> str:
         """The line that the server prints at its start."""
-        nothing = "none" if self.template is None else HF_NAMES[0]
+        nothing = "none" if self.response_template is None else HF_NAMES[0]
         tool = self.tool.name if self.tool is not None else nothing
         reasoning = self.reasoning.name if self.reasoning is not None else nothing
         return (
@@ -122,7 +133,7 @@ def choose(
     )
     if response_template is not None and found_tool is None and tool == reasoning == "auto":
         return DialectChoice(None, None, "detected", "detected", ResponseTemplate(response_template))
-    if found_tool is not None and found_tool.reader == "harmony" and found_reasoning is None:
+    if found_tool is not None and found_tool.messages and found_reasoning is None:
         # Its messages are thinking, text and calls in one: whoever does not read them all takes their headers for text.
         found_reasoning, reasoning_reason = REASONING_DIALECTS[found_tool.name], "its messages hold both"
     if found_tool is not None:

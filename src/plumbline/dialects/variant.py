@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.spec.dialect import Call, Section, ToolDialect
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.spec.markers import Markers
 from plumbline.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 

@@ -7,19 +7,19 @@ from typing import Literal
 
 import msgspec
 
-from plumbline.dialects.parsers.harmony import HEADERS
+from plumbline.dialects.model_dialect import ThinkingState
 from plumbline.dialects.parsers.render import openings
-from plumbline.dialects.registry import DialectChoice
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Unread
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.dialects.spec.dialect import ReasoningDialect, Unread
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import MAX_TEXT
-from plumbline.structured_output.tool_calls import calls, markers, text_with_calls, text_without_calls
+from plumbline.structured_output.tool_calls import calls, text_with_calls, text_without_calls
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
 __all__ = ["alone", "callable_tools", "compose", "unread_part"]
 
-_NOTHING = DialectChoice(None, None)
+_TEXT_ONLY = AnswerSyntax()
 _NO_CALLS = ToolChoice(mode="none")
 
 
@@ -36,9 +36,8 @@ def compose(
     output_format: OutputFormat | None = None,
     tools: Sequence[Tool] = (),
     choice: ToolChoice = _NO_CALLS,
-    dialects: DialectChoice | None = None,
-    inside: bool = False,
-    thought: bool = False,
+    syntax: AnswerSyntax = _TEXT_ONLY,
+    thinking: ThinkingState = "before",
     loose: Collection[str] = (),
 ) -> str | None:
     """The grammar of a whole answer; None if nothing is promised.
@@ -48,9 +47,9 @@ def compose(
         output_format: the form of the answer's text.
         tools: all tools that the model was shown.
         choice: which of them may or must be called.
-        dialects: how the model writes thinking and calls; None for plain completions, all of which is text.
-        inside: generation starts inside the thinking.
-        thought: the prompt has ended the thinking already, as templates do that turn it off; there is no more of it.
+        syntax: how the model writes thinking, text and calls; by default all is text, as in plain completions.
+        thinking: where the answer starts: "inside" thinking that has to end first, or "after" all thinking, as where a
+            template has turned it off.
         loose: names of tools that are held to the names and types of their parameters only, because the engine cannot
             hold their schemas as they are. What is strict or a form of text is never loosened.
 
@@ -61,40 +60,42 @@ def compose(
     lazy = _must_be_held(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
         # TOOL-03: a model that may not call does not begin to, and so no markup of calls gets into its text.
-        framed = _framed(dialects or _NOTHING)
-        body = _without_calls(builder, dialects or _NOTHING, begun=thought) if choice.forbidden else None
-        if body is None or framed.template is not None:
+        if not choice.forbidden or not syntax.call_starts or not syntax.is_plain_text:
             return None
-        thinks = _still_thinking(framed, None, inside=inside, thought=thought)
-        return builder.build(_after_thinking(builder, thinks, body, inside=inside))
-    dialects = _framed(dialects or _NOTHING)
-    if dialects.template is not None:
+        body = text_without_calls(builder, syntax, begun=thinking == "after")
+        return builder.build(
+            _after_thinking(builder, _still_thinking(syntax, None, thinking), body, thinking)
+        )
+    if not syntax.is_plain_text:
         raise ConstraintError(
             "This model's answers are read by its tokenizer's response template, which says more of their text than "
             "that it is text, so it cannot be held to a form."
         )
-    dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
-    no_calls = not callable_ or (dialects.tool is None and choice.mode == "auto")
+    syntax = _still_thinking(syntax, output_format, thinking)
+    no_calls = not callable_ or (syntax.calls is None and choice.mode == "auto")
     either = choice.mode != "required" and not no_calls
-    begun = openings(dialects.tool, _names(callable_)) if dialects.tool is not None and either else ()
-    form = None if output_format is None else _of_text(builder, output_format, dialects, begun)
+    begun = openings(syntax.calls, _names(callable_)) if syntax.calls is not None and either else ()
+    form = None if output_format is None else _of_text(builder, output_format, syntax, begun)
     exact = output_format is not None and choice.mode != "required" and _may_begin_with_space(output_format)
     if form is not None and no_calls:
-        return builder.build(_after_thinking(builder, dialects, form, inside=inside, exact=exact))
+        return builder.build(_after_thinking(builder, syntax, form, thinking, exact=exact))
     if not callable_:
         return None
-    if dialects.tool is None:
+    if syntax.calls is None:
         raise ConstraintError(
             "This model has no dialect for tool calls (--tool-parser), so calls cannot be promised."
         )
     if form is None or output_format is None or choice.mode == "required":
-        body = _free_answer(builder, dialects.tool, callable_, choice, loose=loose)
+        if choice.mode == "required":
+            body = calls(builder, syntax.calls, callable_, parallel=choice.parallel, loose=loose)
+        else:
+            body = text_with_calls(builder, syntax, callable_, parallel=choice.parallel, loose=loose)
     else:
         beside: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
         parallel = choice.parallel
-        called = calls(builder, dialects.tool, callable_, parallel=parallel, loose=loose, beside=beside)
+        called = calls(builder, syntax.calls, callable_, parallel=parallel, loose=loose, beside=beside)
         body = builder.choice([called, form])
-    return builder.build(_after_thinking(builder, dialects, body, inside=inside, exact=exact))
+    return builder.build(_after_thinking(builder, syntax, body, thinking, exact=exact))
 
 
 def alone(
@@ -102,7 +103,7 @@ def alone(
     output_format: OutputFormat | None,
     tools: Sequence[Tool],
     choice: ToolChoice,
-    dialects: DialectChoice | None,
+    syntax: AnswerSyntax,
 ) -> str | None:
     """The grammar of a text that calls may come instead of, where they take away some of its form.
 
@@ -111,60 +112,50 @@ def alone(
     Raises:
         ConstraintError: the form cannot be held.
     """
-    tool = None if dialects is None else dialects.tool
     callable_ = callable_tools(tools, choice)
     if (
-        tool is None
+        syntax.calls is None
         or not callable_
         or choice.mode == "required"
         or not isinstance(output_format, RegexFormat)
     ):
         return None
-    return builder.build(_form(builder, output_format, openings(tool, _names(callable_))))
+    return builder.build(_form(builder, output_format, openings(syntax.calls, _names(callable_))))
 
 
 def unread_part(
     output_format: OutputFormat | None,
     tools: Sequence[Tool],
     choice: ToolChoice,
-    dialects: DialectChoice | None,
-    *,
-    inside: bool,
-    thought: bool,
+    syntax: AnswerSyntax,
+    thinking: ThinkingState,
 ) -> Unread | None:
     """What of an answer is text whatever it looks like, because its form is promised; the arguments are `compose`'s.
 
     None if nothing is: there is no form of text, or there have to be calls. Where calls may come instead, they are what
     begins with one of their `openings`.
     """
-    dialects = _framed(dialects or _NOTHING)
-    if output_format is None or dialects.template is not None:
+    if output_format is None or not syntax.is_plain_text:
         return None
-    dialects = _still_thinking(dialects, output_format, inside=inside, thought=thought)
     if choice.mode == "required" and callable_tools(tools, choice):
         return None
-    if dialects.reasoning is None:
+    if _still_thinking(syntax, output_format, thinking).reasoning is None:
         return "all"
     return "after the gap" if _may_begin_with_space(output_format) else "after thinking"
 
 
-def _framed(dialects: DialectChoice) -> DialectChoice:
-    """The dialects; a response template that knows thinking and plain text only as the reasoning dialect that it is."""
-    frame = None if dialects.template is None else dialects.template.frame()
-    return dialects if frame is None else DialectChoice(None, frame.reasoning)
-
-
 def _still_thinking(
-    dialects: DialectChoice, output_format: OutputFormat | None, *, inside: bool, thought: bool
-) -> DialectChoice:
-    """The dialects, without the reasoning if there can be none."""
-    reasoning = dialects.reasoning
-    if reasoning is None or reasoning.reader == "harmony":
-        return dialects
-    if not inside and isinstance(output_format, ChoiceFormat):
+    syntax: AnswerSyntax, output_format: OutputFormat | None, thinking: ThinkingState
+) -> AnswerSyntax:
+    """The syntax, without thinking if there can be none."""
+    reasoning = syntax.reasoning
+    if reasoning is None or reasoning.messages:  # A header can be written at any time.
+        return syntax
+    ended = thinking == "after"
+    if thinking == "before" and isinstance(output_format, ChoiceFormat):
         # Thinking that may be left out cannot be told from a choice that begins like it.
-        thought = thought or any(one.startswith(reasoning.open) for one in output_format.choices)
-    return msgspec.structs.replace(dialects, reasoning=None) if thought else dialects
+        ended = any(one.startswith(reasoning.open) for one in output_format.choices)
+    return msgspec.structs.replace(syntax, reasoning=None) if ended else syntax
 
 
 def _may_begin_with_space(output_format: OutputFormat) -> bool:
@@ -175,17 +166,6 @@ def _may_begin_with_space(output_format: OutputFormat) -> bool:
             return any(choice[:1].isspace() for choice in choices)
         case _:
             return True
-
-
-def _without_calls(builder: GrammarBuilder, dialects: DialectChoice, *, begun: bool) -> str | None:
-    """Text in which no call begins; None if calls have no marker that could be kept out, or if there are none."""
-    if dialects.template is not None:
-        begins = dialects.template.call_begins
-        return builder.text(without=begins) if begins else None
-    dialect = dialects.tool
-    if dialect is None or (dialect.reader != "harmony" and not all(s.open for s in dialect.sections)):
-        return None
-    return text_without_calls(builder, dialect, begun=begun)
 
 
 def _must_be_held(tools: Sequence[Tool], callable_: Sequence[Tool], choice: ToolChoice) -> bool:
@@ -204,27 +184,13 @@ def _names(tools: Sequence[Tool]) -> list[str]:
     return [tool.name for tool in tools]
 
 
-def _free_answer(
-    builder: GrammarBuilder,
-    dialect: ToolDialect,
-    tools: Sequence[Tool],
-    choice: ToolChoice,
-    *,
-    loose: Collection[str],
-) -> str:
-    """An answer whose text has no form: calls alone where they are required, else text with calls in it."""
-    if choice.mode == "required":
-        return calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
-    return text_with_calls(builder, dialect, tools, parallel=choice.parallel, loose=loose)
-
-
 def _of_text(
-    builder: GrammarBuilder, output_format: OutputFormat, dialects: DialectChoice, begun: Sequence[str]
+    builder: GrammarBuilder, output_format: OutputFormat, syntax: AnswerSyntax, begun: Sequence[str]
 ) -> str:
     form = _form(builder, output_format, begun)
-    if dialects.reasoning is not None and dialects.reasoning.reader == "harmony":
-        return builder.sequence([builder.literal("<|channel|>final<|message|>"), form])
-    return form
+    if not syntax.text_header:
+        return form
+    return builder.sequence([builder.literal(syntax.text_header), form])
 
 
 def _form(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[str]) -> str:
@@ -254,24 +220,24 @@ def _form(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[
 
 
 def _after_thinking(
-    builder: GrammarBuilder, dialects: DialectChoice, body: str, *, inside: bool, exact: bool = False
+    builder: GrammarBuilder, syntax: AnswerSyntax, body: str, thinking: ThinkingState, *, exact: bool = False
 ) -> str:
     """The body, after thinking that is free. Thinking that the prompt has begun has to come to its end first.
 
     With `exact` the gap between them has to be there, so that it is known where the body begins.
     """
-    reasoning = dialects.reasoning
+    reasoning = syntax.reasoning
     if reasoning is None:
         return body
-    # Where a call ends the thinking by itself, one that begins in there would be a call that nobody holds.
-    without = markers(dialects.tool) if reasoning.call_ends and dialects.tool is not None else []
-    if reasoning.reader == "harmony":
-        without = list(HEADERS)
+    inside = thinking == "inside"
     closed = builder.sequence(
-        [builder.until(reasoning.close[0], without=without), *_gap(builder, reasoning, exact=exact)]
+        [
+            builder.until(reasoning.close[0], without=list(syntax.not_in_thinking)),
+            *_gap(builder, reasoning, exact=exact or reasoning.messages),
+        ]
     )
     opened = builder.sequence([builder.choice(map(builder.literal, reasoning.open)), closed])
-    if reasoning.reader == "harmony":  # Its thinking may be several messages.
+    if reasoning.messages:
         body = builder.sequence([builder.repeat(opened), body])
         return builder.sequence([closed, body]) if inside else body
     return builder.sequence([closed, body] if inside else [builder.optional(opened), body])
@@ -279,8 +245,6 @@ def _after_thinking(
 
 def _gap(builder: GrammarBuilder, reasoning: ReasoningDialect, *, exact: bool) -> list[str]:
     """What stands between the thinking and the answer and belongs to neither."""
-    if reasoning.reader == "harmony":
-        return [builder.literal("<|start|>assistant")]
     if not reasoning.after_close:
         return []
     gap = builder.literal(reasoning.after_close)

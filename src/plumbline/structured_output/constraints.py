@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from plumbline.dialects.registry import DialectChoice
+from plumbline.dialects.model_dialect import AnswerFrame
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.dialect import Unread
 from plumbline.engines.port import Engine, RefusedRequestError
 from plumbline.structured_output.answer_grammar import alone, callable_tools, compose, unread_part
@@ -41,15 +42,13 @@ class ConstraintCompiler:
     Args:
         engine: what will hold the answers.
         tokenizer: the model's.
-        dialects: how it writes thinking and calls, None if that is not known.
     """
 
-    def __init__(self, engine: Engine, tokenizer: TextTokenizer, dialects: DialectChoice | None) -> None:
+    def __init__(self, engine: Engine, tokenizer: TextTokenizer) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._dialects = dialects
 
-    async def grammar(self, turn: Turn, *, inside: bool, ended: bool) -> Constraint:
+    async def grammar(self, turn: Turn, syntax: AnswerSyntax, frame: AnswerFrame) -> Constraint:
         """What the turn's answers are held to.
 
         Where a tool that is not strict cannot be held, that tool gives way to the names and types of its parameters,
@@ -57,18 +56,15 @@ class ConstraintCompiler:
 
         Args:
             turn: the turn.
-            inside: generation starts inside the thinking.
-            ended: the prompt has ended the thinking.
+            syntax: how the model answers it.
+            frame: where its prompt leaves the model.
 
         Raises:
             ConstraintError: what is promised cannot be held; the text says why, and for which tool.
         """
-        # A message that is continued has begun with its text, so there is no thinking before what is promised.
-        chats = isinstance(turn.prompt, ChatPrompt)
-        continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
-        thought = not inside and (continues or ended)
-        reasoning = self._dialects.reasoning if chats and self._dialects is not None else None
-        if turn.output_format is not None and reasoning is not None and reasoning.append and not thought:
+        reasoning = syntax.reasoning
+        appended = reasoning is not None and reasoning.append and frame.thinking != "after"
+        if turn.output_format is not None and reasoning is not None and appended:
             raise ConstraintError(
                 f"The reasoning parser of this server ({reasoning.name}) leaves the thinking in the text, and that has "
                 "no form. Turn thinking off, or serve the model with the parser that takes it out."
@@ -77,57 +73,49 @@ class ConstraintCompiler:
         last = time.monotonic() + _SEARCH_TIME
         while True:
             try:
-                grammar = await self._compiled(turn, loose, inside=inside, thought=thought)
+                grammar = await self._compiled(turn, syntax, frame, loose)
             except ConstraintError as error:
-                unheld = await self._unheld(turn, loose, last)
+                unheld = await self._unheld(turn, syntax, loose, last)
                 if not unheld:
                     raise ConstraintError(str(error), tool=error.tool or await self._culprit(turn)) from error
                 loose |= unheld
             else:
                 unread = unread_part(
-                    turn.output_format,
-                    _tools(turn),
-                    turn.tool_choice,
-                    self._dialects if isinstance(turn.prompt, ChatPrompt) else None,
-                    inside=inside,
-                    thought=thought,
+                    turn.output_format, _tools(turn), turn.tool_choice, syntax, frame.thinking
                 )
                 warnings = [_warning(name, reason) for name, reason in loose.items()]
                 if grammar is not None:
-                    warnings += await asyncio.to_thread(self._left_out, turn, loose)
+                    warnings += await asyncio.to_thread(self._left_out, turn, syntax, loose)
                 return Constraint(grammar, unread, tuple(warnings))
 
-    def _left_out(self, turn: Turn, loose: Collection[str]) -> list[str]:
+    def _left_out(self, turn: Turn, syntax: AnswerSyntax, loose: Collection[str]) -> list[str]:
         """What the markup of calls keeps the grammar from holding of tools that are not strict."""
-        dialect = None if self._dialects is None else self._dialects.tool
-        if dialect is None:
+        if syntax.calls is None:
             return []
-        form = dialect.sections[0].form
+        call_format = syntax.calls.sections[0].call_format
         found: list[str] = []
         for tool in _may_give_way(turn, loose):
-            reason = unspelled(form, tool.parameters or {})
+            reason = unspelled(call_format, tool.parameters or {})
             if reason is not None:
                 found.append(f"calls of {tool.name} are not held to all that their parameters ask: {reason}")
         return found
 
     async def _compiled(
-        self, turn: Turn, loose: Collection[str], *, inside: bool, thought: bool
+        self, turn: Turn, syntax: AnswerSyntax, frame: AnswerFrame, loose: Collection[str]
     ) -> str | None:
         """The whole grammar, which the engine has compiled.
 
         Raises:
             ConstraintError: it cannot be held.
         """
-        chats = isinstance(turn.prompt, ChatPrompt)
         grammar = await asyncio.to_thread(
             compose,
             GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
             output_format=turn.output_format,
             tools=_tools(turn),
             choice=turn.tool_choice,
-            dialects=self._dialects if chats else None,
-            inside=inside,
-            thought=thought,
+            syntax=syntax,
+            thinking=frame.thinking,
             loose=loose,
         )
         if grammar is None or (is_best_effort(turn) and turn.sampling.allowed_token_ids is not None):
@@ -140,18 +128,17 @@ class ConstraintCompiler:
             return None
         if reason is not None:
             raise ConstraintError(reason)
-        if chats:
-            await self._check_reachable(turn)
+        await self._check_reachable(turn, syntax)
         return grammar
 
-    async def _check_reachable(self, turn: Turn) -> None:
+    async def _check_reachable(self, turn: Turn, syntax: AnswerSyntax) -> None:
         """Where calls may come instead of a form, some text of the form does not begin like one.
 
         Raises:
             ConstraintError: none does, so the whole grammar would be one of calls, and nothing would show it.
         """
         builder = GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
-        form = alone(builder, turn.output_format, _tools(turn), turn.tool_choice, self._dialects)
+        form = alone(builder, turn.output_format, _tools(turn), turn.tool_choice, syntax)
         if form is not None and await self._refusal(form) is not None:
             raise ConstraintError(
                 "Every text of this form begins like a call of this model, so it cannot be told from one. "
@@ -166,7 +153,9 @@ class ConstraintCompiler:
             return str(error)
         return None
 
-    async def _unheld(self, turn: Turn, loose: Mapping[str, str], last: float) -> dict[str, str]:
+    async def _unheld(
+        self, turn: Turn, syntax: AnswerSyntax, loose: Mapping[str, str], last: float
+    ) -> dict[str, str]:
         """The tools that may still give way and have to, with the reason; all of them if none is at fault alone.
 
         Each may take as long to compile as one grammar may, and a request has any number of them: after `last` the
@@ -177,14 +166,14 @@ class ConstraintCompiler:
         for tool in candidates:
             try:
                 async with asyncio.timeout(last - time.monotonic()):
-                    reason = await self._alone(tool)
+                    reason = await self._alone(tool, syntax)
             except TimeoutError:
                 reason = "there was no time left to try them alone"
             if reason is not None:
                 found[tool.name] = reason
         return found or {tool.name: "together they are too much for the engine" for tool in candidates}
 
-    async def _alone(self, tool: Tool) -> str | None:
+    async def _alone(self, tool: Tool, syntax: AnswerSyntax) -> str | None:
         """Why a call of this tool cannot be held by itself; None if it can."""
         try:
             grammar = await asyncio.to_thread(
@@ -192,7 +181,7 @@ class ConstraintCompiler:
                 GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
                 tools=(tool,),
                 choice=ToolChoice(mode="required", parallel=False),
-                dialects=self._dialects,
+                syntax=syntax,
             )
         except ConstraintError as error:
             return str(error)

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from plumbline.dialects.formats.elements import ElementCall
-from plumbline.dialects.formats.pythonic import PythonCall
-from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.spec.dialect import CallFormat
+from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.streams.coercion import allowed_types, coerce, referred
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.raw_string import TEXT_KEYWORDS
-from plumbline.structured_output.parameter_names import JSON_FORMS, MARKUP_NAME
+from plumbline.structured_output.parameter_names import MARKUP_NAME
 
 __all__ = ["check_listed_texts", "markup_schema", "unspelled"]
 
@@ -36,13 +33,14 @@ _NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperti
 _NULLABLE = frozenset(("string", "null"))
 
 
-def markup_schema(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Strict parameters for a form, with what they refer to put in.
+def markup_schema(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Strict parameters for a call_format, with what they refer to put in.
 
     Raises:
         ConstraintError: they ask for what the form's markup cannot be held to.
     """
-    if isinstance(form, JSON_FORMS):
+    syntax = call_format.argument_syntax
+    if syntax is ArgumentSyntax.JSON:
         return schema
     properties = schema.get("properties")
     # Forms write the members that are named, each by itself; of what else an object is asked they know nothing.
@@ -55,19 +53,20 @@ def markup_schema(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, A
     members: dict[str, Any] = {}
     left = iter(range(_MAX_PARTS))
     for name, part in properties.items():
-        if isinstance(form, TaggedCall):
-            members[name] = _between_tags(form, part, schema)
-        elif isinstance(form, PythonCall):
-            members[name] = _python(part, schema)
-        else:
-            members[name] = _all_the_way(form, part, schema, 0, left)
+        match syntax:
+            case ArgumentSyntax.TAGS | ArgumentSyntax.TYPED_TAGS:
+                members[name] = _between_tags(call_format, part, schema)
+            case ArgumentSyntax.PYTHON:
+                members[name] = _python(part, schema)
+            case _:
+                members[name] = _all_the_way(call_format, part, schema, 0, left)
     return {**schema, "properties": members}
 
 
-def unspelled(form: CallFormat, schema: Mapping[str, Any]) -> str | None:
+def unspelled(call_format: CallFormat, schema: Mapping[str, Any]) -> str | None:
     """Why a form's markup cannot be held to all that parameters ask; None if it can."""
     try:
-        markup_schema(form, schema)
+        markup_schema(call_format, schema)
     except ConstraintError as error:
         return str(error).partition(";")[0]
     except RecursionError:
@@ -75,16 +74,19 @@ def unspelled(form: CallFormat, schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_listed_texts(form: CallFormat, schema: Mapping[str, Any]) -> None:
+def check_listed_texts(call_format: CallFormat, schema: Mapping[str, Any]) -> None:
     """Texts that are listed can be written in a form's markup.
 
     Raises:
         ConstraintError: one of them has a text in it at which the markup would end it.
     """
-    kept_out = getattr(form, "forbidden", ())
+    kept_out = call_format.forbidden
     if not kept_out:
         return
-    if isinstance(form, TaggedCall):  # Deeper inside, and where no text is allowed, values are JSON.
+    if call_format.argument_syntax in (
+        ArgumentSyntax.TAGS,
+        ArgumentSyntax.TYPED_TAGS,
+    ):  # Deeper inside, and where no text is allowed, values are JSON.
         parts = [_put_in(part, schema) for part in (schema.get("properties") or {}).values()]
         texts = [
             part
@@ -126,20 +128,21 @@ def _listed(schema: Any) -> Iterator[str]:
             left += value if isinstance(value, list) else value.values()
 
 
-def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:
+def _between_tags(call_format: CallFormat, part: Any, root: Mapping[str, Any]) -> Any:
     """A parameter between tags: text as it is, everything else as JSON, which is held as such."""
     part = _put_in(part, root)
     types = allowed_types(part, root)
     if not isinstance(part, Mapping) or (types and "string" not in types):
         return part
+    typed = call_format.argument_syntax is ArgumentSyntax.TYPED_TAGS
     keys = part.keys() - _NOTES - {"type"}
     if listed := sorted(keys & {"const", "enum"}):
-        _check_listed(form, part, types, raw=not form.typed)
+        _check_listed(call_format, part, types, raw=not typed)
         keys -= {*listed}
     # Where an attribute says that a value is a string, other types are JSON of their own.
-    if form.typed or types <= _NULLABLE:
+    if typed or types <= _NULLABLE:
         keys -= TEXT_KEYWORDS if types else frozenset()
-    if form.typed and types:
+    if typed and types:
         keys -= _BOUNDS | _ARRAY | _OBJECT
     _refuse(keys)
     return part
@@ -155,7 +158,7 @@ def _python(part: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _all_the_way(
-    form: CallFormat, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
+    call_format: CallFormat, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
 ) -> Any:
     """A value in markup that spells out objects and arrays too, as often as it is referred to."""
     if depth > _MAX_DEPTH:
@@ -170,9 +173,9 @@ def _all_the_way(
     types = allowed_types(part, root)
     keys = part.keys() - _NOTES - {"type"}
     found = dict(part)
-    raw = isinstance(form, ElementCall)
+    raw = call_format.argument_syntax is ArgumentSyntax.ELEMENTS
     if listed := sorted(keys & {"const", "enum"}):
-        _check_listed(form, part, types, raw=raw)
+        _check_listed(call_format, part, types, raw=raw)
         _refuse(keys - {*listed})
         return part
     if "string" in types and (not raw or types <= _NULLABLE):
@@ -182,7 +185,7 @@ def _all_the_way(
     if "array" in types:
         keys -= _ARRAY
         if "items" in part:
-            found["items"] = _all_the_way(form, part["items"], root, depth + 1, left)
+            found["items"] = _all_the_way(call_format, part["items"], root, depth + 1, left)
     if "object" in types:
         keys -= _OBJECT
         properties = part.get("properties") or {}
@@ -190,7 +193,7 @@ def _all_the_way(
             raise _unheld("required")
         _check_names(properties)
         found["properties"] = {
-            name: _all_the_way(form, one, root, depth + 1, left) for name, one in properties.items()
+            name: _all_the_way(call_format, one, root, depth + 1, left) for name, one in properties.items()
         }
     _refuse(keys)
     return found
@@ -247,7 +250,9 @@ def _check_names(names: Iterable[str]) -> None:
             )
 
 
-def _check_listed(form: CallFormat, part: Mapping[str, Any], types: frozenset[str], *, raw: bool) -> None:
+def _check_listed(
+    call_format: CallFormat, part: Mapping[str, Any], types: frozenset[str], *, raw: bool
+) -> None:
     """Values that are listed are of the types, and what is written of them is read as them again.
 
     Raises:
@@ -256,7 +261,7 @@ def _check_listed(form: CallFormat, part: Mapping[str, Any], types: frozenset[st
     values = part["enum"] if "enum" in part else [part["const"]]
     if not isinstance(values, list) or ("enum" in part and "const" in part):
         raise _unheld("const")
-    kept_out = getattr(form, "forbidden", ())
+    kept_out = call_format.forbidden
     for value in values:
         if isinstance(value, str) and any(text in value for text in kept_out):
             raise _unheld("enum" if "enum" in part else "const")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from plumbline.dialects.parsers.harmony import HEADERS
-from plumbline.dialects.spec.dialect import CallFormat, Section, ToolDialect
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.dialects.spec.call_format import CallFormat
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import check_shape
@@ -15,7 +16,7 @@ from plumbline.structured_output.markup_schema import check_listed_texts, markup
 from plumbline.structured_output.parameter_names import with_readable_names
 from plumbline.turn import Tool
 
-__all__ = ["calls", "markers", "text_with_calls", "text_without_calls"]
+__all__ = ["calls", "text_with_calls", "text_without_calls"]
 
 
 def calls(
@@ -43,12 +44,12 @@ def calls(
         ConstraintError: a schema or the form of a custom tool's input cannot be held.
     """
     section = dialect.sections[0]
-    bare = not section.open and dialect.reader != "harmony"
+    bare = not section.open and not dialect.messages
     call = _call(builder, section, tools, loose=loose, as_json=bare and beside == "json")
     if bare and beside == "text" and section.array:
         first = _call(builder, section, tools, loose=loose, before="[")
         return _rest(builder, section, call, parallel, first=first)
-    if dialect.reader == "harmony":
+    if dialect.messages:
         return call  # What ends a call is an end of sequence, so there is never a second.
     whole = builder.sequence(
         [*_literals(builder, *section.open[:1]), _rest(builder, section, call, parallel)]
@@ -62,7 +63,7 @@ def calls(
 
 def text_with_calls(
     builder: GrammarBuilder,
-    dialect: ToolDialect,
+    syntax: AnswerSyntax,
     tools: Sequence[Tool],
     *,
     parallel: bool,
@@ -73,13 +74,15 @@ def text_with_calls(
     Raises:
         ConstraintError: as for `calls`; or the dialect has calls that begin like text.
     """
+    dialect = syntax.calls
+    assert dialect is not None, "a model without a tool dialect calls nothing"
     section = dialect.sections[0]
-    if dialect.reader == "harmony":
-        final = text_without_calls(builder, dialect)
-        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
+    if dialect.messages:
+        text = text_without_calls(builder, syntax)
+        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), text])
     if not section.open:
         return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
-    every = markers(dialect)
+    every = _markers(dialect)
     call = _call(builder, section, tools, loose=loose)
     bare = _bare_starts(dialect)
     if bare and not (section.close or section.array or section.single):
@@ -90,25 +93,28 @@ def text_with_calls(
     return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect, *, begun: bool = False) -> str:
-    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text.
+def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax, *, begun: bool = False) -> str:
+    """Free text in which no call begins.
 
-    With `begun` the prompt has the beginning of the text, and so all that stands before it.
+    Args:
+        builder: where the rules go.
+        syntax: how the model writes text and calls. Calls begin with one of its `call_starts`.
+        begun: the prompt has the beginning of the text, and so all that stands before it.
     """
-    if dialect.reader == "harmony":
-        text = builder.text(without=HEADERS)
-        return text if begun else builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
-    return builder.text(without=markers(dialect))
+    text = builder.text(without=syntax.call_starts)
+    if begun or not syntax.text_header:
+        return text
+    return builder.sequence([builder.literal(syntax.text_header), text])
 
 
-def markers(dialect: ToolDialect) -> list[str]:
+def _markers(dialect: ToolDialect) -> list[str]:
     """Every text that begins a section of calls."""
     return list(dict.fromkeys(text for section in dialect.sections for text in section.open))
 
 
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
     """A call or text; text does not begin like a call."""
-    return builder.choice([form, builder.text(without=markers(dialect), not_first=_bare_starts(dialect))])
+    return builder.choice([form, builder.text(without=_markers(dialect), not_first=_bare_starts(dialect))])
 
 
 def _bare_starts(dialect: ToolDialect) -> str:
@@ -143,11 +149,11 @@ def _call(
             schema = _schema(tool, loose=not held)
             if held and tool.parameters and not tool.custom:
                 check_shape(tool.parameters)
-                schema = _matchable(section.form, schema, strict=tool.strict is True)
+                schema = _matchable(section.call_format, schema, strict=tool.strict is True)
             elif not tool.custom:
-                schema = with_readable_names(section.form, schema)
+                schema = with_readable_names(section.call_format, schema)
             with builder.literals(before=before, as_json=as_json):
-                found.append(section.form.grammar(builder, tool.name, schema))
+                found.append(section.call_format.grammar(builder, tool.name, schema))
         except ConstraintError as error:
             raise ConstraintError(str(error), tool=tool.name) from error
         except RecursionError:
@@ -160,19 +166,19 @@ def _call(
     return builder.choice(found)
 
 
-def _matchable(form: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+def _matchable(call_format: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
     """What the form can be held to of the schema; of a tool that is not strict, that may be a part of it.
 
     Raises:
         ConstraintError: a strict schema cannot be enforced in this call format.
     """
     try:
-        return markup_schema(form, schema)
+        return markup_schema(call_format, schema)
     except (ConstraintError, RecursionError):
         if strict:
             raise
-    check_listed_texts(form, schema)
-    return with_readable_names(form, schema)
+    check_listed_texts(call_format, schema)
+    return with_readable_names(call_format, schema)
 
 
 def _rest(

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from example_servers.good_server import MODEL, serving, tokenizer
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
@@ -79,7 +80,6 @@ def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any
         eos_token_ids=frozenset(),
         features=frozenset(),
     )
-    speech = chosen and ModelDialect(chosen, added=text.added, special_ids=text.special_ids, table=text.table)
     model = ServedModel(
         engine=ScriptedEngine(info, script),
         renderer=Renderer(text, ChatTemplate(TEMPLATE)),
@@ -87,7 +87,7 @@ def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any
         defaults=Defaults(vocab_size=text.vocab_size),
         created=1_764_000_000,
         fingerprint="fp_0",
-        speech=speech,
+        dialect=PLAIN if chosen is None else build_dialect(chosen, text),
     )
     return create_app(model, Settings())
 

@@ -14,7 +14,7 @@ __all__ = ["ENABLE_THINKING", "REASONING", "TOOLS"]
 ENABLE_THINKING = ThinkingControl(on=(("enable_thinking", True),), off=(("enable_thinking", False),))
 
 _JSON = Section(
-    form=JsonCall(),
+    call_format=JsonCall(),
     open=("<tool_call>",),
     close=("</tool_call>",),
     after_open="\n",
@@ -33,15 +33,15 @@ _CODER = TaggedCall(
     wrapped=True,
 )
 
-_TAGGED = msgspec.structs.replace(_JSON, form=_CODER)
+_TAGGED = msgspec.structs.replace(_JSON, call_format=_CODER)
 
 
 def _coder(form: TaggedCall) -> tuple[Section, ...]:
     """Calls in this form; models leave out the tag before the function more often than the one after it."""
     bare = msgspec.structs.replace(form, open="", name_ends=(form.key, form.close))
     return (
-        msgspec.structs.replace(_JSON, form=form),
-        msgspec.structs.replace(_JSON, form=bare, open=(form.open,), at_line=True),
+        msgspec.structs.replace(_JSON, call_format=form),
+        msgspec.structs.replace(_JSON, call_format=bare, open=(form.open,), at_line=True),
     )
 
 

@@ -12,10 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import with_definitions
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
@@ -34,7 +32,7 @@ _ITEM = "item"
 Write = Callable[[str], None]
 
 
-class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
+class ElementCall(CallFormat, frozen=True, kw_only=True):
     """A call whose values are text or elements; the schema says which are arrays, and what a text means.
 
     Where the schema says what a value is, it is passed on while it is written: strings, the elements of arrays and
@@ -43,6 +41,11 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
 
     tag: str
     """The marker before each tag. No text can have it."""
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How values are written."""
+        return ArgumentSyntax.ELEMENTS
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -7,10 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce, member_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted, quoted_text
@@ -30,7 +28,7 @@ _GRAMMAR_DEPTH = 3
 Write = Callable[[str], None]
 
 
-class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
+class BracedCall(CallFormat, frozen=True, kw_only=True):
     """`call:NAME{KEY:VALUE,…}` with keys as they are and strings between quotes of the family's own.
 
     Such a string has no escapes, so it cannot have the quote in it. Objects and arrays are written in the same way.
@@ -38,6 +36,11 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     quote: str
     prefix: str = "call:"
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How values are written."""
+        return ArgumentSyntax.BRACES
 
     @property
     def markers(self) -> tuple[str, ...]:

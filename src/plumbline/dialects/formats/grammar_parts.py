@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.spec.dialect import Grammar
+from plumbline.dialects.spec.call_format import Grammar
 
 __all__ = ["separated", "with_definitions"]
 

@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.cursor import Cursor, MalformedError, Steps
 from plumbline.dialects.streams.json_stream import json_string, json_value
 
@@ -19,7 +17,7 @@ _FURTHER_KEYS = ("type", "id", "index")
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
 
-class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
+class JsonCall(CallFormat, frozen=True, kw_only=True):
     """One JSON object: `{"name": "f", "arguments": {…}}`.
 
     The keys may come in any order. Arguments that come before the name are held back until it is known. Further keys
@@ -123,7 +121,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
 
 
-class KeyedJson(msgspec.Struct, frozen=True):
+class KeyedJson(CallFormat, frozen=True):
     """An object with one member, the call: `{"f": {…}}`."""
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
@@ -155,7 +153,7 @@ class KeyedJson(msgspec.Struct, frozen=True):
         return grammar.sequence([before, grammar.json(schema), grammar.literal("}")])
 
 
-class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
+class NamedJson(CallFormat, frozen=True, kw_only=True):
     """A name and then the arguments: `PREFIX name SEPARATOR {…} SUFFIX`."""
 
     separator: str

@@ -7,10 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import admitted, allowed_types
 from plumbline.dialects.streams.cursor import Cursor, Steps
 from plumbline.dialects.streams.json_stream import quoted
@@ -22,11 +20,16 @@ _NAME = re.compile(r"[^\s\[\](){}<>\"'=,;]+")
 _WORDS = {True: "True", False: "False", None: "None"}
 
 
-class PythonCall(msgspec.Struct, frozen=True):
+class PythonCall(CallFormat, frozen=True):
     """A call with keyword arguments, whose values are Python literals.
 
     Values are written as JSON, which is Python too but for three words; those are Python's at the top.
     """
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How values are written."""
+        return ArgumentSyntax.PYTHON
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call. Until its first keyword it may be prose in brackets."""

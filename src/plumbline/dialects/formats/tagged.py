@@ -7,11 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.json_calls import numbered
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
@@ -26,7 +24,7 @@ _TYPE_NAMES = {"integer": "number"}
 _CDATA = "<![CDATA["
 
 
-class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
+class TaggedCall(CallFormat, frozen=True, kw_only=True):
     """`OPEN name OPENED  (KEY key KEYED value END)…  CLOSE`, for example
 
         <function=get_weather>
@@ -68,6 +66,11 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     cdata: bool = False
     """A value may stand in `<![CDATA[` and `]]>`, which are none of it. They are read and not written."""
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How values are written."""
+        return ArgumentSyntax.TYPED_TAGS if self.typed else ArgumentSyntax.TAGS
 
     @property
     def markers(self) -> tuple[str, ...]:

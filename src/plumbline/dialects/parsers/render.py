@@ -7,8 +7,8 @@ from itertools import takewhile
 
 import msgspec
 
-from plumbline.dialects.parsers.harmony import write_harmony
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, Section, ToolDialect, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect, Utterance
 
 __all__ = ["openings", "render_calls", "render_utterance"]
 
@@ -17,8 +17,6 @@ def render_utterance(
     utterance: Utterance, tool: ToolDialect | None, reasoning: ReasoningDialect | None
 ) -> str:
     """What a model of these dialects writes to say this, from the beginning of its turn to its end."""
-    if any(dialect is not None and dialect.reader == "harmony" for dialect in (tool, reasoning)):
-        return write_harmony(utterance)
     parts: list[str] = []
     if utterance.reasoning is not None and reasoning is not None:
         parts += [reasoning.open[0], reasoning.after_open, utterance.reasoning]
@@ -61,10 +59,10 @@ def render_calls(calls: list[Call], section: Section) -> str:
 def openings(tool: ToolDialect, names: Iterable[str]) -> tuple[str, ...]:
     """What an answer that is calls of these tools and nothing else begins with: one of these texts.
 
-    None for harmony, whose headers say what a message is.
+    None where calls are messages, because the header of a message says what it is.
     """
     section = tool.sections[0]
-    if tool.reader == "harmony":
+    if tool.messages:
         return ()
     return section.open[:1] or tuple(_opening(section, name) for name in names)
 
@@ -78,7 +76,7 @@ def _opening(section: Section, name: str) -> str:
 
 
 def _section(calls: list[Call], section: Section) -> str:
-    written = [section.item_open + section.form.write(call) + section.item_close for call in calls]
+    written = [section.item_open + section.call_format.write(call) + section.item_close for call in calls]
     body = (", " if section.array else section.between).join(written)
     if section.array:
         body = f"[{body}]"

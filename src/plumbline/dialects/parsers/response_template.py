@@ -15,18 +15,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.delimiters import Delimiter, Delimiters, Head, head
-from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.spec.dialect import NewId, ReasoningDialect
-from plumbline.dialects.spec.markers import Markers
 from plumbline.dialects.streams.coercion import allowed_types, coerce
 from plumbline.dialects.streams.cursor import MalformedError, Steps
+from plumbline.events import OutputEvent, TextDelta
 
-__all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTemplateParser"]
+__all__ = ["BadResponseTemplateError", "PlainText", "ResponseTemplate", "ResponseTemplateParser"]
 
 _LITTLE = 256
 """Characters that are looked through again with every token."""
@@ -42,19 +42,11 @@ class BadResponseTemplateError(ValueError):
     """The tokenizer's response template cannot be used; the text says why."""
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """What stands around the text of an answer that is read by a response template."""
+class PlainText(msgspec.Struct, frozen=True):
+    """How a template frames plain text."""
 
     reasoning: ReasoningDialect | None
     """How the thinking before it is written, if there may be any."""
-
-    def state(self, opening: str) -> Literal["before", "inside", "after"]:
-        """Where a prompt leaves the answer that it has begun with this text."""
-        if self.reasoning is None:
-            return "after"
-        opened = max(opening.rfind(text) for text in self.reasoning.open)
-        closed = max(opening.rfind(text) for text in self.reasoning.close)
-        return "inside" if opened > closed else "after" if closed >= 0 else "before"
 
 
 class ResponseTemplate:
@@ -131,20 +123,20 @@ class ResponseTemplate:
         rest: str = self._loaded.truncate_past_last_anchor(text)
         return "" if rest == text else rest
 
-    def frame(self) -> Frame | None:
-        """How an answer of thinking and text is written; None if the template has more to say of it than that."""
+    def plain_text(self) -> PlainText | None:
+        """How an answer of thinking and plain text is written; None if the template makes more of text than text."""
         content = self.fields.get("content")
         thoughts = [field for name, field in self.fields.items() if name in _THOUGHTS]
         if content is None or self.implicit != "content" or content.content != "text" or content.transform:
             return None
         if not thoughts:
-            return Frame(None)
+            return PlainText(None)
         (thought, *others) = thoughts
         plain = thought.content == "text" and not thought.transform and not others
         if not plain or not thought.open_literals or not thought.close_literals:
             return None
         opens, closes = tuple(thought.open_literals), tuple(thought.close_literals)
-        return Frame(ReasoningDialect(name="hf", open=opens, close=closes))
+        return PlainText(ReasoningDialect(name="hf", open=opens, close=closes))
 
     def value(self, field: Any, body: str, captures: Mapping[str, str]) -> Any:
         """What a region says.
@@ -158,7 +150,7 @@ class ResponseTemplate:
             raise MalformedError(str(error)) from error
 
 
-class ResponseTemplateParser(MarkerParser):
+class ResponseTemplateParser(CursorParser):
     """Reads one choice by a response template."""
 
     def __init__(
@@ -169,6 +161,7 @@ class ResponseTemplateParser(MarkerParser):
         *,
         new_id: NewId,
         logprobs: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._template = template
         self._field: str | None = template.implicit
@@ -181,13 +174,17 @@ class ResponseTemplateParser(MarkerParser):
         self._empties = 0
         self._opening = opening
         super().__init__(
-            Markers(None, None), tools, inside=False, new_id=new_id, logprobs=logprobs, holds=True
+            tools, inside=False, new_id=new_id, logprobs=logprobs, hold=True, marker_ids=marker_ids
         )
 
+    def continue_message(self, text: str, *, echo: bool) -> list[OutputEvent]:
+        """Return the text if the client wants it. It is part of the opening, and so has been parsed already."""
+        return [TextDelta(text)] if echo else []
+
     @property
-    def reads_calls(self) -> bool:
-        """A template always says how calls look; without tools they are text."""
-        return True
+    def is_amid_markup(self) -> bool:
+        """Never known: the template decides when its regions close."""
+        return False
 
     def _answer(self) -> Steps[None]:
         self._run_opening()

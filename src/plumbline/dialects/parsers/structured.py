@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.parsers.harmony import HarmonyParser, Header
+from plumbline.dialects.formats.harmony import Header
+from plumbline.dialects.parsers.harmony import HarmonyParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import openings
 from plumbline.dialects.parsers.whitespace import SPACE
@@ -26,34 +27,38 @@ class StructuredTextParser(MarkerParser):
     """Reads an answer of thinking and then promised text or calls; see `MarkerParser`.
 
     Args:
-        markup: the dialects. Without a reasoning dialect there is no thinking.
+        markers: the markers of the dialects. Without a reasoning dialect there is no thinking.
         tools: the tools that may be called instead; empty if the answer is text.
         inside: generation starts inside the thinking.
         new_id: makes ids of calls.
         exact: between the thinking and what follows stands exactly what the dialect writes there; else white space
             there belongs to neither.
         logprobs: the deltas carry logprobs.
+        marker_ids: see `AnswerParser`.
     """
 
     def __init__(
         self,
-        markup: Markers,
+        markers: Markers,
         tools: Mapping[str, Mapping[str, Any]],
         *,
         inside: bool,
         new_id: NewId,
         exact: bool,
         logprobs: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._exact = exact
-        self._openings = Finder(() if markup.tool is None else openings(markup.tool, tools))
-        super().__init__(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
+        self._openings = Finder(() if markers.tool is None else openings(markers.tool, tools))
+        super().__init__(
+            markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
+        )
 
     def _answer(self) -> Steps[None]:
         cursor = self._cursor
-        if self._markup.reasoning is None:
+        if self._markers.reasoning is None:
             yield from _begun(cursor, self._say)
-        elif self._markup.reasoning.append:
+        elif self._markers.reasoning.append:
             yield from self._thinking_kept()
         else:
             yield from self._thinking()
@@ -65,24 +70,24 @@ class StructuredTextParser(MarkerParser):
             yield from _rest(cursor, self._say)
 
     def _thinking(self) -> Steps[None]:
-        cursor, markup = self._cursor, self._markup
-        assert markup.reasoning is not None
+        cursor, markers = self._cursor, self._markers
+        assert markers.reasoning is not None
         if self._starts_inside:
             yield from cursor.space()
-            yield from cursor.take_one(markup.opening)
+            yield from cursor.take_one(markers.opening)
             yield from self._think(0)
-        elif (marker := (yield from cursor.take_one(markup.opening))) is not None:
+        elif (marker := (yield from cursor.take_one(markers.opening))) is not None:
             yield from self._think(cursor.offset - len(marker))
         else:
             return
         if self._exact:
-            yield from cursor.take(markup.reasoning.after_close)
+            yield from cursor.take(markers.reasoning.after_close)
         else:
             yield from cursor.space()
 
     def _thinking_kept(self) -> Steps[None]:
         """Thinking that stays in the text, where its end matters only if calls may follow it."""
-        cursor, reasoning = self._cursor, self._markup.reasoning
+        cursor, reasoning = self._cursor, self._markers.reasoning
         assert reasoning is not None
         if self._starts_inside:
             self._run_text.append(reasoning.open[0] + reasoning.after_open)

@@ -10,21 +10,18 @@ three sides that must agree: it reads a call, writes one, and returns the gramma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
+from plumbline.dialects.spec.call_format import Call, CallFormat
 from plumbline.dialects.spec.thinking_control import ThinkingControl
-from plumbline.dialects.streams.cursor import Cursor, Steps
 
 __all__ = [
-    "Call",
-    "CallFormat",
-    "CallSink",
-    "Grammar",
     "IdStyle",
     "NewId",
+    "PromptEncoding",
     "ReasoningDialect",
     "Section",
     "ThinkingControl",
@@ -36,9 +33,8 @@ __all__ = [
 IdStyle = Literal["call", "mistral", "kimi"]
 """`call_…`; nine letters or digits; `functions.name:index` counted over the conversation."""
 
-
-Reader = Literal["sections", "harmony"]
-"""Which parser reads the answer: the general one, or the one of harmony's messages."""
+PromptEncoding = Literal["deepseek_v32", "deepseek_v4", "harmony"]
+"""How prompts are encoded for models that come without a chat template."""
 
 NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
@@ -49,127 +45,12 @@ and white space after it, or what follows the thinking and exactly the gap that 
 called, an answer that goes on there as calls begin is calls instead."""
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A call to be written."""
-
-    name: str
-    arguments: str
-    """A JSON object."""
-    number: int = 0
-    """Its place among the calls of the answer, for dialects that number them."""
-
-
 class Utterance(msgspec.Struct, frozen=True):
     """What a model says in one turn, to be written in its dialect."""
 
     parts: tuple[str | Call, ...] = ()
     """Text and calls in their order."""
     reasoning: str | None = None
-
-
-class CallSink(Protocol):
-    """Where a form puts the call that it reads. `begin` once, then `arguments` as they come."""
-
-    @property
-    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
-        """The parameters of each tool that may be called, by name."""
-        ...
-
-    def begin(self, name: str, call_id: str | None = None) -> None:
-        """Announce the call. Until then everything may still turn out to be text.
-
-        Args:
-            name: its final name.
-            call_id: the id that the model gave it, if its dialect has ids of the model's own.
-
-        Raises:
-            MalformedError: no tool of the request has this name.
-        """
-        ...
-
-    def arguments(self, text: str) -> None:
-        """More of its arguments, JSON text."""
-        ...
-
-
-class Grammar(Protocol):
-    """Build the grammar of a call; expressions are strings.
-
-    Implemented by `plumbline.structured_output.grammar.builder.GrammarBuilder`.
-    """
-
-    def literal(self, text: str) -> str:
-        """Exactly this text."""
-        ...
-
-    def json(self, schema: Mapping[str, Any] | bool) -> str:
-        """One JSON document that satisfies the schema."""
-        ...
-
-    def regex(self, pattern: str) -> str:
-        """Text that matches the pattern."""
-        ...
-
-    def until(self, marker: str) -> str:
-        """Any text without the marker, then the marker."""
-        ...
-
-    def raw_string(
-        self,
-        schema: Mapping[str, Any],
-        after: str,
-        marker: str,
-        *,
-        or_null: bool = False,
-        not_first: str = "",
-    ) -> str:
-        """Raw text that satisfies a schema of strings, then `after`, which ends with the marker at which a reader ends
-        the text; with `or_null` the text may also be `null`, and it never begins with `not_first`."""
-        ...
-
-    def choice(self, expressions: list[str]) -> str:
-        """One of these."""
-        ...
-
-    def sequence(self, expressions: list[str]) -> str:
-        """All of these, in order."""
-        ...
-
-    def optional(self, expression: str) -> str:
-        """This or nothing."""
-        ...
-
-    def repeat(self, expression: str, minimum: int, maximum: int | None) -> str:
-        """This several times."""
-        ...
-
-
-class CallFormat(Protocol):
-    """How one call is written.
-
-    A form may also have `markers`, texts inside of calls that may be control tokens, and `forbidden`, texts that a
-    string argument cannot have because the format has no way to escape them.
-    """
-
-    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
-        """Read one call from its first character to its last. White space around it is not the form's.
-
-        Raises:
-            MalformedError: this is no call. If it was announced, it stays as far as it got, and what is still marked in
-                the cursor, or is the error's `rest`, is text.
-        """
-        ...
-
-    def write(self, call: Call) -> str:
-        """The call as a model of the family writes it."""
-        ...
-
-    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The expression of a call of this tool, as `write` writes it; arguments satisfy the schema.
-
-        Of its literals the one that the call begins with is made first.
-        """
-        ...
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +61,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     Between all of these any white space is read; the strings with white space say how models write it.
     """
 
-    form: CallFormat
+    call_format: CallFormat
     open: tuple[str, ...] = ()
     """Texts that begin a section; the first is the one to write. Without one calls stand bare, at the beginning of the
     answer or after another call."""
@@ -212,8 +93,10 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Names that other servers have for it."""
     sections: tuple[Section, ...]
     """The first is the one to write; the others are read too. For a served model `section_choice` says which it is."""
-    reader: Reader = "sections"
+    messages: bool = False
+    """Each call is a message with a header of its own, which ends the answer, as in harmony."""
     ids: IdStyle = "call"
+    prompt_encoding: PromptEncoding | None = None
     silent: tuple[str, ...] = ()
     """Texts around calls or answers that mean nothing to a client where an answer begins or ends."""
     content_gap: str = ""
@@ -249,7 +132,10 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The thinking stays in the text, markers and all ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()
     """Texts around the answer that mean nothing to a client where it begins or ends."""
-    reader: Reader = "sections"
+    messages: bool = False
+    """Thinking is one message or several, each with a header of its own and with `after_close` behind it, as in
+    harmony."""
+    prompt_encoding: PromptEncoding | None = None
     markers: tuple[str, ...] = ()
     """Further texts that the parser has to see."""
     detect: tuple[str, ...] = ()

@@ -42,12 +42,12 @@ class Markers:
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
         }
-        self.markers = (
+        self.texts = (
             frozenset((*self.in_text.markers, *self.at_boundary.markers))
             | frozenset(
                 marker
                 for section in (tool.sections if tool else ())
-                for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
+                for marker in (*section.close, section.item_close, *section.call_format.markers)
                 if marker
             )
             | frozenset(reasoning.markers if reasoning is not None else ())

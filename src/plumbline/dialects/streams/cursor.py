@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeVar
 
+from plumbline.dialects.streams.affixes import proper_prefixes
+
 __all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps", "finder"]
 
 T = TypeVar("T")
@@ -62,7 +64,7 @@ class Finder:
         whole = [re.escape(marker) for marker in longest_first]
         self._pattern = re.compile("|".join(whole)) if whole else None
         self._scan = re.compile(_whole_or_begun(self.markers))
-        self._beginnings = frozenset(m[:size] for m in self.markers for size in range(1, len(m)))
+        self._beginnings = proper_prefixes(self.markers)
         self._longest = max(map(len, self.markers), default=0)
         self.starts = frozenset(marker[0] for marker in self.markers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.events import (
     FinishReason,
     OutputEvent,
@@ -63,7 +63,7 @@ def cut(text: str, sizes: Sequence[int]) -> list[str]:
     return pieces
 
 
-def parse(make: Callable[[], MarkerParser], pieces: Sequence[str], reason: FinishReason = "stop") -> Parsed:
+def parse(make: Callable[[], AnswerParser], pieces: Sequence[str], reason: FinishReason = "stop") -> Parsed:
     """Feed the pieces to a fresh parser."""
     parser = make()
     events: list[OutputEvent] = []

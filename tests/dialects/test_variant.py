@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.folding import fold
 from support.models import byte_level
-from support.speech import fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import render_calls
@@ -78,7 +78,7 @@ def _called(dialect: ToolDialect, text: str) -> bool:
 RENDERING = {
     name: (dialect, text)
     for name, source in TEMPLATES.items()
-    if (dialect := _chosen(source)) is not None and dialect.reader == "sections"
+    if (dialect := _chosen(source)) is not None and not dialect.messages
     if _called(TOOL_DIALECTS[dialect.name], text := _rendered(source, dialect)[1])
 }
 """The templates that write a turn that calls, as their families' models do: the dialect and the turn."""
@@ -179,7 +179,7 @@ def test_markers_choose_where_no_turn_is_shown(
 ) -> None:
     dialect = choose(template, tool=tool, added_tokens=tokens).tool
     assert dialect is not None
-    assert dialect.sections[0].form == TOOL_DIALECTS[tool].sections[number].form
+    assert dialect.sections[0].call_format == TOOL_DIALECTS[tool].sections[number].call_format
     assert "".join(dialect.sections[0].open[:1]) == opened
 
 
