@@ -75,7 +75,7 @@ def grammar_of(schema: Any) -> str | None:
 
 
 def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
-    """Whether the tokens of the text go through and may end there. The text is cut into tokens in its own way first."""
+    """Return whether the grammar accepts the tokens of the text and may end there."""
     found = matcher(grammar)
     ids = tokenizer().encode_generated(text[:cut]) + tokenizer().encode_generated(text[cut:])
     for token in ids:
@@ -85,7 +85,7 @@ def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
 
 
 def written(value: Any, *, spaces: bool = False) -> str:
-    """A document in one of the two layouts that grammars hold."""
+    """Return a document in one of the two layouts that grammars allow."""
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaces else (",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""Promised texts arrive as they were promised, also where they look like thinking, like calls or begin with space."""
+"""Laws of constrained text: it arrives unchanged, also if it looks like thinking or calls, or begins with space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_CALLS = ToolChoice(mode="none")
 
 
 class Answering:
-    """A model of a reasoning dialect and a promised form."""
+    """A model of a reasoning dialect with a constraint."""
 
     def __init__(self, name: str, form: OutputFormat, *, inside: bool = False, thought: bool = False) -> None:
         self.reasoning = REASONING_DIALECTS[name]
@@ -67,7 +67,7 @@ class Answering:
 
 
 def hostile(name: str) -> list[str]:
-    """Texts that the dialect's own parser would not leave as they are."""
+    """Texts that the dialect's parser would change."""
     reasoning = REASONING_DIALECTS[name]
     marks = (reasoning.open[0], reasoning.close[0])
     return [
@@ -150,8 +150,8 @@ def declared(source: dict[str, Any]) -> DialectChoice:
 
 
 @pytest.mark.parametrize("opening", ["", "<think>\n", "<think>\n\n</think>\n\n"])
-def test_a_form_is_held_where_a_response_template_reads_the_answers(opening: str) -> None:
-    """The template's delimiters are text in a promised text, and its thinking stays thinking."""
+def test_text_under_a_response_template_can_be_constrained(opening: str) -> None:
+    """The template's delimiters are text in constrained text, and its thinking stays thinking."""
     ours = tokenizer()
     model = build_dialect(declared(TEMPLATE), ours)
     starts = model.frame(ours.encode_generated("<turn>model\n" + opening))
@@ -176,7 +176,7 @@ def test_a_form_is_held_where_a_response_template_reads_the_answers(opening: str
 
 @pytest.mark.parametrize("opening", ["", "<think>\n", "<think>\n\n</think>\n\n"])
 def test_no_call_is_begun_that_a_response_template_would_read(opening: str) -> None:
-    """TOOL-03: also where the tokenizer says how calls look, their markup does not get into text with `none`."""
+    """TOOL-03: with `none`, markup of calls does not get into text under a response template either."""
     syntax = build_dialect(declared(TEMPLATE)).syntax
     inside, thought = opening == "<think>\n", "</think>" in opening
     grammar = compose(
@@ -207,7 +207,7 @@ def test_what_begins_no_known_text_is_not_kept_out(calls: dict[str, Any]) -> Non
     assert compose(builder(), choice=FORBIDDEN, syntax=syntax) is None
 
 
-def test_a_template_that_says_more_of_the_text_is_refused() -> None:
+def test_a_template_that_transforms_text_is_refused() -> None:
     framed = {"start_anchor": "<a>", "fields": {"content": {"open": "<text>", "close": "</text>"}}}
     syntax = build_dialect(declared(framed)).syntax
     with pytest.raises(ConstraintError, match="response template"):

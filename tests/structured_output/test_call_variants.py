@@ -1,4 +1,4 @@
-"""Each of a family's ways to write calls is promised where the model writes it, and what is promised is read."""
+"""Laws of call variants: calls are constrained to the variant that the model's template writes, and parsed back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import unread_part
 from plumbline.turn import JsonFormat, ToolChoice
 
-from .test_calls import SCHEMAS, TOOLS, check_calls, composed, drawn, read
+from .test_answer_grammar import SCHEMAS, TOOLS, check_calls, composed, drawn, read
 from .walk import accepts, frame, model_dialect
 
 ONE = Call("get_weather", '{"city": "Paris", "days": 3}')
@@ -47,7 +47,7 @@ WAYS = {
 
 
 def model(dialect: ToolDialect, way: Section) -> ModelDialect:
-    """A model whose template writes a turn that called in this way."""
+    """Return a model whose template writes calls in this variant."""
     written = render_calls([EXAMPLE], way)
     chosen = choose("", tool=dialect.name, shows=lambda call_id: f"<user>Hi<model>{written}<end>").tool
     assert chosen is not None
@@ -58,17 +58,17 @@ def model(dialect: ToolDialect, way: Section) -> ModelDialect:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_calls_are_promised_in_the_way_that_the_template_writes_them(name: str) -> None:
+def test_calls_are_constrained_to_the_variant_of_the_template(name: str) -> None:
     found = model(*WAYS[name])
     section = WAYS[name][1]
     several = composed(found, ToolChoice(mode="required"))
-    alone = composed(found, ToolChoice(mode="required", parallel=False))
+    text_besides_calls = composed(found, ToolChoice(mode="required", parallel=False))
     beside = composed(found, ToolChoice(mode="auto"))
     for said in ([ONE], [TWO], [ONE, TWO], [TWO, TWO, ONE]):
         text = render_calls(said, section)
         assert accepts(several, text), text
         assert accepts(beside, text), text
-        assert accepts(alone, text) == (len(said) == 1), text
+        assert accepts(text_besides_calls, text) == (len(said) == 1), text
         folded, warnings = read(found, text)
         assert [(part[1], json.loads(part[2]), part[3]) for part in folded] == [
             (call.name, json.loads(call.arguments), "whole") for call in said
@@ -97,7 +97,7 @@ _WRONG = Call("set_alarm", '{"on": "perhaps"}')
 
 @pytest.mark.parametrize("name", WAYS)
 def test_no_way_is_open_to_a_call_that_breaks_its_schema(name: str) -> None:
-    """TOOL-01: with `auto`, of all that a family reads, only what is promised can be a call of a strict tool."""
+    """TOOL-01: with `auto`, only the constrained variant can be a call of a strict tool."""
     dialect, way = WAYS[name]
     found = model(dialect, way)
     grammar = composed(found, ToolChoice(mode="auto"))

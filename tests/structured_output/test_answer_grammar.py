@@ -1,4 +1,4 @@
-"""Promised calls: whatever a model draws under the grammar, the dialect's own parser reads as what was promised."""
+"""Laws of constrained calls: the dialect's parser reads every text of the grammar as the calls that were required."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def drawn(grammar: str, dialect: ToolDialect, *, limit: int = 30) -> Iterator[st
 
 
 def _strings(form: Any) -> list[str]:
-    """The texts that a form's data has."""
+    """The texts in the data of a call format."""
     return (
         [text for text in msgspec.structs.astuple(form) if isinstance(text, str)]
         if isinstance(form, msgspec.Struct)
@@ -133,7 +133,7 @@ def test_what_begins_as_a_call_of_a_strict_tool_goes_on_as_one(name: str, parall
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
-def test_the_dialect_s_own_writing_is_in_its_grammar(name: str) -> None:
+def test_rendered_calls_are_in_the_grammar(name: str) -> None:
     """What a trained model writes goes through as it is, one call and several."""
     if name == "harmony":
         pytest.skip("harmony ends a call by an end of sequence, which is no text")
@@ -142,17 +142,17 @@ def test_the_dialect_s_own_writing_is_in_its_grammar(name: str) -> None:
     two = Call("set_alarm", '{"on": true, "sound": "bell"}')
     several, single = builder(), builder()
     grammar = several.build(calls(several, dialect, TOOLS, parallel=True))
-    alone = single.build(calls(single, dialect, TOOLS, parallel=False))
+    text_besides_calls = single.build(calls(single, dialect, TOOLS, parallel=False))
     for said in ([one], [two], [one, two], [two, two, one]):
         text = render_calls(said, dialect.sections[0])
         assert accepts(grammar, text), text
-        assert accepts(alone, text) == (len(said) == 1), text
+        assert accepts(text_besides_calls, text) == (len(said) == 1), text
 
 
 @pytest.mark.parametrize("name", REASONING_NAMES)
 @pytest.mark.parametrize("inside", [True, False])
-def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bool) -> None:
-    """A schema does not suppress the thinking, and does not hold it either."""
+def test_thinking_is_free_and_the_constraint_begins_after_it(name: str, inside: bool) -> None:
+    """A schema neither suppresses nor constrains the thinking."""
     reasoning = REASONING_DIALECTS[name]
     found = model_dialect(TOOL_DIALECTS["harmony"] if name == "harmony" else None, reasoning)
     inside = inside or reasoning.starts_inside
@@ -198,7 +198,7 @@ def test_required_calls_come_after_the_thinking() -> None:
 
 
 def test_a_prompt_that_has_ended_the_thinking_leaves_no_more_of_it() -> None:
-    """Templates turn thinking off by an empty one; a model that is held to a form must not begin another."""
+    """Templates turn thinking off with an empty thought; a constrained model must not begin another."""
     syntax = model_dialect(None, REASONING_DIALECTS["qwen3"]).syntax
     for thought in (False, True):
         grammar = compose(
@@ -255,7 +255,7 @@ def test_the_thinking_of_harmony_may_be_several_messages(inside: bool) -> None:
 TEXT = ToolChoice(mode="auto")
 
 
-def test_nothing_is_held_that_is_not_promised() -> None:
+def test_nothing_is_constrained_without_a_constraint() -> None:
     """Free text and tools that are not strict cost nothing, nor does an answer without tools."""
     free = (Tool(name="f", parameters={"type": "object"}),)
     syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
@@ -279,7 +279,7 @@ def test_a_tool_without_parameters_takes_none() -> None:
     assert not accepts(grammar, '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>')
 
 
-def test_a_form_and_tools_are_an_answer_in_the_form_or_calls() -> None:
+def test_a_constraint_and_tools_give_constrained_text_or_calls() -> None:
     syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
     grammar = compose(builder(), output_format=RegexFormat("[ab]+"), tools=TOOLS, choice=TEXT, syntax=syntax)
     assert grammar is not None
@@ -288,7 +288,7 @@ def test_a_form_and_tools_are_an_answer_in_the_form_or_calls() -> None:
     assert not accepts(grammar, "cold")
 
 
-def test_the_input_of_a_custom_tool_has_its_form() -> None:
+def test_the_input_of_a_custom_tool_is_constrained() -> None:
     """TOOL-14."""
     syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
     tool = Tool(name="c", custom=True, parameters={}, input_format=RegexFormat('[a-c]+"\\n'))
@@ -308,14 +308,14 @@ def test_tools_that_are_not_strict_give_way_and_strict_ones_do_not() -> None:
     required = ToolChoice(mode="required")
     for strict, held in ((False, True), (True, False)):
         tools = (Tool(name="f", parameters=unheld, strict=strict),)
-        loose = compose(builder(), tools=tools, choice=required, syntax=syntax, loose=["f"])
-        assert loose is not None
+        relaxed = compose(builder(), tools=tools, choice=required, syntax=syntax, relaxed=["f"])
+        assert relaxed is not None
         if not held:
             with pytest.raises(Exception, match="not"):
-                matcher(loose)
+                matcher(relaxed)
             continue
-        assert accepts(loose, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
-        assert not accepts(loose, '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>')
+        assert accepts(relaxed, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
+        assert not accepts(relaxed, '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>')
 
 
 @pytest.mark.parametrize(
