@@ -146,7 +146,7 @@ def test_hostile_parameters_give_way_at_once(dialect: str, parameters: dict[str,
         Tool(name="f", parameters=parameters), Tool(name="good", parameters=HELD), dialect=dialect
     )
     assert promise.grammar is not None
-    assert not any(
+    assert not any("parameters of good " in warning for warning in promise.warnings)
         warning.startswith("only the names and types of the parameters of good ")
         for warning in promise.warnings
     )
