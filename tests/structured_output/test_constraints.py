@@ -73,14 +73,14 @@ def test_a_tool_is_relaxed_alone_with_a_warning(unheld: dict[str, Any]) -> None:
     """What one tool asks for and cannot have takes nothing from the others, whichever stands first."""
     tools = (Tool(name="good", parameters=HELD), Tool(name="bad", parameters=unheld), Tool(name="free"))
     for order in itertools.permutations(tools):
-        promise = compiled_constraint(*order)
-        assert promise.grammar is not None
-        assert accepts(promise.grammar, call("good", "3"))
-        assert not accepts(promise.grammar, call("good", "4"))
-        assert accepts(promise.grammar, call("bad", "4"))
-        assert not accepts(promise.grammar, call("bad", '"x"'))
-        assert len(promise.warnings) == 1
-        assert promise.warnings[0].startswith("only the names and types of the parameters of bad ")
+        constraint = compiled_constraint(*order)
+        assert constraint.grammar is not None
+        assert accepts(constraint.grammar, call("good", "3"))
+        assert not accepts(constraint.grammar, call("good", "4"))
+        assert accepts(constraint.grammar, call("bad", "4"))
+        assert not accepts(constraint.grammar, call("bad", '"x"'))
+        assert len(constraint.warnings) == 1
+        assert constraint.warnings[0].startswith("only the names and types of the parameters of bad ")
 
 
 def test_an_enforced_schema_gives_no_warning() -> None:
@@ -90,9 +90,9 @@ def test_an_enforced_schema_gives_no_warning() -> None:
 @pytest.mark.parametrize("dialect", ["qwen3_coder", "minimax_m3", "gemma4"])
 def test_keywords_that_markup_cannot_enforce_give_a_warning(dialect: str) -> None:
     """Markup writes named parameters and cannot enforce keywords of the whole object."""
-    promise = compiled_constraint(Tool(name="f", parameters={**HELD, "minProperties": 1}), dialect=dialect)
-    assert promise.grammar is not None
-    (warning,) = promise.warnings
+    constraint = compiled_constraint(Tool(name="f", parameters={**HELD, "minProperties": 1}), dialect=dialect)
+    assert constraint.grammar is not None
+    (warning,) = constraint.warnings
     assert warning.startswith("the parameters of f are not fully enforced: 'minProperties'")
     assert compiled_constraint(Tool(name="f", parameters=HELD), dialect=dialect).warnings == ()
     assert compiled_constraint(Tool(name="f", parameters={**HELD, "minProperties": 1})).warnings == ()
@@ -105,11 +105,11 @@ def test_keywords_that_markup_cannot_enforce_give_a_warning(dialect: str) -> Non
 def test_a_listed_text_that_markup_would_cut_is_excluded(dialect: str, end: str) -> None:
     """No call is possible that is parsed as another."""
     listed = {"type": "object", "properties": {"a": {"type": "string", "enum": [f"x{end}y", "b"]}}}
-    promise = compiled_constraint(Tool(name="f", parameters=listed), dialect=dialect)
-    assert promise.grammar is not None
+    constraint = compiled_constraint(Tool(name="f", parameters=listed), dialect=dialect)
+    assert constraint.grammar is not None
     text = render_calls([Call("f", json.dumps({"a": f"x{end}y"}))], TOOL_DIALECTS[dialect].sections[0])
-    assert not accepts(promise.grammar, text)
-    (warning,) = promise.warnings
+    assert not accepts(constraint.grammar, text)
+    (warning,) = constraint.warnings
     assert warning.startswith("only the names and types of the parameters of f are enforced: ")
 
 
@@ -140,16 +140,13 @@ def _referring(leaf: dict[str, Any], *, members: bool) -> dict[str, Any]:
         {"properties": {"a": {"type": ["no type"]}}},
     ],
 )
-def test_hostile_parameters_give_way_at_once(dialect: str, parameters: dict[str, Any]) -> None:
+def test_hostile_parameters_relax_only_their_tool(dialect: str, parameters: dict[str, Any]) -> None:
     """An invalid or impossible schema relaxes only its own tool, quickly."""
-    promise = compiled_constraint(
+    constraint = compiled_constraint(
         Tool(name="f", parameters=parameters), Tool(name="good", parameters=HELD), dialect=dialect
     )
-    assert promise.grammar is not None
-    assert not any("parameters of good " in warning for warning in promise.warnings)
-        warning.startswith("only the names and types of the parameters of good ")
-        for warning in promise.warnings
-    )
+    assert constraint.grammar is not None
+    assert not any("parameters of good " in warning for warning in constraint.warnings)
     with contextlib.suppress(ConstraintError):
         compiled_constraint(Tool(name="f", parameters=parameters, strict=True), dialect=dialect)
 
@@ -168,12 +165,12 @@ def test_references_are_enforced_without_strict(dialect: str, schema: dict[str, 
         "required": ["a"],
         "$defs": {"S": {"type": "string", "enum": ["q", "r"]}},
     }
-    promise = compiled_constraint(Tool(name="f", parameters=parameters), dialect=dialect)
-    assert promise.grammar is not None
-    assert promise.warnings == ()
+    constraint = compiled_constraint(Tool(name="f", parameters=parameters), dialect=dialect)
+    assert constraint.grammar is not None
+    assert constraint.warnings == ()
     section = TOOL_DIALECTS[dialect].sections[0]
     fits = [
-        accepts(promise.grammar, render_calls([Call("f", json.dumps({"a": v}))], section))
+        accepts(constraint.grammar, render_calls([Call("f", json.dumps({"a": v}))], section))
         for v in ("q", "zz")
     ]
     assert fits == [True, False]
@@ -183,22 +180,22 @@ def test_a_listed_text_inside_json_is_enforced() -> None:
     """Between tags an array is JSON, and its strings may contain the end tag."""
     text = "x</parameter>y"
     for schema in ({"type": "array", "items": {"enum": [text]}}, {"type": "array", "enum": [[text]]}):
-        promise = compiled_constraint(
+        constraint = compiled_constraint(
             Tool(name="f", parameters={"properties": {"a": schema}}), dialect="qwen3_coder"
         )
-        assert promise.grammar is not None
-        assert not any("names and types" in warning for warning in promise.warnings)
+        assert constraint.grammar is not None
+        assert not any("names and types" in warning for warning in constraint.warnings)
 
 
 def test_the_search_for_unsupported_tools_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request with many tools that compile slowly costs a bounded time; those not tried give way."""
     monkeypatch.setattr("plumbline.structured_output.constraints._SEARCH_TIME", -1.0)
-    promise = compiled_constraint(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNHELD))
-    assert promise.grammar is not None
-    assert accepts(promise.grammar, call("bad", "4"))
-    assert not accepts(promise.grammar, call("bad", '"x"'))
-    assert len(promise.warnings) == 2
-    assert all("no time" in warning for warning in promise.warnings)
+    constraint = compiled_constraint(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNHELD))
+    assert constraint.grammar is not None
+    assert accepts(constraint.grammar, call("bad", "4"))
+    assert not accepts(constraint.grammar, call("bad", '"x"'))
+    assert len(constraint.warnings) == 2
+    assert all("no time" in warning for warning in constraint.warnings)
 
 
 def test_strict_tools_and_text_constraints_are_never_relaxed() -> None:
