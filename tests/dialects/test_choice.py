@@ -15,7 +15,7 @@ from plumbline.dialects.registry import (
     TOOL_DIALECTS,
     UnknownDialectError,
     choose,
-    fitting,
+    matching,
 )
 from plumbline.events import TextDelta
 
@@ -82,9 +82,9 @@ def _expected(template: str) -> tuple[str, str]:
 def test_a_template_is_its_own_family_and_no_other(name: str) -> None:
     tool, reasoning = _expected(_TEMPLATES[name])
     body = _TEMPLATES[name].split("\n", 1)[1]
-    tools = [dialect.name for dialect in fitting(TOOL_DIALECTS, body)]
+    tools = [dialect.name for dialect in matching(TOOL_DIALECTS, body)]
     assert tools == ([tool] if tool != "none" else [])
-    thoughts = [dialect.name for dialect in fitting(REASONING_DIALECTS, body)]
+    thoughts = [dialect.name for dialect in matching(REASONING_DIALECTS, body)]
     assert thoughts == ([reasoning] if reasoning != "none" else [])
 
 

@@ -74,7 +74,7 @@ def escaped(form: RegexFormat | LarkFormat) -> Language:
 def raw(form: RegexFormat | LarkFormat, after: str = "</x>") -> Language:
     """The inputs of a form as raw text before a marker."""
     built = GrammarBuilder({}, frozenset())
-    return Language(built.build(built.raw_text({"type": "string", INPUT_FORM: form}, after, after.strip())))
+    return Language(built.build(built.raw_string({"type": "string", INPUT_FORM: form}, after, after.strip())))
 
 
 def quoted(text: str) -> str:

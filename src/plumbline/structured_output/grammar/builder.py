@@ -87,7 +87,7 @@ class GrammarBuilder:
                     return self.sequence([before, self._quoted_input(form), '"}"'])
         return self._rule("json", f"%json {json.dumps(checked(schema))}")
 
-    def raw_text(
+    def raw_string(
         self,
         schema: Mapping[str, Any],
         after: str,
