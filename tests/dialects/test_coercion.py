@@ -1,4 +1,4 @@
-"""Text becomes JSON by the schema, and no schema that a client may send breaks the reading."""
+"""Text becomes JSON by the schema, and no schema of a client breaks the parsing."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_whatever_the_schema_a_text_becomes_json(text: str, schema: dict[str, An
 
 
 @given(schema=_schemas)
-def test_no_schema_breaks_the_reading_of_a_call(schema: dict[str, Any]) -> None:
+def test_no_schema_breaks_the_parsing_of_a_call(schema: dict[str, Any]) -> None:
     call = Call("f", '{"city": "a", "n": 1, "rows": [[true], {"x": null}]}')
     for dialect in DIALECTS:
         if dialect.tool is None:

@@ -1,4 +1,4 @@
-"""Of a family's ways to write calls, the one to promise is what the model's template and tokens say."""
+"""The model's template and tokens choose between the variants of a family's calls."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_both_ends_of_a_section_are_those_that_the_template_writes() -> None:
         '<|python_start|><|python_end|>{"name": "get_weather", "parameters": {"city": "Paris"}}',
     ],
 )
-def test_a_turn_without_the_call_says_nothing(written: str) -> None:
+def test_a_turn_without_the_call_chooses_nothing(written: str) -> None:
     assert (
         choose("", tool="llama4_pythonic", show_call=lambda call_id: written).tool
         is TOOL_DIALECTS["llama4_pythonic"]
