@@ -115,7 +115,7 @@ def test_what_stops_being_json_breaks_off_the_call(value: str, told: str, rest: 
     )
 
 
-def test_words_of_python_and_raw_line_feeds_are_put_right() -> None:
+def test_words_of_python_and_line_feeds_are_corrected() -> None:
     (call,) = read("glm47", glm(("o", '{"a": [True, None], "b": "x\ny"}'))).calls
 
     assert (call.complete, call.arguments) == (True, '{"o": {"a": [true, null], "b": "x\\ny"}}')

@@ -23,7 +23,9 @@ _CASES = [
 
 
 @pytest.mark.parametrize(("file", "case", "inside"), _CASES)
-def test_a_case_is_read_as_written_down(file: dict[str, Any], case: dict[str, Any], inside: bool) -> None:
+def test_a_case_is_parsed_as_its_file_expects(
+    file: dict[str, Any], case: dict[str, Any], inside: bool
+) -> None:
     tool = TOOL_DIALECTS[file["tool"]] if "tool" in file else None
     reasoning = REASONING_DIALECTS[file["reasoning"]] if file["reasoning"] else None
     dialect = Dialect(tool, reasoning)

@@ -1,4 +1,4 @@
-"""A model's dialects joined with its vocabulary: which control tokens are shown, where an answer begins."""
+"""A dialect joined with a model's vocabulary: which control tokens its parser needs, and where an answer starts."""
 
 from __future__ import annotations
 

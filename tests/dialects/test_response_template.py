@@ -1,4 +1,4 @@
-"""Laws of reading by a tokenizer's response template; transformers' own parser is the second opinion."""
+"""Answers parsed by a response template, compared with the parser of transformers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_looked_through_grows_with_the_output_alone(
 
 @laws
 @given(st.none() | words, st.none() | words, st.lists(st.tuples(st.integers(), words), max_size=3))
-def test_well_formed_answers_are_read_as_transformers_reads_them(
+def test_well_formed_answers_are_parsed_as_by_transformers(
     thought: str | None, said: str | None, called: list[tuple[int, str]]
 ) -> None:
     calls = "".join(
@@ -178,7 +178,7 @@ def test_a_call_cut_by_the_token_limit_leaves_nothing() -> None:
         ),
     ],
 )
-def test_a_template_that_cannot_be_used_says_why(change: dict[str, Any], reason: str) -> None:
+def test_an_unusable_template_is_refused_with_the_reason(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadResponseTemplateError, match=reason):
         ResponseTemplate({**JSON_CALLS, **change})
 

@@ -1,4 +1,4 @@
-"""The table of dialects in the documentation says what the dialects are."""
+"""The tables of dialects in the documentation match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""An answer that goes on with a begun message is read as if the model had written all of it."""
+"""Laws of answers that continue a message, for every dialect.
+
+* The echo of the beginning and the events of the rest are the whole message.
+* Without an echo, no text comes twice, and a call that goes on comes from its beginning.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def test_an_echo_and_the_rest_are_the_whole_message(plan: Plan, place: float, le
 
 @laws
 @given(plan=plans, place=st.floats(0, 1), lengths=sizes)
-def test_without_an_echo_nothing_is_told_twice(plan: Plan, place: float, lengths: list[int]) -> None:
+def test_without_an_echo_nothing_comes_twice(plan: Plan, place: float, lengths: list[int]) -> None:
     for dialect in DIALECTS:
         text = dialect.write(dialect.utterance(plan))
         size = int(place * len(text))

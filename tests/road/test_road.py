@@ -1,4 +1,4 @@
-"""From a turn to events: what fits, what is dropped, what ends together."""
+"""Preparing and answering turns: what fits, what is dropped, what ends together."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ def test_a_prompt_that_cannot_fit_is_refused_without_encoding_it() -> None:
 
 
 @given(text=st.text(max_size=3000))
-def test_a_prompt_never_has_fewer_tokens_than_its_length_tells(text: str) -> None:
+def test_a_prompt_never_has_fewer_tokens_than_its_length_implies(text: str) -> None:
     prompt = TextPrompt(text)
 
     assert RENDERER.least_tokens(prompt) <= len(RENDERER.token_ids(prompt))
 
 
 class CountingRenderer(Renderer):
-    """Counts how often it is asked."""
+    """Count the renderings."""
 
     rendered = 0
 
@@ -170,7 +170,7 @@ async def test_a_prompt_without_tokens_is_nothing_to_continue() -> None:
             await road.prepare(Turn(prompt=prompt, sampling=SamplingParams()))
 
 
-async def test_every_choice_ends_with_its_own_finish() -> None:
+async def test_every_choice_ends_with_one_finish() -> None:
     """Events of one choice are in order and closed by exactly one Finish."""
     road = Road(scripted(answer_with("one two")), RENDERER)
     prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=3))
@@ -183,7 +183,7 @@ async def test_every_choice_ends_with_its_own_finish() -> None:
         assert "".join(event.text for event in mine if isinstance(event, TextDelta)) == "one two"
 
 
-async def test_choices_have_ids_and_seeds_of_their_own() -> None:
+async def test_choices_have_different_ids_and_seeds() -> None:
     """CHAT-11: derived from the client's seed, and within 63 bits."""
     seen: list[GenerateRequest] = []
 
@@ -251,7 +251,7 @@ async def test_a_finish_names_the_stop_that_made_it() -> None:
 
 
 async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_grammar() -> None:
-    """TOOL-01: the rest of such a call would be held by nobody."""
+    """TOOL-01: the grammar would not constrain the rest of such a call."""
     dialect = build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER)
 
     class Believing(ScriptedEngine):

@@ -49,7 +49,7 @@ WAYS = {
 def model(dialect: ToolDialect, way: Section) -> ModelDialect:
     """Return a model whose template writes calls in this variant."""
     written = render_calls([EXAMPLE], way)
-    chosen = choose("", tool=dialect.name, shows=lambda call_id: f"<user>Hi<model>{written}<end>").tool
+    chosen = choose("", tool=dialect.name, show_call=lambda call_id: f"<user>Hi<model>{written}<end>").tool
     assert chosen is not None
     assert chosen.sections[0].call_format == way.call_format
     assert chosen.sections[0].open == way.open

@@ -1,7 +1,7 @@
-"""What laws about dialects are tried on: utterances that fit any dialect, ways of cutting them, and the fold of events.
+"""Try laws on every dialect: utterances, ways of cutting them, and the fold of events.
 
-Drawing is what costs time, so one drawn plan is turned into an utterance of every dialect: places in it where a marker
-may stand are characters of the private-use area, which `Dialect.fill` replaces by the dialect's own markers.
+Drawing costs the most time, so one drawn plan becomes an utterance of every dialect. Places for markers in a plan are
+characters of the private-use area, which `Dialect.fill` replaces by markers of the dialect.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 def fold(events: Iterable[OutputEvent]) -> Folded:
-    """What the events add up to.
+    """Add events up to a message.
 
     Fails if calls interleave with anything, or do not begin and end once, or if an id comes twice.
     """
@@ -115,7 +115,7 @@ class Dialect:
         self.tool = tool
         self.reasoning = reasoning
         self.model = build_dialect(DialectChoice(tool, reasoning))
-        self.says_calls = tool is not None
+        self.has_calls = tool is not None
         self.call_format = tool.sections[0].call_format if tool is not None else None
         self._syntax = None if self.call_format is None else self.call_format.argument_syntax
         self.bare = tool is not None and not (tool.sections[0].open or tool.sections[0].item_open)
@@ -157,7 +157,7 @@ class Dialect:
         return Utterance(tuple(parts), reasoning)
 
     def write(self, utterance: Utterance) -> str:
-        """What a model says."""
+        """Write an utterance as the model does."""
         return self.model.render(utterance)
 
     def fill(self, text: str) -> str:
@@ -234,7 +234,7 @@ class Dialect:
 
 
 def same(folded: Folded, utterance: Utterance) -> bool:
-    """Whether a message says what the utterance says. White space between text and markup belongs to neither."""
+    """Whether a message equals an utterance, except for white space between text and markup."""
     parts = [part for part in folded.parts if not isinstance(part, str) or part.strip()]
     if folded.reasoning != (utterance.reasoning or "") or len(parts) != len(utterance.parts):
         return False

@@ -1,4 +1,4 @@
-"""Feeding answers to dialect parsers in every cutting, and folding what comes out."""
+"""Feed answers to parsers in pieces, and fold the events into a list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Folded = list[tuple[str, ...]]
 
 @dataclass
 class Parsed:
-    """What became of an output."""
+    """The result of parsing an output."""
 
     folded: Folded
     warnings: list[str]
@@ -32,7 +32,7 @@ class Parsed:
 
 
 def fold(events: Sequence[OutputEvent]) -> Folded:
-    """The message that the events tell."""
+    """Fold events into the parts of a message."""
     folded: list[list[str]] = []
     for event in events:
         match event:

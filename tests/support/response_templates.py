@@ -151,7 +151,7 @@ class Template(Dialect):
         self.name, self.source = name, source
         self.template = ResponseTemplate(source)
         self.shows_types = typed
-        self.says_calls = calls is not None
+        self.has_calls = calls is not None
         self.forbidden = forbidden
         self._thought, self._said, self._calls = thought, said, calls
         self.marker = marker
@@ -176,7 +176,7 @@ class Template(Dialect):
         return Utterance(tuple(parts), reasoning)
 
     def write(self, utterance: Utterance) -> str:
-        """What a model says."""
+        """Write an utterance as the model does."""
         written: list[str] = []
         if utterance.reasoning is not None:
             written.append(utterance.reasoning.join(self._thought))

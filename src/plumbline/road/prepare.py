@@ -156,7 +156,9 @@ class TurnPreparer:
             after=tuple(tuple(encode(text)) for text in markers.reopen_after),
             blank=tokenizer.blank_ids,
         )
-        return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, thinking_budget=budget))
+        return msgspec.structs.replace(
+            turn, sampling=msgspec.structs.replace(turn.sampling, thinking_budget=budget)
+        )
 
 
 def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:

@@ -73,7 +73,7 @@ def load(settings: Settings) -> ServedModel:
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
             added_tokens=tokenizer.added,
-            shows=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
+            show_call=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error

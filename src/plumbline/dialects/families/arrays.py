@@ -1,4 +1,4 @@
-"""Families whose calls are JSON between markers of their own, mostly an array of them."""
+"""Families that write JSON between special markers, mostly an array of calls."""
 
 from __future__ import annotations
 

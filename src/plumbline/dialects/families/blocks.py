@@ -1,4 +1,4 @@
-"""Families whose answers are blocks between markers of their own: PLaMo 3, Inkling; and MiniCPM 5's elements."""
+"""Families that write answers in blocks between special markers: PLaMo 3 and Inkling; and MiniCPM 5."""
 
 from __future__ import annotations
 

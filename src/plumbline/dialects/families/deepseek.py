@@ -28,9 +28,9 @@ _V3 = msgspec.structs.replace(
 def _tagged(
     wrapper: str, space: str = "", variants: tuple[str, ...] = (), prefix: str = "｜DSML｜"
 ) -> tuple[Section, ...]:
-    """Tags whose names all begin with a prefix, and in V4.1 with a space behind it."""
+    """Return tags with a prefix before every name, and in V4.1 a space behind it."""
     name = f"{prefix}{space}"
-    form = TaggedCall(
+    call_format = TaggedCall(
         open=f'<{name}invoke name="',
         opened='">',
         key=f'<{name}parameter name="',
@@ -41,7 +41,7 @@ def _tagged(
         typed="string",
     )
     section = Section(
-        call_format=form,
+        call_format=call_format,
         open=(f"<{name}{wrapper}>", *(f"<{name}{variant}>" for variant in variants)),
         close=(f"</{name}{wrapper}>", *(f"</{name}{variant}>" for variant in variants)),
         after_open="\n",

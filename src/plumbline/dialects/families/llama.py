@@ -1,4 +1,4 @@
-"""Llama, and others that write calls as plain JSON or Python: often bare, known by how an answer begins."""
+"""Llama, and others that write calls as plain JSON or Python, often without a marker before them."""
 
 from __future__ import annotations
 

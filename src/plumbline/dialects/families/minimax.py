@@ -42,7 +42,7 @@ TOOLS = (
         name="dots",
         sections=tuple(
             Section(
-                call_format=form,
+                call_format=call_format,
                 open=("<dots_function_call>",),
                 close=("</dots_function_call>",),
                 after_open="\n",
@@ -50,7 +50,7 @@ TOOLS = (
                 between="\n",
                 starts=starts,
             )
-            for form, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
+            for call_format, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
         ),
         content_gap="\n",
         detect=(r"<dots_function_call>",),

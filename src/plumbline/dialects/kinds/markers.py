@@ -63,9 +63,9 @@ class MarkerDialect(ModelDialect):
     def frame(self, prompt_token_ids: Sequence[int], begun: str | None = None) -> AnswerFrame:
         """Find out where a prompt leaves the model.
 
-        A marker that is a token of its own is looked for among the ids. One that is plain text counts only as the very
-        end of the prompt, which the template writes. Where the prompt has no marker, the dialect says what its models
-        do, unless the message has begun without one.
+        A marker that is a single token is searched for among the ids. A marker that is plain text counts only at the
+        very end of the prompt, which the template writes. Where the prompt has no marker, the default of the family
+        counts, unless the answer continues a message without one.
         """
         reasoning = self.choice.reasoning
         thinking: ThinkingState = "before"
@@ -104,12 +104,12 @@ class MarkerDialect(ModelDialect):
         return self._text(tail).endswith(reasoning.close)
 
     def _token_ids(self, markers: Iterable[str]) -> set[int]:
-        """The ids of the markers that are tokens of their own."""
+        """Return the ids of the markers that are single tokens."""
         added = self._vocabulary.added
         return {added[text] for text in markers if text in added}
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens without white space at its end."""
+        """Decode tokens, without white space at the end."""
         table = self._vocabulary.table
         return b"".join(table[token_id] for token_id in token_ids).decode("utf-8", "replace").rstrip()
 

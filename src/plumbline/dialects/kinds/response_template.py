@@ -22,7 +22,8 @@ __all__ = ["ResponseTemplateDialect"]
 
 
 class ResponseTemplateDialect(ModelDialect):
-    """What a response template says of answers. Of calls it says how to parse them, and not how they are written.
+    """Thinking, text and calls as a response template declares them. It declares how to parse calls, not how to write
+    them.
 
     Args:
         choice: the choice of this template.

@@ -1,14 +1,14 @@
-"""OpenAI's harmony format (gpt-oss): an answer is a row of messages, each with a channel and perhaps a recipient.
+"""Parse OpenAI's harmony format (gpt-oss): an answer is a row of messages, each with a channel and maybe a recipient.
 
     <|channel|>analysis<|message|>Think.<|end|>
     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
     <|start|>assistant<|channel|>final<|message|>Text.<|return|>
 
-The prompt ends with `<|start|>assistant`, so an answer begins inside of a header. Analysis is the thinking. A message
-to `functions.NAME` is a call if the request has that tool. Everything else is text: the final channel, commentary
-without a recipient (the preamble before calls), and whatever a broken header leaves. Source: OpenAI's harmony format
-documentation; the header forms that gpt-oss models write in practice (recipient before or after the channel, with or
-without `<|constrain|>`).
+The prompt ends with `<|start|>assistant`, so an answer begins inside a header. Messages of the channel `analysis` are
+thinking. A message to `functions.NAME` is a call if the request has that tool. Everything else is text: the final
+channel, commentary without a recipient (the preamble before calls), and the rest of a broken header. Source: OpenAI's
+documentation of the format, and headers that gpt-oss models write in practice (recipient before or after the channel,
+with or without `<|constrain|>`).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _MAX_PARTS = 8
 
 
 class HarmonyParser(CursorParser):
-    """Reads the messages of one answer.
+    """Parse the messages of one answer.
 
-    A marker means something where the format has it: an end before the next message or the end of the output, a
-    beginning before a header. Anywhere else it is a text that somebody writes about.
+    A marker counts only where the format has it: an end before the next message or the end of the output, a beginning
+    before a header. Anywhere else the model writes about it.
 
     Args:
         tools: the parameters of each tool that may be called, by name (TOOL-02, TOOL-06).
@@ -88,7 +88,7 @@ class HarmonyParser(CursorParser):
         self._content.flush()
 
     def _first(self) -> Steps[Header | None]:
-        """The header that the prompt has begun; plain text has none and is all of the final message."""
+        """Read the header that the prompt has begun. Plain text has none; all of it is the final message."""
         cursor = self._cursor
         cursor.mark()
         self._prose_offset = start = cursor.offset
@@ -124,9 +124,9 @@ class HarmonyParser(CursorParser):
         return None
 
     def _after(self, marker: str) -> Steps[Header | None]:
-        """The header that this marker begins, or that follows it; None at the end of the output.
+        """Read the header that this marker begins, or that follows it; None at the end of the output.
 
-        A message that has ended may be followed by a header that the model forgot to begin.
+        After the end of a message, a header counts even without the marker that begins it.
 
         Raises:
             MalformedError: neither follows.
@@ -151,7 +151,7 @@ class HarmonyParser(CursorParser):
         """Read a header, of which this part has been read, through `<|message|>`.
 
         Raises:
-            MalformedError: this is none.
+            MalformedError: this is no header.
         """
         cursor = self._cursor
         channel = recipient = None
@@ -181,12 +181,12 @@ class HarmonyParser(CursorParser):
         return Header(channel or "".join(named[:1]) or "final", recipient)
 
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
-        """What looked like markup is text, unless the token limit cut it. Returns whether it is."""
+        """Pass on what looked like markup as text, unless the token limit cut it. Returns whether it is text."""
         raw = self._unmark()
         begun = raw.strip()
         marked = any(marker in raw for marker in MARKERS)
         cut = isinstance(error, EndOfOutputError) and self._reason == "length"
-        # Of plain text that is cut, nothing is lost: it has to be markup, or the beginning of some.
+        # Only markup, or the beginning of some, is dropped where the limit cuts it. Plain text is not.
         cut = cut and (marked or begun.startswith(_CALL) or any(m.startswith(begun) for m in _BEGINNINGS))
         if marked:
             self._warn("the token limit cut a header" if cut else f"a marker was kept as text: {error}")
@@ -232,7 +232,7 @@ class HarmonyParser(CursorParser):
 
 
 def is_inside(token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> bool:
-    """Whether a prompt ends inside of an analysis message, decided by the control tokens that its template wrote.
+    """Whether a prompt ends inside an analysis message, by the control tokens that its template wrote.
 
     Args:
         token_ids: the end of the prompt.
@@ -251,7 +251,7 @@ def is_inside(token_ids: Sequence[int], added: Mapping[str, int], table: Sequenc
 
 
 def write_harmony(utterance: Utterance) -> str:
-    """What a gpt-oss model writes to say this, after a prompt that ends with `<|start|>assistant`."""
+    """Write an utterance as a gpt-oss model does after a prompt that ends with `<|start|>assistant`."""
     call_format = HarmonyCall()
     messages: list[str] = []
     if utterance.reasoning is not None:

@@ -1,15 +1,15 @@
-"""The one parser of answers: text in, reasoning, text and calls out, for every dialect and every way of cutting.
+"""Parse answers with markers into thinking, text and calls, the same for every way of cutting them.
 
-What an answer means is decided by its characters alone, in their order:
+The characters alone decide, in their order:
 
 * Thinking begins where the prompt left it open, or with its marker at the beginning of the answer or after a call.
-* A marker of calls begins a call if a call follows. Nothing is announced before its name is certain, so what turns out
-  to be no call is still text, marker and all. The same words in prose stay prose.
-* An announced call whose arguments break off stays as far as it got and is marked incomplete; what is left of its
-  markup is text. A call that the token limit cut before its name was known leaves nothing.
+* A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is no
+  call is still text, with its marker. A marker in prose stays prose.
+* An announced call with arguments that break off stays as far as it got and is marked incomplete; the rest of its
+  markup is text. A call that the token limit cuts before its name leaves nothing.
 * White space between text and markup belongs to neither.
 
-What was emitted is never taken back.
+Events are never taken back.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MarkerParser(CursorParser):
         reasoning = markers.reasoning
         if self._starts_inside and reasoning is not None:
             if reasoning.append:
-                # What the prompt said is no text of the output, and has no logprobs.
+                # The prompt has written this, so it has no logprobs.
                 self._run_text.append(reasoning.open[0] + reasoning.after_open)
             else:
                 if cursor.has_space():
@@ -93,7 +93,7 @@ class MarkerParser(CursorParser):
         self._content.flush()
 
     def _boundary(self) -> Steps[bool]:
-        """What may only come at the beginning of the answer, or after thinking or calls. Returns whether it did."""
+        """Read what may come only where the answer begins, or after thinking or calls. Returns whether it came."""
         cursor, markers = self._cursor, self._markers
         if self._next_marker is not None:
             return False
@@ -107,20 +107,18 @@ class MarkerParser(CursorParser):
             self._content.drop()
             if marker in markers.opens:
                 yield from self._think(cursor.offset - len(marker))
-            return (
-                True  # An end without a beginning means nothing, and neither does what stands around answers.
-            )
+            return True  # An end of thinking without a beginning is dropped, and so are texts around answers.
         if char in markers.before_bare.starts and (yield from cursor.may_become(markers.before_bare)):
-            return False  # A marker that begins like a bare call, and is found as any other.
+            return False  # A marker that begins like a bare call.
         for section in markers.bare:
             if char in section.starts:
                 return (yield from self._section((section,), "", self._content.write))
         return False
 
     def _silent_text(self, marker: str) -> Steps[bool]:
-        """A text that means nothing around an answer has been read inside of one. Returns whether the answer ends here.
+        """Drop a text that stands around answers if only markup follows. Returns whether the answer ends here.
 
-        It does where nothing but markup follows; anywhere else the model writes about the text, and it stays.
+        Anywhere else the model writes about the text, so it stays.
         """
         cursor = self._cursor
         cursor.mark(marker)
@@ -153,8 +151,8 @@ class MarkerParser(CursorParser):
         """Read the calls of a section, of which `marker` has been read. Returns whether there was any.
 
         Args:
-            sections: those that begin with this marker; the first character of the calls says which it is.
-            prose: takes the text, markers and all, if this is no call.
+            sections: those that begin with this marker. The first character of the calls decides between them.
+            prose: takes the text with its markers if this is no call.
         """
         cursor = self._cursor
         cursor.mark(marker)
@@ -220,7 +218,7 @@ class MarkerParser(CursorParser):
                 return True
 
     def _another(self, section: Section) -> Steps[bool]:
-        """Read what stands after a call. Returns whether a further one of the section has to follow."""
+        """Read what stands after a call. Returns whether another call of the section has to follow."""
         cursor = self._cursor
         if cursor.has_space():
             yield from cursor.space()
@@ -257,7 +255,7 @@ class MarkerParser(CursorParser):
         return bool(char) and (bool(section.close) or char in section.starts)
 
     def _after_broken(self, section: Section) -> Steps[None]:
-        """Keep what is left of a broken call's markup as text; its end means nothing any more."""
+        """Pass on the rest of a broken call's markup as text, and drop its end."""
         marker = yield from self._cursor.until(self._markers.after_broken[id(section)], self._content.write)
         if marker is not None and marker in self._markers.sections:
             self._next_marker = marker
@@ -266,7 +264,7 @@ class MarkerParser(CursorParser):
 
 
 class _OpenCall:
-    """What a form is given: the call that it reads."""
+    """Take the call that a call format reads."""
 
     __slots__ = ("_parser", "arguments", "begun", "name")
 

@@ -1,13 +1,13 @@
-"""Hugging Face response templates: a tokenizer's own declaration of how its model's answers are read.
+"""Parse answers by a Hugging Face response template, in which a tokenizer declares how its model writes.
 
-The template language belongs to transformers, and so do its checks and its content parsers; the reading is ours, so
+The template language, its checks and its content parsers are those of transformers; the search for regions is ours, so
 that these answers obey the same laws as all others. Source: `response_template` of `tokenizer_config.json`, version 1,
 as transformers reads it.
 
-Arguments come in one piece, when the region of their call closes. Earlier nothing is certain, also of JSON with a name
-in front: of two members of one name the last counts, what is no JSON at its end is no call at all, and the region ends
-at its delimiter wherever that stands, also inside of a string. To announce before that is to read by other rules than
-those that the tokenizer declares; a dialect has such rules (`hermes`), and can be given by its name.
+Arguments come in one piece, when the region of their call closes. Before that nothing is certain, even in JSON with the
+name in front: of two properties with one name the last counts, a region that is no JSON at its end is no call at all,
+and a region ends at its delimiter even inside a string. To stream arguments, give a dialect by its name (`hermes`); its
+rules allow that.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from plumbline.events import OutputEvent, TextDelta
 __all__ = ["BadResponseTemplateError", "PlainText", "ResponseTemplate", "ResponseTemplateParser"]
 
 _LITTLE = 256
-"""Characters that are looked through again with every token."""
+"""Characters that are searched again with every token."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _MARKUP = re.compile(r'(?![{"\w]|.[{["]).{3}', re.DOTALL)
-"""What text has little use for, unlike `[` and the beginnings of JSON."""
+"""The beginning of a text that is rare in prose, unlike `[` and the beginnings of JSON."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
 
 class BadResponseTemplateError(ValueError):
-    """The tokenizer's response template cannot be used; the text says why."""
+    """The tokenizer's response template cannot be used. The message says why."""
 
 
 class PlainText(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class ResponseTemplate:
             name: Delimiters([*(opens if name == self.implicit else ()), *closes.get(name or "", ())])
             for name in (*self.fields, self.implicit)
         }
-        """Those that may come next, by the field whose region is being read."""
+        """The delimiters that may come next, by the field of the open region."""
         self._process = content_parsers.process_field
         anchors = loaded.start_anchor_literals or ()
         self.markers = frozenset(
@@ -106,12 +106,12 @@ class ResponseTemplate:
         begins = [one.head for one in opens if one.field.name == "tool_calls"]
         texts = tuple(text for one in begins if one is not None for text in one.texts)
         self.call_begins: tuple[str, ...] = texts if all(map(_MARKUP.match, texts)) else ()
-        """With one of these every call begins, white space aside; empty if that is not known, or is no markup."""
+        """Every call begins with one of these, white space aside; empty if that is not known or looks like prose."""
 
     def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
-        """What the prompt has already written of the answer: its text behind the last start anchor.
+        """Return the part of the answer that the prompt has: its text behind the last start anchor.
 
-        An anchor that begins with an added token is looked for among the ids, so that text of a user cannot be it.
+        An anchor that begins with an added token is searched for among the ids, where text of a user cannot match.
         """
         firsts = {
             token_id
@@ -124,7 +124,7 @@ class ResponseTemplate:
         return "" if rest == text else rest
 
     def plain_text(self) -> PlainText | None:
-        """How an answer of thinking and plain text is written; None if the template makes more of text than text."""
+        """Return how thinking and plain text are framed; None if the template transforms text."""
         content = self.fields.get("content")
         thoughts = [field for name, field in self.fields.items() if name in _THOUGHTS]
         if content is None or self.implicit != "content" or content.content != "text" or content.transform:
@@ -139,10 +139,10 @@ class ResponseTemplate:
         return PlainText(ReasoningDialect(name="hf", open=opens, close=closes))
 
     def value(self, field: Any, body: str, captures: Mapping[str, str]) -> Any:
-        """What a region says.
+        """Parse the content of a region.
 
         Raises:
-            MalformedError: it is not what the template calls for.
+            MalformedError: it is not what the template declares.
         """
         try:
             return self._process(body, field, captures)
@@ -151,7 +151,7 @@ class ResponseTemplate:
 
 
 class ResponseTemplateParser(CursorParser):
-    """Reads one choice by a response template."""
+    """Parse one choice by a response template."""
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class ResponseTemplateParser(CursorParser):
         self._body: list[str] = []
         self._raw: list[str] = []
         self._quiet = True
-        # Delimiters without a character that stand here. There may be no end of them: what ends the implicit field, or
-        # ends what another has just begun, is not read a second time.
+        # Empty delimiters at this place. There could be endlessly many: one that ends the implicit field, or a region
+        # that another has just begun, is not read a second time.
         self._empties = 0
         self._opening = opening
         super().__init__(
@@ -191,7 +191,7 @@ class ResponseTemplateParser(CursorParser):
         cursor, delimiters = self._cursor, self._template.delimiters
         if self._field in _THOUGHTS:
             self._thought_start = 0
-        # A delimiter that begins with any amount of white space would be looked for in all of it with every token.
+        # A delimiter that begins with any amount of white space would be searched for in all of it with every token.
         again = 0
         while True:
             if again > _LITTLE < len(cursor.text) - cursor.pos < again and not cursor.closed:
@@ -227,7 +227,7 @@ class ResponseTemplateParser(CursorParser):
         self._content.flush()
 
     def _run_opening(self) -> None:
-        """Bring the regions to where the prompt has left them."""
+        """Read the regions that the prompt has begun."""
         text, pos = self._opening, 0
         while True:
             watched = self._template.delimiters[self._field]
@@ -255,7 +255,7 @@ class ResponseTemplateParser(CursorParser):
         self._thought.write(piece, offset)
 
     def _switch(self, match: Any, field: Any, offset: int) -> None:
-        """A delimiter was read: one region ends, another begins."""
+        """End one region and begin another, at a delimiter."""
         if match.start() < match.end():
             self._empties = 0
         else:
@@ -274,7 +274,9 @@ class ResponseTemplateParser(CursorParser):
             return
         start = offset - len(match.group())
         if field.name == "tool_calls":
-            self._prose_offset = start  # LP-03: what turns out to be no call is text, and has its logprobs.
+            self._prose_offset = (
+                start  # LP-03: a region that turns out to be no call is text with its logprobs.
+            )
             return
         self._content.drop()
         if field.name in _THOUGHTS:
@@ -282,7 +284,7 @@ class ResponseTemplateParser(CursorParser):
             self._thought_start = start
 
     def _close_region(self, offset: int, *, ended: bool = True) -> None:
-        """Tell what the region was; not `ended`, the output has, and its delimiter never came."""
+        """Emit the events of a region. It has not `ended` if the output has, before its delimiter."""
         name = self._field
         if self._quiet or name is None or name == "content":
             return
@@ -297,7 +299,7 @@ class ResponseTemplateParser(CursorParser):
             return
         field = self._template.fields[name]
         try:
-            # JSON shows by itself whether it is whole. Of lines and tags what is missing would be left out unnoticed.
+            # Incomplete JSON is recognisable. Incomplete lines and tags are not, so arguments would be lost.
             if not ended and field.close_re is not None and field.content != "json":
                 raise MalformedError("its end never came")
             calls = self._calls(self._template.value(field, body, self._captures))
@@ -315,7 +317,7 @@ class ResponseTemplateParser(CursorParser):
         self._content.drop()
 
     def _calls(self, value: Any) -> list[tuple[str, str]]:
-        """Name and arguments of each of the calls that a region says.
+        """Return name and arguments of each call of a region.
 
         Raises:
             MalformedError: one of them is no call.
@@ -332,7 +334,7 @@ class ResponseTemplateParser(CursorParser):
 
 
 def _check_tags(arguments: Any, compiled: Callable[[str], Any]) -> None:
-    """See to it that patterns of tags are patterns: transformers looks at them only when it reads with them."""
+    """Check that patterns of tags compile: transformers compiles them only when it parses."""
     while isinstance(arguments, Mapping):
         if "tag_pattern" in arguments:
             compiled(arguments["tag_pattern"])
@@ -346,10 +348,10 @@ def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, f
 
 
 def _call(value: Any) -> tuple[str, Any]:
-    """Name and arguments of a call in the form of the chat API.
+    """Return name and arguments of a call in the chat API's shape.
 
     Raises:
-        MalformedError: it has another form.
+        MalformedError: it has another shape.
     """
     function = value.get("function", value) if isinstance(value, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -369,11 +371,11 @@ def _call(value: Any) -> tuple[str, Any]:
 
 
 def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Arguments as JSON; texts become what the schema allows where it allows no text.
+    """Encode arguments as JSON; strings become other values where the schema allows no strings.
 
     Raises:
-        ValueError: they have numbers that are no JSON.
-        RecursionError: they are nested too deep.
+        ValueError: a number has no JSON.
+        RecursionError: the arguments nest too deeply.
     """
     properties = schema.get("properties")
     parts: list[str] = []
@@ -384,5 +386,5 @@ def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         else:
             text = _encoded(value)
         parts.append(f"{_encoded(key)}: {text}")
-    # Half of a surrogate pair can be escaped in JSON, but not be sent as a character.
+    # Half of a surrogate pair can be escaped in JSON, but not sent as a character.
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", "{" + ", ".join(parts) + "}")

@@ -1,4 +1,4 @@
-"""Describe how the parts of an answer are written, for the grammar of a whole answer."""
+"""Describe the syntax of whole answers, for their grammar."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AnswerSyntax"]
 
 
 class AnswerSyntax(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model writes thinking, text and calls, and what tells them apart. The default is text alone."""
+    """The syntax of thinking, text and calls. The default is text alone."""
 
     reasoning: ReasoningDialect | None = None
     """How it writes thinking; None if it writes none."""

@@ -1,4 +1,4 @@
-"""Define the interface of a call format: how one tool call is written.
+"""Define the interface of a call format, which reads and writes one tool call.
 
 A call format has three sides that must agree: it reads a call, writes one, and returns the grammar of one.
 """
@@ -17,7 +17,7 @@ __all__ = ["ArgumentSyntax", "Call", "CallFormat", "CallSink", "Grammar"]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call to be written."""
+    """A call for a call format to write."""
 
     name: str
     arguments: str
@@ -126,7 +126,7 @@ class CallFormat(msgspec.Struct, frozen=True):
 
     @property
     def argument_syntax(self) -> ArgumentSyntax:
-        """How values are written."""
+        """How the format writes arguments."""
         return ArgumentSyntax.JSON
 
     @property
