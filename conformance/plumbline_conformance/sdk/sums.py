@@ -1,7 +1,10 @@
-"""What a stream comes to: once from its bytes, and once from the objects that a client made of them.
+"""Add up the texts of a stream, from its bytes or from the objects that a client made of them.
+
+This is a second witness: it reads streams independently of `transcript/answer_fold.py`, so that a mistake of the judge's
+own fold cannot hide a mistake of the client. Do not merge the two.
 
 A sum has a text for each place: `choices[0].content`, `choices[0].tool_calls[1].arguments`. Empty texts are left out,
-because null and an empty text are the same to whoever reads one.
+because readers treat null and an empty text alike.
 """
 
 from __future__ import annotations
