@@ -10,26 +10,10 @@ import msgspec
 
 from plumbline_conformance.exact.answer import Answer, Call, Surface
 from plumbline_conformance.exact.scripts import Script, ScriptSet
+from plumbline_conformance.suite.contract import rule_of_difference
 
 __all__ = ["Miss", "Reads", "cut_short", "demanded", "misses", "stopped", "unlike"]
 
-_RULES: dict[Surface, dict[str, str]] = {
-    "chat": {
-        "content": "CHAT-11",
-        "reasoning": "CS-17",
-        "calls": "TOOL-01",
-        "finish": "CHAT-05",
-        "streamed": "CHAT-19",
-    },
-    "completions": {"content": "CMP-10", "finish": "CMP-01", "streamed": "CMP-08"},
-    "responses": {
-        "content": "R-09",
-        "reasoning": "ST-19",
-        "calls": "TOOL-01",
-        "finish": "R-02",
-        "streamed": "RS-16",
-    },
-}
 _LONGEST = 300
 
 
@@ -117,10 +101,10 @@ def misses(
     }
     for facet, (one, other) in facets.items():
         if one != other:
-            rule = _RULES[surface].get(facet, "CHAT-05")
+            rule = _rule_of(surface, facet, "CHAT-05")
             thought = wanted.reasoning.strip()
             if facet == "content" and thought and thought in got.content:
-                rule = _RULES[surface]["reasoning"]
+                rule = _rule_of(surface, "reasoning", "CS-17")
             if facet == "content" and got.calls and "<tool_call>" in got.content:
                 rule = "TOOL-18"
             if how == "stopped" and facet == "content":
@@ -145,7 +129,7 @@ def cut_short(
         ("reasoning", wanted.reasoning, got.reasoning),
     ):
         if not one.startswith(other):
-            yield _miss(_RULES[surface].get(facet, "CS-17"), facet, script, surface, "cut", one, other)
+            yield _miss(_rule_of(surface, facet, "CS-17"), facet, script, surface, "cut", one, other)
 
 
 def unlike(
@@ -162,7 +146,7 @@ def unlike(
         one, other = (
             {name: _plain(getattr(answer, name)) for name in facets} for answer in (whole, streamed)
         )
-        yield _miss(_RULES[surface]["streamed"], "streamed", script, surface, how, one, other)
+        yield _miss(_rule_of(surface, "streamed", "CHAT-19"), "streamed", script, surface, how, one, other)
 
 
 def _comparable(answer: Answer, *, exact: bool) -> Answer:
@@ -173,6 +157,11 @@ def _comparable(answer: Answer, *, exact: bool) -> Answer:
 
 def _stripped(answer: Answer) -> Answer:
     return msgspec.structs.replace(answer, content=answer.content.strip(), reasoning=answer.reasoning.strip())
+
+
+def _rule_of(surface: Surface, facet: str, other: str) -> str:
+    """Return the rule of a facet; the other one for a facet that the API does not have."""
+    return rule_of_difference("exact", surface, facet) or other
 
 
 def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wanted: Any, got: Any) -> Miss:

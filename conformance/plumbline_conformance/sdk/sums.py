@@ -1,7 +1,7 @@
 """Add up the texts of a stream, from its bytes or from the objects that a client made of them.
 
-This is a second witness: it reads streams independently of `transcript/answer_fold.py`, so that a mistake of the judge's
-own fold cannot hide a mistake of the client. Do not merge the two.
+This is a second witness: it reads streams independently of `transcript/answer_fold.py`, so that a mistake of the
+judge's own fold cannot hide a mistake of the client. Do not merge the two.
 
 A sum has a text for each place: `choices[0].content`, `choices[0].tool_calls[1].arguments`. Empty texts are left out,
 because readers treat null and an empty text alike.

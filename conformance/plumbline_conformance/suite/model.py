@@ -47,20 +47,9 @@ __all__ = [
 
 Level = Literal["MUST", "SHOULD", "MAY"]
 """A MUST NOT is a MUST."""
-_SAMPLED = {
-    "CHAT": (5, 6, 10, 19, 20),
-    "CS": (12, 13, 15, 17),
-    "LP": (3,),
-    "R": (2,),
-    "RS": (16,),
-    "SO": (1, 2, 5, 9, 11, 12),
-    "ST": (19,),
-    "TOOL": (1, 2, 3, 4, 5, 6, 7, 14, 18, 19),
-}
-SAMPLED = frozenset(f"{family}-{number:02}" for family, numbers in _SAMPLED.items() for number in numbers)
-"""Rules about what a model wrote. One draw may break what another one keeps, so that their checks are worth further
-attempts; framing, shapes, sums of one answer and refusals are the same however often one asks."""
-
+SAMPLED = frozenset(name for name, rule in rules().items() if rule.get("sampled"))
+"""Rules about what a model writes. A sampled answer may break one by chance, so their checks are worth further
+attempts. Framing, shapes, sums and refusals are the same in every attempt."""
 
 GONE = -1
 """The place of an exchange that was seen and not kept: no other one is evidence in its stead."""
