@@ -209,7 +209,7 @@ def _send(
             budget=budget,
             wanted=set(plan.checks),
             ended=end,
-            said=capabilities,
+            declared=capabilities,
         )
 
     # The coroutine returns None: asyncio.run() formats the finished task with its result when it restores the signal

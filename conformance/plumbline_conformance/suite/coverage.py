@@ -1,4 +1,4 @@
-"""Which check observes which rule, and why a rule has none: nothing is left out in silence."""
+"""List which checks observe each rule, or why a rule has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumbline_conformance.suite.model import CHECKS
 __all__ = ["REVISION", "UNCHECKED", "as_markdown", "as_published", "manifest", "published", "revisions"]
 
 REVISION = "2026-12"
-"""The dated set of checks that this release publishes. It only grows: a check that changes its mind is another one."""
+"""The dated set of checks that this release publishes. It only grows: a check with other verdicts gets another id."""
 
 UNCHECKED: Mapping[str, str] = {
     name: rule["unchecked"] for name, rule in rules().items() if "unchecked" in rule
@@ -21,7 +21,7 @@ UNCHECKED: Mapping[str, str] = {
 
 
 def manifest() -> dict[str, list[str] | str]:
-    """Of every rule: the ids of its checks, or why it has none."""
+    """Return for every rule the ids of its checks, or why it has none."""
     found: dict[str, list[str] | str] = {}
     for rule in rules():
         observed = [check.id for check in CHECKS.values() if rule in check.rules]
@@ -30,7 +30,7 @@ def manifest() -> dict[str, list[str] | str]:
 
 
 def as_markdown() -> str:
-    """The manifest as a page: `docs/rules.md` is this text."""
+    """Return the text of `docs/rules.md`."""
     lines = [
         "# Rules and their checks",
         "",
@@ -41,23 +41,23 @@ def as_markdown() -> str:
     ]
     for rule, observed in manifest().items():
         level = rules()[rule]["level"]
-        said = ", ".join(f"`{name}`" for name in observed) if isinstance(observed, list) else f"*{observed}*"
-        lines.append(f"| {rule} | {level} | {said} |")
+        cell = ", ".join(f"`{name}`" for name in observed) if isinstance(observed, list) else f"*{observed}*"
+        lines.append(f"| {rule} | {level} | {cell} |")
     return "\n".join(lines) + "\n"
 
 
 def published(revision: str = REVISION) -> list[str]:
-    """The ids of the checks of a revision, as they are called today."""
+    """Return the current ids of the checks of a revision."""
     return [current(name) for name in as_published(revision)]
 
 
 def as_published(revision: str) -> list[str]:
-    """The same as they were called then."""
+    """Return the ids of the checks of a revision as they were published."""
     text = files("plumbline_conformance.suite.requirements").joinpath(f"{revision}.txt").read_text("utf-8")
     return text.split()
 
 
 def revisions() -> list[str]:
-    """The revisions that were published, the oldest first."""
+    """Return the published revisions, oldest first."""
     found = (entry.name for entry in files("plumbline_conformance.suite.requirements").iterdir())
     return sorted(name.removesuffix(".txt") for name in found if name.endswith(".txt"))

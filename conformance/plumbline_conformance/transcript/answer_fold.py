@@ -78,7 +78,7 @@ class Answer(msgspec.Struct):
 
 
 def is_stream(exchange: Exchange) -> bool:
-    """Tell whether the request asks for a stream."""
+    """Return whether the request asks for a stream."""
     body = exchange.request_json
     return isinstance(body, dict) and body.get("stream") is True
 
