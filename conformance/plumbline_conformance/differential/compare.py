@@ -1,4 +1,4 @@
-"""Two answers to the same request: where they differ, and which rule that touches."""
+"""Compare two answers to the same request, and name the rule that each difference is about."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(probe: Probe, a: Answer, b: Answer, *, tolerance: float = 0.05) -> Iterator[Difference]:
-    """All differences, the outermost first: of answers that differ in status nothing else is compared.
+    """Yield all differences; if the statuses differ, nothing else is compared.
 
     Args:
-        probe: what was asked.
-        a: what the first server said.
-        b: what the second one said.
-        tolerance: by how much logprobs of the same token may differ.
+        probe: the request.
+        a: the answer of the first server.
+        b: the answer of the second server.
+        tolerance: how much the logprobs of a token may differ.
     """
 
     def differ(facet: str, one: object, other: object, rule: str | None = None) -> Difference:
@@ -69,7 +69,7 @@ def compare(probe: Probe, a: Answer, b: Answer, *, tolerance: float = 0.05) -> I
     if a.grammar != b.grammar:
         yield differ("grammar", a.grammar, b.grammar)
     if a.text == b.text:
-        # After the texts part, their tokens have nothing to do with each other.
+        # Where two texts differ, the tokens after that place cannot be compared.
         yield from (
             differ("logprobs", one, other) for one, other in _logprobs(a.logprobs, b.logprobs, tolerance)
         )

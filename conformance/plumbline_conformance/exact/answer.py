@@ -29,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     calls: tuple[Call, ...] = ()
     finish: str = ""
-    """`stop`, `length` or `tool_calls`; of Responses `stop` stands for a completed one without calls."""
+    """`stop`, `length` or `tool_calls`; `stop` for a completed response without calls."""
 
 
 def answer_of(surface: Surface, exchange: Exchange) -> Answer | None:
