@@ -14,6 +14,7 @@ import msgspec
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import commands
 from plumbline_conformance.cli.arguments import add_commands
+from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
 from plumbline_conformance.client.target_input import UnusableInput, capabilities_of, clients_of, target_of
 from plumbline_conformance.console.output_files import why_unwritable
@@ -45,7 +46,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "check":
-            return commands.run_check(
+            return run_check(
                 msgspec.structs.replace(_target(arguments), seed=arguments.seed),
                 _selection(arguments),
                 _outputs(arguments),
