@@ -1,4 +1,4 @@
-"""The scenarios and checks, by API surface. Importing this package registers all of them.
+"""Scenarios and checks, by part of the API. Importing this package registers all of them.
 
 The order of these imports is the order in which scenarios run and are listed.
 """

@@ -1,4 +1,7 @@
-"""What a target may lack without breaking a rule, found out once before the scenarios that need it."""
+"""Probe for optional features of a server, once, before the scenarios that need them.
+
+A probe returns None if the feature exists, and otherwise the reason why its scenarios are skipped.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +18,39 @@ __all__ = ["user"]
 Probing = Generator[Request, Exchange, str | None]
 
 
-_ABSENT = (404, 405, 501)
+_NO_ROUTE = (404, 405, 501)
 _REFUSED = (400, 404, 405, 422, 501)
-_UNTOLD = BUSY | {401, 403, 407, 409, 425}
-"""Statuses about the moment, or about whoever asks: they say nothing of what the server has."""
+_TEMPORARY = BUSY | {401, 403, 407, 409, 425}
+"""Statuses that depend on the moment or the client, so that they do not show whether a feature exists."""
 
 
-def _untold(exchange: Exchange) -> str | None:
-    """Why an answer shows neither that a feature is there nor that it is lacking; None if it may show either.
+def _no_information(exchange: Exchange) -> str | None:
+    """Return why an answer does not show whether a feature exists; None if it does.
 
-    A status 500 is left to the scenarios: whoever fails at a right request is to be told so, not excused from it.
+    A status 500 counts as existing: the scenarios then report the failure instead of being skipped.
     """
-    return _not_found_out(exchange) if exchange.status in (0, *_UNTOLD) else None
+    return _unknown(exchange) if exchange.status in (0, *_TEMPORARY) else None
 
 
-def _not_found_out(exchange: Exchange) -> str:
+def _unknown(exchange: Exchange) -> str:
     return f"{UNKNOWN}: {exchange.error or f'status {exchange.status}'}"
 
 
-def _absence(exchange: Exchange, operation: str) -> str | None:
-    """Why there is no such operation, or none for this model; None if it answered, whatever it was."""
-    if (untold := _untold(exchange)) is not None:
-        return untold
-    if exchange.status not in _ABSENT:
+def _no_operation(exchange: Exchange, operation: str) -> str | None:
+    """Return why the operation does not exist, or not for this model; None if it gave any other answer."""
+    if (unknown := _no_information(exchange)) is not None:
+        return unknown
+    if exchange.status not in _NO_ROUTE:
         return None
     if (error_of(exchange) or {}).get("code") == "model_not_found":
         return f"{operation} does not know the model: status {exchange.status}"
     return f"there is no {operation}: status {exchange.status}"
 
 
-def _lacking(exchange: Exchange) -> str | None:
-    """Why a feature cannot be had; None if the request was not refused."""
-    if (untold := _untold(exchange)) is not None:
-        return untold
+def _missing(exchange: Exchange) -> str | None:
+    """Return why a feature is missing; None if the request was not refused."""
+    if (unknown := _no_information(exchange)) is not None:
+        return unknown
     if exchange.status not in _REFUSED:
         return None
     return f"refused with status {exchange.status}: {refusal(exchange)[:150]}"
@@ -56,65 +59,65 @@ def _lacking(exchange: Exchange) -> str | None:
 @capability("responses", "The Responses API")
 def responses(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16}
-    return _absence((yield Request(path="/responses", json=body)), "POST /responses")
+    return _no_operation((yield Request(path="/responses", json=body)), "POST /responses")
 
 
 @capability("completions", "Legacy completions")
 def completions(target: Target) -> Probing:
     body = {"model": target.model, "prompt": "Hi", "max_tokens": 1}
-    return _absence((yield Request(path="/completions", json=body)), "POST /completions")
+    return _no_operation((yield Request(path="/completions", json=body)), "POST /completions")
 
 
 @capability("tools", "Tools on chat completions")
 def tools(target: Target) -> Probing:
     tool = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 4, "tools": [tool]}
-    return _lacking((yield Request(path="/chat/completions", json=body)))
+    return _missing((yield Request(path="/chat/completions", json=body)))
 
 
-@capability("reasoning", "Reasoning that is shown")
+@capability("reasoning", "Visible reasoning")
 def reasoning(target: Target) -> Probing:
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 256, "reasoning_effort": "low"}
     found = yield Request(path="/chat/completions", json=body)
-    if (lack := _lacking(found)) is not None or found.status >= 500:
-        return lack
+    if (reason := _missing(found)) is not None or found.status >= 500:
+        return reason
     if found.error is not None:
-        return _not_found_out(found)
+        return _unknown(found)
     try:
         message = found.json["choices"][0]["message"]
         shown = any(message.get(key) for key in REASONING_KEYS)
     except (LookupError, TypeError, AttributeError):
-        # The server took the request: what is wrong with its answer is said by the checks of that answer.
+        # The server accepted the request; other checks report what is wrong with the answer.
         return None
     return None if shown else "the model shows no reasoning at effort low"
 
 
-@capability("stored", "Responses that are kept")
+@capability("stored", "Stored responses")
 def stored(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16, "store": True}
     found = yield Request(path="/responses", json=body)
-    if (lack := _lacking(found)) is not None:
-        return lack
+    if (reason := _missing(found)) is not None:
+        return reason
     kept = isinstance(found.json, dict) and found.json.get("store") is False
-    return "the server says that it keeps nothing: `store` is false in its answer" if kept else None
+    return "the server stores nothing: `store` is false in its answer" if kept else None
 
 
 @capability("background", "Responses that run in the background")
 def background(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16, "store": True, "background": True}
     found = yield Request(path="/responses", json=body)
-    if (lack := _lacking(found)) is not None:
-        return lack
+    if (reason := _missing(found)) is not None:
+        return reason
     if found.status >= 500 or found.error is not None:
-        return _not_found_out(found)
+        return _unknown(found)
     echoed = found.json.get("background") if isinstance(found.json, dict) else None
-    return None if echoed is True else f"it was asked for, and `background` is {echoed!r} in the answer"
+    return None if echoed is True else f"the request has `background: true`, and the answer {echoed!r}"
 
 
 @capability("compact", "Compaction of a conversation")
 def compact(target: Target) -> Probing:
     found = yield Request(path="/responses/compact", json={"model": target.model, "input": "Hi"})
-    return _absence(found, "POST /responses/compact") or _lacking(found)
+    return _no_operation(found, "POST /responses/compact") or _missing(found)
 
 
 @capability("websocket", "Responses over a WebSocket")
@@ -124,21 +127,21 @@ def websocket(target: Target) -> Probing:
     if found.status == 101:
         return None
     if found.status in BUSY:
-        return _not_found_out(found)
+        return _unknown(found)
     return f"there is no WebSocket at /responses: {found.error or f'status {found.status}'}"
 
 
 @capability("count", "Counting the tokens of an input")
 def count(target: Target) -> Probing:
     found = yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi"})
-    return _absence(found, "POST /responses/input_tokens")
+    return _no_operation(found, "POST /responses/input_tokens")
 
 
 @capability("key", "An API key")
 def key(target: Target) -> Probing:
-    """The list of models may be open where answers are not, and there may be none: then an answer is asked for."""
+    """Try a wrong key with the list of models, which may be public or missing, and then with an answer."""
     if target.api_key is None:
-        return "no key was given, so that nothing says whether the server wants one"
+        return "no key was given, so it is unknown whether the server requires one"
     wrong = {"authorization": WRONG_KEY}
     listed = yield Request(path="/models", method="GET", headers=wrong)
     if listed.status in (401, 403):
@@ -148,64 +151,64 @@ def key(target: Target) -> Probing:
     if found.status in (401, 403):
         return None
     if found.status == 200:
-        return "the server asks for no key"
-    if found.status not in (0, *_UNTOLD):
-        # Another status may be about the request. Where the right key gets an answer, it was about the key.
+        return "the server requires no key"
+    if found.status not in (0, *_TEMPORARY):
+        # Another status may be about the request. If the right key gets an answer, it was about the key.
         right = yield Request(path="/chat/completions", json=body)
         if right.status == 200:
             return None
-    return f"{_not_found_out(found)}, to a wrong key"
+    return f"{_unknown(found)}, with a wrong key"
 
 
 @capability("structured", "The extension `structured_outputs`")
 def structured(target: Target) -> Probing:
-    """A server that does not know the field may ignore it; one that knows it refuses what is no regular expression.
+    """Send an invalid regular expression, which only a server that knows the field refuses.
 
-    One that fails at it knows the field as well, if it does not fail at an expression that is one.
+    A server that fails with 5xx knows the field as well, if it does not fail with a valid expression.
     """
     wrong: dict[str, object] = {"regex": 5}
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1, "structured_outputs": wrong}
     found = yield Request(path="/chat/completions", json=body)
     if found.status == 200:
         return "the server ignores `structured_outputs`"
-    if found.status >= 500 and found.status not in _UNTOLD:
+    if found.status >= 500 and found.status not in _TEMPORARY:
         right = yield Request(path="/chat/completions", json={**body, "structured_outputs": {"regex": "a"}})
-        return None if right.status == 200 else _not_found_out(found)
-    return None if found.status in (400, 422) else _not_found_out(found)
+        return None if right.status == 200 else _unknown(found)
+    return None if found.status in (400, 422) else _unknown(found)
 
 
 @capability("continuation", "The extension `continue_final_message`")
 def continuation(target: Target) -> Probing:
-    """A server that knows the field refuses to go on with a message and to begin a new one at the same time."""
-    said = [*user("Hi"), {"role": "assistant", "content": "Well"}]
+    """Request to continue a message and to begin a new one, which only a server that knows the fields refuses."""
+    messages = [*user("Hi"), {"role": "assistant", "content": "Well"}]
     both = {"continue_final_message": True, "add_generation_prompt": True}
-    body = {"model": target.model, "messages": said, "max_tokens": 1, **both}
+    body = {"model": target.model, "messages": messages, "max_tokens": 1, **both}
     found = yield Request(path="/chat/completions", json=body)
     if found.status == 200:
         return "the server ignores `continue_final_message`"
-    return None if found.status in (400, 422) else _not_found_out(found)
+    return None if found.status in (400, 422) else _unknown(found)
 
 
-@capability("stored-chat", "Chat completions that are kept")
+@capability("stored-chat", "Stored chat completions")
 def stored_chat(target: Target) -> Probing:
     found = yield Request(path="/chat/completions?limit=1", method="GET")
-    if (lack := _absence(found, "GET /chat/completions") or _lacking(found)) is not None:
-        return lack
+    if (reason := _no_operation(found, "GET /chat/completions") or _missing(found)) is not None:
+        return reason
     if found.status != 200:
-        return _not_found_out(found)
+        return _unknown(found)
     listed = isinstance(found.json, dict) and isinstance(found.json.get("data"), list)
-    return None if listed else "GET /chat/completions gives no list"
+    return None if listed else "GET /chat/completions returns no list"
 
 
-@capability("conversations", "Conversations that responses are part of")
+@capability("conversations", "Conversations")
 def conversations(target: Target) -> Probing:
-    """The conversation is deleted, so that a probe leaves nothing behind."""
+    """Create a conversation, and delete it again."""
     found = yield Request(path="/conversations", json={})
-    if (lack := _absence(found, "POST /conversations") or _lacking(found)) is not None:
-        return lack
+    if (reason := _no_operation(found, "POST /conversations") or _missing(found)) is not None:
+        return reason
     name = found.json.get("id") if isinstance(found.json, dict) else None
     if found.status != 200 or not isinstance(name, str):
-        return _not_found_out(found)
+        return _unknown(found)
     if name.isascii() and name.replace("_", "").isalnum():
         yield Request(path=f"/conversations/{name}", method="DELETE")
     return None

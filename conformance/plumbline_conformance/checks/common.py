@@ -1,4 +1,4 @@
-"""Claims that several surfaces share."""
+"""Provide assertions that checks of several APIs share."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = [
     "answered",
     "at",
     "content_type",
-    "counted",
     "done_last",
     "envelope",
     "error_of",
+    "follow_up_accepted",
     "framing",
+    "framing_without_names",
+    "json_content_type",
     "last",
-    "plain",
+    "portable_framing",
     "refusal",
     "refused",
     "request_id",
     "required",
-    "streaming",
-    "taken",
-    "tidy",
-    "unnamed",
+    "sse_content_type",
     "usage_adds_up",
+    "usage_count",
     "valid_body",
     "whole_shapes",
     "without_nulls",
@@ -40,23 +40,23 @@ __all__ = [
 
 Answer = TypeVar("Answer")
 BUSY = {408, 429, 502, 503, 504}
-"""The server, or what stands before it, says that it cannot answer now. That is no fault against any rule."""
+"""Statuses of a server or gateway that cannot answer now. They break no rule."""
 
 
 def at(seen: Transcript, index: int) -> Exchange:
-    """One exchange of the scenario."""
+    """Return one exchange of the scenario; inconclusive if its request was not sent."""
     if index >= len(seen.exchanges):
         raise Inconclusive("this request was not sent")
     return seen.exchanges[index]
 
 
 def last(seen: Transcript) -> Exchange:
-    """The exchange that most checks look at."""
+    """Return the last exchange, which most checks examine."""
     return at(seen, max(0, len(seen.exchanges) - 1))
 
 
 def answered(exchange: Exchange) -> Exchange:
-    """Go on only with a whole answer of this server to this client."""
+    """Return the exchange if it has a complete answer; otherwise the check is inconclusive."""
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
     if exchange.status in BUSY:
@@ -67,7 +67,13 @@ def answered(exchange: Exchange) -> Exchange:
 
 
 def accepted(exchange: Exchange) -> Exchange:
-    """Go on only with a success: what a refused request looks like is the business of other checks."""
+    """Return the exchange if it succeeded.
+
+    Raises:
+        Broken: a 5xx status, another 2xx status than 200, or a failure event in the stream.
+        Rejected: the server refused the request; other checks examine refusals.
+        Inconclusive: a redirect, a busy server or no complete answer.
+    """
     answered(exchange)
     if exchange.status >= 500 and exchange.status != 501:
         raise Broken(Problem(expected="an answer", actual=f"status {exchange.status}", pointer="status"))
@@ -85,7 +91,7 @@ def accepted(exchange: Exchange) -> Exchange:
 
 
 def required(act: Callable[[], Answer]) -> Answer:
-    """Of a rule that wants an answer: a failure breaks this very rule."""
+    """Attribute a failure to the check's own rule, for rules that require an answer."""
     try:
         return act()
     except Broken as broken:
@@ -93,22 +99,22 @@ def required(act: Callable[[], Answer]) -> Answer:
 
 
 def refusal(exchange: Exchange) -> str:
-    """What the server says of a refusal."""
+    """Return the message of a refusal, cut to 200 characters."""
     message = (error_of(exchange) or {}).get("message")
     return message[:200] if isinstance(message, str) else "no error object"
 
 
 def refused(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
-    """The status of a refusal. What its body looks like is the business of `envelope`."""
+    """Check the status of a refusal; `envelope` checks its body."""
     if answered(exchange).status not in statuses:
         if exchange.status == 404 and (error_of(exchange) or {}).get("code") == "model_not_found":
-            raise Inconclusive("the server does not know the model, and looked no further")
+            raise Inconclusive("the server does not know the model and checked nothing else")
         wanted = " or ".join(map(str, statuses))
         yield Problem(expected=f"status {wanted}", actual=f"status {exchange.status}", pointer="status")
 
 
 def envelope(exchange: Exchange) -> Iterator[Problem]:
-    """ERR-01: the error object, in all four keys."""
+    """Check the error object with its four keys (ERR-01)."""
     if answered(exchange).status < 400:
         raise Inconclusive(f"the request was not refused: status {exchange.status}")
     if exchange.json is None:
@@ -118,7 +124,7 @@ def envelope(exchange: Exchange) -> Iterator[Problem]:
 
 
 def valid_body(exchange: Exchange, schema: str, where: str = "") -> Iterator[Problem]:
-    """A body by its schema. One that is no JSON, as a stream that nobody asked for, is shown as it came."""
+    """Validate a body against its schema. A body that is not JSON, such as an unexpected stream, is a problem."""
     if exchange.json is None:
         yield from breaking(rule_of(schema, ()), [_no_json(exchange, f"a valid {schema}", where)])
         return
@@ -131,42 +137,45 @@ def _no_json(exchange: Exchange, wanted: str, where: str = "") -> Problem:
 
 
 def error_of(exchange: Exchange) -> dict[str, Any] | None:
-    """The error object, whatever is in it."""
+    """Return the error object of the body, if there is one."""
     error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
     return error if isinstance(error, dict) else None
 
 
 def content_type(exchange: Exchange, wanted: str) -> Iterator[Problem]:
-    """HTTP-01, HTTP-02: media types are compared without parameters and without regard to case."""
+    """Check the media type, without parameters and ignoring case (HTTP-01, HTTP-02)."""
     found = exchange.header("content-type") or "none"
     if found.partition(";")[0].strip().lower() != wanted:
         rule = "HTTP-02" if wanted == "text/event-stream" else "HTTP-01"
         yield Problem(expected=wanted, actual=found, pointer="headers.content-type", rule=rule)
 
 
-def plain(exchange: Exchange) -> Iterator[Problem]:
-    """HTTP-01."""
+def json_content_type(exchange: Exchange) -> Iterator[Problem]:
+    """Check that the answer is `application/json` (HTTP-01)."""
     yield from content_type(exchange, "application/json")
 
 
-def streaming(exchange: Exchange) -> Iterator[Problem]:
-    """HTTP-02."""
+def sse_content_type(exchange: Exchange) -> Iterator[Problem]:
+    """Check that the answer is `text/event-stream` (HTTP-02)."""
     yield from content_type(exchange, "text/event-stream")
 
 
-def unnamed(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-01, SSE-05: of chat completions and completions."""
+def framing_without_names(exchange: Exchange) -> Iterator[Problem]:
+    """Check the framing of chat completions and completions, without event names (SSE-01, SSE-05)."""
     yield from framing(exchange, named=False)
 
 
 def request_id(exchange: Exchange) -> Iterator[Problem]:
-    """HTTP-03."""
+    """Check that the answer has an `x-request-id` (HTTP-03)."""
     if not answered(exchange).header("x-request-id"):
         yield Problem(expected="a header x-request-id", actual="none", pointer="headers")
 
 
-def tidy(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-02, SSE-03: legal for readers that follow the standard, and the end of those that split at line feeds."""
+def portable_framing(exchange: Exchange) -> Iterator[Problem]:
+    """Check for a byte order mark, carriage returns and ids (SSE-02, SSE-03).
+
+    The SSE standard allows them, but clients that split at line feeds fail on them.
+    """
     if exchange.body.startswith(BYTE_ORDER_MARK):
         shown = "one at the start"
         yield Problem(expected="no byte order mark", actual=shown, pointer="body", rule="SSE-02")
@@ -179,7 +188,7 @@ def tidy(exchange: Exchange) -> Iterator[Problem]:
 
 
 def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
-    """SSE-01, SSE-03, SSE-04, SSE-05: one JSON object per event, closed by a blank line, nothing clients choke on."""
+    """Check that each event is one JSON object and ends with a blank line (SSE-01, SSE-03, SSE-04, SSE-05)."""
     if not exchange.events:
         yield Problem(expected="events", actual=repr(exchange.body[:80]), pointer="body", rule="SSE-01")
     for index, event in enumerate(exchange.events):
@@ -205,7 +214,7 @@ def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
 
 
 def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]:
-    """SSE-05, SSE-07: exactly one `[DONE]`, and it is the last event."""
+    """Check that there is exactly one `[DONE]`, as the last event (SSE-05, SSE-07)."""
     places = [index for index, event in enumerate(exchange.events) if event.data == "[DONE]"]
     if places != [len(exchange.events) - 1] and (places or required):
         yield Problem(
@@ -217,7 +226,7 @@ def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]
 
 
 def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Problem]:
-    """CHAT-08, R-10: the total is the sum. Of chat completions and completions it is said that there is a prompt."""
+    """Check that the total is the sum (CHAT-08, R-10), and that chat completions and completions have a prompt."""
     if not isinstance(usage, dict):
         yield Problem(expected="a usage object", actual=repr(usage), pointer="usage")
         return
@@ -231,18 +240,21 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
         )
 
 
-def counted(exchange: Exchange, key: str) -> int:
-    """One number of the usage of a whole answer."""
+def usage_count(exchange: Exchange, key: str) -> int:
+    """Return one number of the usage of a non-streaming answer."""
     body = accepted(exchange).json
     usage = body.get("usage") if isinstance(body, dict) else None
     count = usage.get(key) if isinstance(usage, dict) else None
     if not isinstance(count, int):
-        raise Inconclusive("the answer has no usage; another check says so")
+        raise Inconclusive("the answer has no usage; another check reports this")
     return count
 
 
-def taken(seen: Transcript, index: int) -> Iterator[Problem]:
-    """What follows from an accepted request may not be refused: that something is offered includes its way back."""
+def follow_up_accepted(seen: Transcript, index: int) -> Iterator[Problem]:
+    """Check that the server accepts a follow-up of a request that it accepted.
+
+    A server that returns items, such as calls, has to accept them as input.
+    """
     accepted(at(seen, 0))
     found = at(seen, index)
     if found.status in (400, 404, 422):
@@ -252,16 +264,23 @@ def taken(seen: Transcript, index: int) -> Iterator[Problem]:
 
 
 def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = ()) -> None:
-    """Register the check of the shape of several whole answers of a scenario; `rules` where one speaks of all of it."""
+    """Register the schema check of several non-streaming answers.
 
-    @check(f"{slug}/shape", "Answer as the contract says", *(rules or rules_of_shape(schema)))
+    Args:
+        slug: the id of the scenario.
+        schema: the name of the schema.
+        places: indexes of the exchanges.
+        rules: the rules of the check; by default those of the schema's fields.
+    """
+
+    @check(f"{slug}/shape", "Answer as the contract requires", *(rules or rules_of_shape(schema)))
     def shape(seen: Transcript) -> Iterator[Problem]:
         for place in places:
             yield from valid_body(accepted(at(seen, place)), schema, f"answer {place}, ")
 
 
 def without_nulls(value: Any) -> Any:
-    """A null is the same as nothing where two objects are compared."""
+    """Remove null fields, to compare two objects."""
     match value:
         case dict():
             return {key: without_nulls(member) for key, member in value.items() if member is not None}

@@ -1,8 +1,7 @@
-"""Registering laws: claims about one answer, each written once for the whole answer and the stream.
+"""Register laws: checks of one answer, for non-streaming answers and streams.
 
-A law takes an exchange and reads off its request what it has to know. It is the check of a scenario, and it holds of
-live traffic that asks for as much. What compares exchanges, or needs to know what was sent before, is no law and is
-registered with `check`.
+A law takes an exchange and reads its expectations from the request. It serves as the check of a scenario and applies to
+live traffic with the same features. Checks that compare exchanges are not laws; register them with `check`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from plumbline_conformance.transcript.model import Transcript
 __all__ = ["STREAM", "WHOLE", "Precondition", "both", "either", "refusal", "stream", "whole"]
 
 WHOLE, STREAM = 0, 1
-"""Where the answers stand in a scenario that asks for one thing in both forms."""
+"""Indexes of the two answers in a scenario that sends a request without and with `stream`."""
 TitleAndRules = tuple[str, ...]
-"""A title, and the rules."""
+"""The title, then the rules."""
 Precondition = Callable[[Transcript], object]
 
 
-def _one(
+def _register_as(
     slug: str,
     title: str,
     rules: TitleAndRules,
@@ -51,17 +50,17 @@ def whole(
     before: Precondition | None = None,
     milder: bool = False,
 ) -> Callable[[Law], Law]:
-    """Register a law of whole answers.
+    """Register a law of non-streaming answers.
 
     Args:
         slug: the check's id.
         title: an imperative sentence.
         rules: the first one gives the level.
-        place: which exchange of the scenario it looks at.
-        before: raises what makes the scenario inconclusive.
+        place: the index of the exchange in the scenario.
+        before: raises Inconclusive if the law cannot be applied to the scenario.
         milder: see `check`.
     """
-    return _one(slug, title, rules, "whole", place, before, milder)
+    return _register_as(slug, title, rules, "whole", place, before, milder)
 
 
 def stream(
@@ -73,7 +72,7 @@ def stream(
     milder: bool = False,
 ) -> Callable[[Law], Law]:
     """Register a law of streams; see `whole`."""
-    return _one(slug, title, rules, "stream", place, before, milder)
+    return _register_as(slug, title, rules, "stream", place, before, milder)
 
 
 def both(
@@ -83,14 +82,14 @@ def both(
     places: tuple[int, int] = (WHOLE, STREAM),
     before: Precondition | None = None,
 ) -> Callable[[Law], Law]:
-    """Register a law twice: of whole answers as `scenario/name`, of streams as `scenario/stream-name`.
+    """Register a law twice: for non-streaming answers as `scenario/name`, for streams as `scenario/stream-name`.
 
     Args:
-        slug: the id of the check of the whole answer.
-        of_whole: its title, and its rules.
+        slug: the id of the check of the non-streaming answer.
+        of_whole: title and rules of that check.
         of_stream: title and rules of the check of the stream.
-        places: which exchanges of the scenario they look at.
-        before: raises what makes the scenario inconclusive.
+        places: the indexes of the two exchanges in the scenario.
+        before: raises Inconclusive if the law cannot be applied to the scenario.
     """
     scenario, _, name = slug.rpartition("/")
 
@@ -102,7 +101,7 @@ def both(
 
 
 def either(slug: str, title: str, *rules: str) -> Callable[[Law], Law]:
-    """Register a law as one check, which looks at the whole answer and then at the stream."""
+    """Register a law as one check of the non-streaming answer and the stream."""
 
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:
@@ -116,7 +115,7 @@ def either(slug: str, title: str, *rules: str) -> Callable[[Law], Law]:
 
 
 def refusal(slug: str, title: str, *rules: str) -> Callable[[Law], Law]:
-    """Register a law of refusals, which looks at the last exchange of its scenario."""
+    """Register a law of refusals, for the last exchange of the scenario."""
 
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:

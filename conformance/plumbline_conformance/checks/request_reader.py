@@ -1,4 +1,4 @@
-"""What a request asks for, read off the request: laws hold of any answer, so they cannot know it beforehand."""
+"""Read from a request what the answer has to have, because laws apply to requests of any client."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _PATHS = {
 
 
 OPERATIONS = frozenset(_PATHS.values())
-"""What a request can be for."""
+"""The operations of the API."""
 
 
 def request_fields(exchange: Exchange) -> dict[str, Any]:
-    """The body of the request, if it is an object."""
+    """Return the JSON object of the request; empty if it has none."""
     body = exchange.request_json
     return body if isinstance(body, dict) else {}
 
 
 def features(method: str, url: str, body: Any) -> frozenset[str]:
-    """The operation, and what changes how an answer is written.
+    """Return the operation of a request, and the options that change the format of the answer.
 
-    A law of a scenario holds of an exchange that has all features of the scenario's own request.
+    A law of a scenario applies to an exchange that has all features of the scenario's request.
     """
     path = url.partition("?")[0].rstrip("/")
     operation = next((name for end, name in _PATHS.items() if path.endswith(end)), "other")
@@ -75,8 +75,8 @@ def _wanted(body: dict[str, Any]) -> set[str]:
         "background": body.get("background") is True,
     }
     found |= {name for name, wanted in flags.items() if wanted}
-    form = _dict(body.get("response_format")) or _dict(_dict(body.get("text")).get("format"))
-    found |= {str(form.get("type"))} - {"None", "text"}
+    output_format = _dict(body.get("response_format")) or _dict(_dict(body.get("text")).get("format"))
+    found |= {str(output_format.get("type"))} - {"None", "text"}
     return found | set(_dict(body.get("structured_outputs")))
 
 
@@ -88,47 +88,51 @@ def _choice(choice: Any) -> str:
 
 
 def requested_tools(exchange: Exchange) -> dict[str, dict[str, Any]]:
-    """The tools of the request that have names, in either API's form."""
+    """Return the named tools of the request, of either API, by name."""
     return _by_name(request_fields(exchange).get("tools"))
 
 
 def _by_name(tools: Any) -> dict[str, dict[str, Any]]:
     found = {}
     for tool in _list(tools):
-        held = _dict(_dict(tool).get(str(_dict(tool).get("type")))) or _dict(tool)
-        if isinstance(held.get("name"), str):
-            found[held["name"]] = held
+        inner = _dict(_dict(tool).get(str(_dict(tool).get("type")))) or _dict(tool)
+        if isinstance(inner.get("name"), str):
+            found[inner["name"]] = inner
     return found
 
 
 def allowed_tools(exchange: Exchange) -> set[str]:
-    """The names that may be called: those of the choice, if it names any, and else all of the request's."""
+    """Return the tool names that may be called: those of `tool_choice`, or else all of the request."""
     choice = request_fields(exchange).get("tool_choice")
     if choice == "none":
         return set()
     if isinstance(choice, dict):
-        held = _dict(choice.get("allowed_tools")) or choice
-        names = set(_by_name(held.get("tools", [choice])))
+        inner = _dict(choice.get("allowed_tools")) or choice
+        names = set(_by_name(inner.get("tools", [choice])))
         if names:
             return names
     return set(requested_tools(exchange))
 
 
 def requested_schema(exchange: Exchange) -> dict[str, Any]:
-    """The strict schema of the answer. One that is not strict, or lies elsewhere, is not held against anybody."""
+    """Return the strict schema of the answer; not requested if it is not strict or has remote references."""
     body = request_fields(exchange)
-    form = _dict(body.get("response_format")) or _dict(_dict(body.get("text")).get("format"))
-    held = _dict(form.get("json_schema")) or form
-    schema = held.get("schema")
-    if form.get("type") != "json_schema" or not isinstance(schema, dict) or held.get("strict") is not True:
-        raise NotRequested("no strict schema was asked for")
+    output_format = _dict(body.get("response_format")) or _dict(_dict(body.get("text")).get("format"))
+    inner = _dict(output_format.get("json_schema")) or output_format
+    schema = inner.get("schema")
+    if (
+        output_format.get("type") != "json_schema"
+        or not isinstance(schema, dict)
+        or inner.get("strict") is not True
+    ):
+        raise NotRequested("the request has no strict schema")
     if not _local(schema):
-        raise NotRequested("a part of the schema lies elsewhere")
+        raise NotRequested("the schema has remote references")
     return schema
 
 
 def _local(value: Any) -> bool:
-    """Whether nothing has to be fetched to read a schema."""
+    """Return whether a schema has no remote references."""
     match value:
         case dict():
             places = [
@@ -142,46 +146,46 @@ def _local(value: Any) -> bool:
 
 
 def requested_structure(exchange: Exchange, kind: str) -> Any:
-    """What `structured_outputs` holds the answer to."""
+    """Return the constraint of this kind in `structured_outputs`."""
     value = _dict(request_fields(exchange).get("structured_outputs")).get(kind)
     if value is None:
-        raise NotRequested(f"no {kind} was asked for")
+        raise NotRequested(f"the request has no {kind}")
     return value
 
 
 def requested_stops(exchange: Exchange) -> list[str]:
-    """The stop strings, if they are to be left out of the text."""
+    """Return the stop strings, if the text must not include them."""
     stop = request_fields(exchange).get("stop")
     found = [stop] if isinstance(stop, str) else [one for one in _list(stop) if isinstance(one, str)]
     if not any(found) or request_fields(exchange).get("include_stop_str_in_output"):
-        raise NotRequested("there is no stop string to be left out")
+        raise NotRequested("the request has no stop string, or includes it in the text")
     return [one for one in found if one]
 
 
 def requested_limit(exchange: Exchange) -> int:
-    """The token limit of the answer."""
+    """Return the token limit of the answer."""
     body = request_fields(exchange)
     names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
     found = {body[name] for name in names if isinstance(body.get(name), int)}
     if len(found) != 1:
-        raise NotRequested("there is no limit, or more than one")
+        raise NotRequested("the request has no token limit, or several")
     return int(found.pop())
 
 
 def requested_choices(exchange: Exchange) -> int:
-    """How many choices."""
+    """Return the number of choices (`n`)."""
     number = request_fields(exchange).get("n")
     return number if isinstance(number, int) else 1
 
 
 def requested_top_logprobs(exchange: Exchange) -> int:
-    """How many alternatives of each token."""
+    """Return the number of alternatives per token (`top_logprobs`)."""
     number = request_fields(exchange).get("top_logprobs")
     return number if isinstance(number, int) else 0
 
 
 def greedy(exchange: Exchange) -> bool:
-    """Whether the best token is to be drawn each time."""
+    """Return whether the temperature is 0."""
     return request_fields(exchange).get("temperature") == 0
 
 

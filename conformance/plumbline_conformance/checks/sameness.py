@@ -1,8 +1,7 @@
-"""A stream says what the same request says in one piece: asked so that a server whose arithmetic varies is not blamed.
+"""Compare a streaming with a non-streaming answer, allowing for non-deterministic servers.
 
-Temperature 0 promises little: batches of another size add numbers in another order. Where the two answers differ, both
-requests are sent once more, and only a server that repeats itself in each and still differs between them breaks the
-rule.
+Temperature 0 does not guarantee equal answers, because the batch size changes the order of additions. If the answers
+differ, both requests are sent again. Only a server that repeats both answers breaks the rule.
 """
 
 from __future__ import annotations
@@ -16,15 +15,22 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]
 
-Reading = Callable[[Exchange], object]
-"""What an answer says, in a form that whole and streamed answers share."""
+Extract = Callable[[Exchange], object]
+"""Extracts the content of an answer in a form that can be compared."""
 Content = TypeVar("Content")
 
 
 def whole_and_streamed(
-    path: str, body: dict[str, object], of_whole: Reading, of_stream: Reading
+    path: str, body: dict[str, object], of_whole: Extract, of_stream: Extract
 ) -> Generator[Request, Exchange, None]:
-    """Two requests, or four if their answers differ. The last one is a stream in either case."""
+    """Send a request without and with `stream`, and both again if the answers differ.
+
+    Args:
+        path: the path below the root of the API.
+        body: the request without `stream`.
+        of_whole: extracts the content of a non-streaming answer.
+        of_stream: extracts the content of a stream.
+    """
     for _ in range(2):
         whole = yield Request(path=path, json=body)
         streamed = yield Request(path=path, json={**body, "stream": True})
@@ -32,7 +38,7 @@ def whole_and_streamed(
             if of_whole(accepted(whole)) == of_stream(streamed):
                 return
         except (Inconclusive, Rejected, Broken, LookupError, TypeError, AttributeError):
-            return  # The checks of shape will say what is wrong.
+            return  # The schema checks report what is wrong.
 
 
 def same(
@@ -41,24 +47,24 @@ def same(
     of_stream: Callable[[Exchange], Content],
     rule: Callable[[Content, Content], str] | None = None,
 ) -> Iterator[Problem]:
-    """CHAT-19, CS-05, RS-16.
+    """Check that the stream has the content of the non-streaming answer (CHAT-19, CS-05, RS-16).
 
     Args:
         seen: the transcript of `whole_and_streamed`.
-        of_whole: what the whole answer says.
-        of_stream: what the stream says.
-        rule: which rule two that differ break, where the check has several.
+        of_whole: extracts the content of a non-streaming answer.
+        of_stream: extracts the content of a stream.
+        rule: returns the rule that a difference breaks, for checks with several rules.
     """
     at(seen, 1)
     try:
         wholes = [of_whole(accepted(exchange)) for exchange in seen.exchanges[0::2]]
         streams = [of_stream(exchange) for exchange in seen.exchanges[1::2]]
     except (LookupError, TypeError, AttributeError) as error:
-        raise Inconclusive("the answers are not of the documented shape; other checks say how") from error
+        raise Inconclusive("the answers do not match their schema; other checks report this") from error
     if wholes[0] == streams[0]:
         return
     if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
-        raise Inconclusive("the same request was answered differently each time")
+        raise Inconclusive("the server answered the same request differently each time")
     broken = rule(wholes[0], streams[0]) if rule is not None else ""
     shown = repr(streams[0])[:400]
     yield Problem(expected=repr(wholes[0])[:400], actual=shown, pointer="the text", rule=broken)

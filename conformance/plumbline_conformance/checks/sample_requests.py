@@ -1,4 +1,4 @@
-"""Bodies of chat requests that scenarios build on."""
+"""Build the chat requests that scenarios start from."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from plumbline_conformance.suite.model import Target
 __all__ = ["JSON", "chat", "user"]
 
 JSON = {"content-type": "application/json"}
-"""The header of a body that a scenario writes itself."""
+"""The headers for a body that a scenario encodes itself."""
 
 
 def chat(target: Target, **fields: object) -> dict[str, object]:
-    """A request that is right but for what a test makes wrong."""
+    """Return a valid short chat request, with these fields added or replaced."""
     return {"model": target.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
 
 
 def user(text: str) -> list[dict[str, object]]:
-    """A conversation of one message."""
+    """Return a conversation of one user message."""
     return [{"role": "user", "content": text}]

@@ -1,4 +1,7 @@
-"""What a stop string left, held against the answer without it: temperature 0 promises little, and seeds are a wish."""
+"""Compare an answer that a stop string ended with the answer without it.
+
+Neither temperature 0 nor a seed guarantees equal answers, so a difference alone is no violation.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +11,44 @@ from plumbline_conformance.suite.model import Broken, Inconclusive, Rejected
 
 __all__ = ["same_answer", "texts_of"]
 
-_ALIKE = 16
-"""Characters, after which two texts are taken for the same."""
-_TELLING = 3
-"""Characters; what is shorter, such as a full stop, ends many texts."""
+_ENOUGH = 16
+"""Equal characters that are enough to treat two texts as the same answer."""
+_DISTINCTIVE = 3
+"""Characters; a shorter rest, such as a full stop, ends many different texts."""
 
 
 def same_answer(plain: str, word: str, found: str, others: Iterable[str]) -> bool:
-    """Whether a text that is not what stood before the stop string is still the first answer, wrongly stopped.
+    """Return whether an unexpected text is the first answer, stopped at the wrong place, and not a different answer.
 
-    One that goes on with the stop string, or without it alone, can be no other. One that ends too early, or within the
-    stop string, or goes on with a character or two, may be what a model wrote that draws anew: it takes witnesses that
-    the server repeats itself.
+    A text that continues with the stop string, or with what follows it, is the first answer. A text that ends early, or
+    within the stop string, or continues with a character or two, can be a different answer. Then the other answers
+    have to show that the server repeats itself.
 
     Args:
         plain: the first answer.
-        word: the stop string, which stands in it.
-        found: the text with the stop string, not equal to what stood before it.
-        others: the texts of the other answers with the stop string: each of them is this text as well, or the right
-            one, where the server repeats itself.
+        word: the stop string, which the first answer contains.
+        found: the text of the answer to the request with the stop string, different from the expected one.
+        others: the texts of the other answers to requests with the stop string; if the server repeats itself, each
+            equals `found` or the expected text.
     """
     start = plain.find(word)
-    goes_on = False
+    continues = False
     wanted, after = plain[:start], plain[start + len(word) :]
     if found.startswith(wanted):
         rest = found[len(wanted) :]
-        goes_on = bool(after) and rest[:_ALIKE] == after[:_ALIKE]
-        if rest.startswith(word) or (goes_on and len(after) >= _TELLING):
+        continues = bool(after) and rest[:_ENOUGH] == after[:_ENOUGH]
+        if rest.startswith(word) or (continues and len(after) >= _DISTINCTIVE):
             return True
     witnesses = list(others)
     return (
-        (goes_on or (wanted + word).startswith(found))
+        (continues or (wanted + word).startswith(found))
         and bool(witnesses)
         and all(text in (wanted, found) for text in witnesses)
     )
 
 
 def texts_of(reads: Iterable[Callable[[], object]]) -> Iterator[str]:
-    """The texts of answers, of those that have one."""
+    """Return the texts of the answers that have one."""
     for read in reads:
         try:
             text = read()

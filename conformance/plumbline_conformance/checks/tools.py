@@ -1,4 +1,4 @@
-"""The tools and questions that scenarios use, in the forms of both APIs."""
+"""Define the tools and questions of scenarios, for both APIs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 __all__ = ["FLIP", "PLACES", "flat", "flipping", "function", "schema", "weather", "words"]
 
 PLACES = "Use get_weather with city Paris. Use get_time with zone Rome."
-"""A question that asks for two calls."""
+"""A question that should lead to two calls."""
 FLIP = "Use set_flags with 30 flags, all of them true."
-"""A question that asks for a long call."""
+"""A question that should lead to a long call."""
 
 
 def schema(name: str) -> dict[str, Any]:
-    """An object with one required string."""
+    """Return the schema of an object with one required string."""
     return {
         "type": "object",
         "properties": {name: {"type": "string"}},
@@ -23,13 +23,13 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def function(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """A tool of chat completions."""
-    held = {"name": name, "description": f"The tool {name}.", "parameters": parameters}
-    return {"type": "function", "function": held}
+    """Return a tool of chat completions."""
+    definition = {"name": name, "description": f"The tool {name}.", "parameters": parameters}
+    return {"type": "function", "function": definition}
 
 
 def flat(tool: dict[str, Any]) -> dict[str, Any]:
-    """The same tool, as the Responses API has it."""
+    """Return the tool in the format of the Responses API."""
     more = {"strict": False} if tool["type"] == "function" else {}
     return {"type": tool["type"], **tool[tool["type"]], **more}
 
@@ -48,17 +48,17 @@ words = {
 
 
 def flipping() -> dict[str, Any]:
-    """The fields of a request whose call has to be long, and is free at each place of its list.
+    """Return the fields of a request that forces a long call with a free choice for each list item.
 
-    What leaves no choice may honestly be written at once.
+    A server may send a call without free choices in one piece.
     """
     flags = {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}
-    held = {
+    parameters = {
         "type": "object",
         "properties": {"flags": flags},
         "required": ["flags"],
         "additionalProperties": False,
     }
-    tool = function("set_flags", held)
+    tool = function("set_flags", parameters)
     tool["function"]["strict"] = True
     return {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "set_flags"}}}

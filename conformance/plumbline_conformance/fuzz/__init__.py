@@ -1,1 +1,1 @@
-"""Requests that nobody would write: generated from the contract, shrunk to the smallest that breaks a server."""
+"""Fuzz a server with requests generated from the contract, and shrink counterexamples."""

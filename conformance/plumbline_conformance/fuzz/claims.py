@@ -1,4 +1,4 @@
-"""What must hold of the answer to any request at all, however absurd."""
+"""Check properties that hold for the answer to any request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUSY = {429, 503}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that does not hold. Two answers with the same `name` are taken for the same fault."""
+    """A violated property. Two answers with the same `name` count as the same fault."""
 
     name: str
     expected: str
@@ -29,7 +29,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
-    """What is wrong with an answer."""
+    """Return the violated properties of an answer."""
     if exchange.status == 0 or exchange.error is not None:
         yield Claim(name="answer", expected="an answer", actual=exchange.error or "none", rules=("ERR-02",))
         return
@@ -64,11 +64,11 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
 
 
 def _of_live_checks(exchange: Exchange) -> Iterator[Claim]:
-    """The envelope of refusals and the grammar of streams, as `watch` looks at them."""
+    """Check error envelopes and streams with the laws of `watch`."""
     if exchange.status == 404:
-        return  # An operation that a server does not have is answered in the framework's own words as often as not.
+        return  # Frameworks often answer missing operations with their own error format.
     for finding in judge_live(exchange):
-        # A model that is asked for nonsense may write nonsense: what it writes is no fault of the server.
+        # Skip checks of what the model wrote: a nonsense request may get a nonsense answer.
         if finding.verdict == "fail" and finding.problems and not CHECKS[finding.check].sampled:
             problem = finding.problems[0]
             where = f" ({problem.pointer})" if problem.pointer else ""

@@ -1,8 +1,8 @@
-"""What breaks servers, in requests that are valid: streams, tools, stop strings, parts, promised forms, logprobs.
+"""Generate valid requests with features that break servers: streams, tools, stop strings, structured output, logprobs.
 
-Requests have dozens of optional members. Drawn alike, a stream with tools would come once in thousands of requests,
-and never with a conversation that a server answers. Each feature here has a share of its own, and its members fit
-each other more often than not: a request that is refused for its second member says nothing of its first.
+Requests have dozens of optional fields. With equal chances, one request in thousands would be a stream with tools, and
+none of them a valid conversation. So each feature has its own share, and its fields usually fit each other, because a
+server that refuses one field does not reach the next.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from plumbline_conformance.fuzz.schema_strategies import anything, odd_schemas, 
 __all__ = ["SHARES", "featured", "limits"]
 
 Strategy = st.SearchStrategy[Any]
-Members = Mapping[str, Any]
-"""The schemas of an operation's members."""
+Fields = Mapping[str, Any]
+"""The schemas of an operation's fields."""
 
 SHARES = {
     "stream": 50,
@@ -27,10 +27,10 @@ SHARES = {
     "stop": 30,
     "n": 25,
     "parts": 35,
-    "form": 25,
+    "structured": 25,
     "logprobs": 30,
 }
-"""In how many of a hundred requests a feature is, where the operation has it."""
+"""Percentage of requests with each feature, if the operation has it."""
 _NAMES = st.sampled_from(["f", "get_weather", "a-b", "_", "1", "x" * 64])
 _PLAIN: list[dict[str, Any]] = [
     {"type": "object", "properties": {}},
@@ -49,11 +49,10 @@ _SCHEMAS = st.sampled_from(_PLAIN) | odd_schemas
 
 
 class Luck:
-    """Throws dice that keep to their chances.
+    """Make random decisions with exact probabilities, which hypothesis can shrink.
 
-    What hypothesis draws leans towards what is simple: of a hundred booleans, thirty are true where it varies what it
-    has already tried. So it draws the seed of the dice, and to each throw that was lucky it may say no: what is shrunk
-    loses one feature after the other.
+    Hypothesis prefers simple values: only about thirty of a hundred booleans are true. So it draws a seed for `random`,
+    and can veto each positive decision, which removes one feature after the other when shrinking.
     """
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -61,25 +60,25 @@ class Luck:
         self._dice = random.Random(draw(st.integers(0, 2**64 - 1)))
 
     def has(self, percent: int) -> bool:
-        """True in so many of a hundred cases."""
+        """Return True in this percentage of cases."""
         return self._dice.randrange(100) < percent and self._draw(st.integers(0, 99)) > 0
 
 
 @st.composite
-def featured(draw: st.DrawFn, members: Members) -> dict[str, Any]:
-    """Members of some of the features that an operation has."""
+def featured(draw: st.DrawFn, fields: Fields) -> dict[str, Any]:
+    """Generate the fields of some features."""
     luck = Luck(draw)
     found: dict[str, Any] = {}
     for name, share in SHARES.items():
         if luck.has(share):
-            found |= draw(_FEATURES[name](members, luck))
-    return {name: value for name, value in found.items() if name in members}
+            found |= draw(_FEATURES[name](fields, luck))
+    return {name: value for name, value in found.items() if name in fields}
 
 
 @st.composite
-def limits(draw: st.DrawFn, members: Members) -> dict[str, int]:
-    """One limit of tokens: nearly always a small one, or a run would take hours."""
-    names = [name for name in _LEAST if name in members]
+def limits(draw: st.DrawFn, fields: Fields) -> dict[str, int]:
+    """Generate one token limit, mostly a small one, to keep runs short."""
+    names = [name for name in _LEAST if name in fields]
     if not names:
         return {}
     name = draw(st.sampled_from(names))
@@ -88,33 +87,33 @@ def limits(draw: st.DrawFn, members: Members) -> dict[str, int]:
 
 
 _LEAST = {"max_tokens": 1, "max_completion_tokens": 1, "max_output_tokens": 16}
-"""The fields that limit an answer; two of them are a question of their own."""
+"""The fields that limit an answer, with their minimum; a request has one of them."""
 
 
 @st.composite
-def _stream(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
+def _stream(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
     if not luck.has(50):
         return {"stream": True}
-    if "input" not in members and luck.has(50):
+    if "input" not in fields and luck.has(50):
         return {"stream": True, "stream_options": {"include_usage": True}}
     return {
         "stream": True,
-        "stream_options": draw(of_schema(members.get("stream_options", {"type": "null"}))),
+        "stream_options": draw(of_schema(fields.get("stream_options", {"type": "null"}))),
     }
 
 
 @st.composite
-def _tools(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
-    if "tools" not in members:
+def _tools(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
+    if "tools" not in fields:
         return {}
-    flat = "messages" not in members
+    flat = "messages" not in fields
     names = draw(st.lists(_NAMES, min_size=1, max_size=3, unique=True))
     tools = [draw(_tool(name, luck, flat=flat)) for name in names]
     if luck.has(10):
-        tools += draw(of_schema(members["tools"])) or []
+        tools += draw(of_schema(fields["tools"])) or []
     if not luck.has(65):
         return {"tools": tools}
-    return {"tools": tools, "tool_choice": draw(_choice(names, members["tool_choice"], flat=flat))}
+    return {"tools": tools, "tool_choice": draw(_choice(names, fields["tool_choice"], flat=flat))}
 
 
 @st.composite
@@ -136,8 +135,8 @@ def _choice(names: list[str], schema: dict[str, Any], *, flat: bool) -> Strategy
         )
 
     def allowed(mode: str) -> dict[str, Any]:
-        some = {"mode": mode, "tools": [named(names[0])]}
-        return {"type": "allowed_tools", **(some if flat else {"allowed_tools": some})}
+        choice = {"mode": mode, "tools": [named(names[0])]}
+        return {"type": "allowed_tools", **(choice if flat else {"allowed_tools": choice})}
 
     return st.one_of(
         st.sampled_from(["none", "auto", "required"]),
@@ -147,25 +146,25 @@ def _choice(names: list[str], schema: dict[str, Any], *, flat: bool) -> Strategy
     )
 
 
-def _stop(members: Members, luck: Luck) -> Strategy:
+def _stop(fields: Fields, luck: Luck) -> Strategy:
     one = st.sampled_from([" ", "e", "the", "\n", "</think>", "}"]) | texts(1, 12)
     return st.fixed_dictionaries({"stop": one | st.lists(one, min_size=1, max_size=4)})
 
 
-def _n(members: Members, luck: Luck) -> Strategy:
+def _n(fields: Fields, luck: Luck) -> Strategy:
     return st.fixed_dictionaries({"n": st.integers(1, 3)})
 
 
 @st.composite
-def _parts(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
-    """A prompt of several pieces: texts, and now and then whatever else a piece may be."""
-    where = next(name for name in ("messages", "input", "prompt") if name in members)
+def _parts(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
+    """Generate a prompt of several parts, sometimes within a conversation."""
+    where = next(name for name in ("messages", "input", "prompt") if name in fields)
     if where == "prompt":
         prompts = st.lists(texts(1), min_size=2, max_size=3) | st.lists(
             st.integers(0, 300), min_size=1, max_size=5
         )
         return {"prompt": draw(prompts)}
-    text = texts(1).map(lambda said: {"type": "text" if where == "messages" else "input_text", "text": said})
+    text = texts(1).map(lambda part: {"type": "text" if where == "messages" else "input_text", "text": part})
     user = {"role": "user", "content": draw(st.lists(text, min_size=1, max_size=4))}
     if not luck.has(50):
         return {where: [user]}
@@ -174,7 +173,7 @@ def _parts(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
 
 @st.composite
 def _conversation(draw: st.DrawFn, user: dict[str, Any], *, flat: bool) -> list[dict[str, Any]]:
-    """A few turns, with a call and what came of it; its arguments are JSON or nothing like it."""
+    """Generate a few turns, some with a call and its result; the arguments may be invalid JSON."""
     arguments = draw(st.sampled_from(["{}", '{"a": 1}']) | texts() | anything.map(str))
     name, output = draw(_NAMES), draw(texts())
     first = {"role": draw(st.sampled_from(["system", "developer"])), "content": draw(texts(1))}
@@ -196,36 +195,36 @@ def _conversation(draw: st.DrawFn, user: dict[str, Any], *, flat: bool) -> list[
 
 
 @st.composite
-def _response_format(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
+def _response_format(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
     schema = draw(_SCHEMAS)
     strict = {"strict": True} if luck.has(50) else {}
     named = {"name": draw(_NAMES), "schema": schema, **strict}
     kind = draw(st.sampled_from(["text", "json_object", "json_schema", "json_schema"]))
     if kind != "json_schema":
-        form: dict[str, Any] = {"type": kind}
-    elif "text" in members:
-        form = {"type": kind, **named}
+        output_format: dict[str, Any] = {"type": kind}
+    elif "text" in fields:
+        output_format = {"type": kind, **named}
     else:
-        form = {"type": kind, "json_schema": named}
-    return {"text": {"format": form}, "response_format": form}
+        output_format = {"type": kind, "json_schema": named}
+    return {"text": {"format": output_format}, "response_format": output_format}
 
 
 @st.composite
-def _logprobs(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
+def _logprobs(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
     several = draw(st.integers(0, 5))
-    if "include" in members:
+    if "include" in fields:
         return {"include": ["message.output_text.logprobs"], "top_logprobs": several}
-    if "top_logprobs" not in members:
+    if "top_logprobs" not in fields:
         return {"logprobs": several}
     return {"logprobs": True, **({"top_logprobs": several} if luck.has(60) else {})}
 
 
-_FEATURES: dict[str, Callable[[Members, Luck], Strategy]] = {
+_FEATURES: dict[str, Callable[[Fields, Luck], Strategy]] = {
     "stream": _stream,
     "tools": _tools,
     "stop": _stop,
     "n": _n,
     "parts": _parts,
-    "form": _response_format,
+    "structured": _response_format,
     "logprobs": _logprobs,
 }

@@ -1,6 +1,6 @@
-"""`plumbline fuzz`: send, look, shrink, print.
+"""Run `plumbline fuzz`: send generated requests, check the answers, shrink and print counterexamples.
 
-One fault does not hide the next: when a counterexample is found, its kind is noted and the search goes on for others.
+After a counterexample the search continues for other kinds of fault.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from plumbline_conformance.transcript.model import Exchange
 __all__ = ["Counterexample", "search"]
 
 _KINDS = 5
-"""After so many kinds of fault in one mode of one operation, the search goes on to the next."""
-_DRAWN = 3
-"""So many times as many requests are drawn as are sent: what was sent before and broke nothing is not sent again."""
+"""Maximum number of kinds of fault to find in one mode of one operation."""
+_GENERATED = 3
+"""Generated requests per request to send; duplicates of harmless requests are not sent again."""
 
 
 class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest request found that makes a claim false."""
+    """The smallest request found that violates a property."""
 
     operation: str
     mode: str
@@ -49,7 +49,7 @@ class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Prober:
-    """Sends requests of one search, and notes what was answered to each."""
+    """Send the requests of one search, and count the answers."""
 
     def __init__(
         self, send: Callable[[Request], Exchange], operation: Operation, secrets: Sequence[str]
@@ -63,14 +63,14 @@ class _Prober:
         self._harmless: set[tuple[bytes, ...]] = set()
 
     def fresh(self, request: Request) -> bool:
-        """Whether nobody knows yet that this request breaks nothing.
+        """Return whether this request is not known to be harmless.
 
-        Hypothesis varies what it has tried, and half of what comes of that was there before.
+        Half of hypothesis's variations repeat earlier requests.
         """
         return _bytes_of(request) not in self._harmless
 
     def new(self, request: Request) -> list[Claim]:
-        """The claims that this request makes false and that have not been reported yet."""
+        """Send the request; return the violated properties that are not reported yet."""
         self.sent += 1
         exchange = self._send(request)
         self.answers[exchange.status] = self.answers.get(exchange.status, 0) + 1
@@ -85,12 +85,12 @@ class _Prober:
         return new
 
     def _redacted_claims(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
-        """The same claims, without the credentials that the answer repeats."""
+        """Return the claims without credentials that the answer repeats."""
         covered = redacted_exchange(exchange, self._secrets)
         again: dict[str, Claim] = {}
         if found and shows_secrets(exchange, covered):
             again = {claim.name: claim for claim in claims(self._operation, covered)}
-        # Words are covered too: a key that lies across two events of a stream is whole in the text alone.
+        # Redact the texts as well: a key split over two events of a stream is complete only in them.
         known = secrets_of(exchange, self._secrets)
         return [_concealed(again.get(claim.name) or claim, known) for claim in found]
 
@@ -117,9 +117,16 @@ def search(
     patience: float = 30.0,
     json_file: Path | None = None,
 ) -> int:
-    """Fuzz a server; the examples are spread over operations and modes.
+    """Fuzz a server; return 0 nothing found, 1 found, 2 could not run, 130 interrupted.
 
-    0 nothing, 1 found, 2 could not run, 130 interrupted.
+    Args:
+        target: the server.
+        examples: number of requests, spread over operations and modes.
+        seed: the random seed.
+        out: the console.
+        only: the ids of the operations; all if empty.
+        patience: seconds to wait for an answer.
+        json_file: the file for counterexamples, if any.
     """
     wanted = [found for name, found in operations().items() if not only or name in only]
     if not wanted:
@@ -157,11 +164,11 @@ def search(
                         found.append(counterexample)
                     sent += prober.sent
                     served += prober.answers.get(200, 0) if mode == "valid" else 0
-                    said = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
-                    out.print(f"{operation.id} {mode}: {said}", markup=False)
+                    counts = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
+                    out.print(f"{operation.id} {mode}: {counts}", markup=False)
         except KeyboardInterrupt:
             interrupted = True
-            out.print("Interrupted: the search had not ended; what it found until then is kept.")
+            out.print("Interrupted before the end of the search; earlier counterexamples are kept.")
         finally:
             runner.run(opened.__aexit__(None, None, None))
     out.print(f"{sent} requests, {len(found)} counterexamples")
@@ -175,8 +182,8 @@ def search(
         return INTERRUPTED
     if not found and not served:
         out.print(
-            "No valid request got an answer with status 200, so that nothing is said of the server: "
-            "the lines above show what it answered."
+            "No valid request got status 200, so the server could not be tested: "
+            "the lines above show its answers."
         )
         return 2
     return 1 if found else 0
@@ -196,7 +203,7 @@ def _search(
 ) -> Iterator[Counterexample]:
     kinds = 0
     how = settings(
-        max_examples=_DRAWN * examples,
+        max_examples=_GENERATED * examples,
         database=None,
         deadline=None,
         derandomize=False,
@@ -212,18 +219,20 @@ def _search(
                 return False
             names = {claim.name for claim in prober.new(request)}
             if not kind and names:
-                kind.add(sorted(names)[0])  # Shrinking keeps to the fault that was met first.
+                kind.add(sorted(names)[0])  # Shrinking keeps to the first fault.
             return bool(kind & names)
 
-        drawn = random.Random(f"{seed} {operation.id} {mode} {kinds}")
+        generator = random.Random(f"{seed} {operation.id} {mode} {kinds}")
         try:
-            smallest = find(requests(operation, mode, target.model), breaks, settings=how, random=drawn)
+            smallest = find(requests(operation, mode, target.model), breaks, settings=how, random=generator)
         except NoSuchExample:
             break
         claim = next((claim for claim in prober.new(smallest) if claim.name in kind), None)
         name = next(iter(kind))
         prober.known.add(name)
-        shown = claim or Claim(name=name, expected="the same answer twice", actual="a fault that came once")
+        shown = claim or Claim(
+            name=name, expected="the same answer twice", actual="a fault that occurred once"
+        )
         command = curl(exchange_of(target, smallest), key=target.api_key is not None)
         kinds += 1
         yield Counterexample(operation=operation.id, mode=mode, claim=shown, command=command)

@@ -1,7 +1,6 @@
-"""Values of the contract's schemas, as hypothesis strategies.
+"""Build hypothesis strategies for values of the contract's schemas.
 
-Only the vocabulary that the contract uses is known here; a schema with another word is an error instead of a strategy
-that quietly means less.
+Only keywords that the contract uses are supported; any other is an error, so that no keyword is silently ignored.
 """
 
 from __future__ import annotations
@@ -75,11 +74,11 @@ SPECIAL = (
     "data: [DONE]\n\n",
     "\r\n",
 )
-"""What has broken servers: control tokens of templates, invisible characters, text that looks like framing."""
+"""Texts that have broken servers: control tokens, invisible characters, text that looks like framing."""
 
 
 def texts(low: int = 0, high: int | None = None) -> Strategy:
-    """Strings, weighted towards what breaks servers; never half a character, which no valid request has."""
+    """Generate strings, often ones that break servers, without lone surrogates, which are invalid in requests."""
     limit = 40 if high is None else min(high, max(40, low))
     plain = st.text(st.characters(exclude_categories=["Cs"]), min_size=low, max_size=max(low, limit))
     special = st.lists(st.sampled_from(SPECIAL) | plain, max_size=4).map("".join)
@@ -125,14 +124,14 @@ odd_schemas: Strategy = st.recursive(
     ),
     max_leaves=5,
 )
-"""JSON Schemas that are legal as JSON, and a trial for whatever compiles them into a grammar."""
+"""JSON Schemas that are difficult or impossible to compile into a grammar."""
 
 
 def of_schema(schema: dict[str, Any], depth: int = _DEPTH) -> Strategy:
-    """Values that are valid under a schema of the contract.
+    """Generate values that are valid under a schema of the contract.
 
     Raises:
-        NotImplementedError: the schema has a word that is not known here.
+        NotImplementedError: the schema has an unsupported keyword.
     """
     unknown = set(schema) - _WORDS - _NOTES
     if unknown:
@@ -161,7 +160,7 @@ def _named(name: str, depth: int) -> Strategy:
 
 
 def _affordable(members: list[dict[str, Any]], depth: int) -> list[dict[str, Any]]:
-    """Deep down, only members that end: what refers to others would go on for ever."""
+    """Return the alternatives to use: at the depth limit, those without references, to end the recursion."""
     if depth > 0:
         return members
     return [member for member in members if "$ref" not in member] or members[:1]
@@ -204,7 +203,7 @@ def _numbers(schema: dict[str, Any]) -> Strategy:
 
 def _strings(schema: dict[str, Any]) -> Strategy:
     if "pattern" in schema:
-        # `$` of Python also allows a line end behind it, which JSON Schema's does not.
+        # `$` in Python also matches before a final line end, in JSON Schema it does not.
         pattern = schema["pattern"].removesuffix("$") + (r"\Z" if schema["pattern"].endswith("$") else "")
         return st.from_regex(re.compile(pattern, re.ASCII))
     return texts(schema.get("minLength", 0), schema.get("maxLength"))

@@ -1,4 +1,4 @@
-"""schemathesis, started as a program of its own: every boundary of every schema, and chains along the links."""
+"""Run schemathesis as a separate process: boundaries of all schemas, and chains along links."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["PHASES", "run_schemathesis", "why_not"]
 
 PHASES = "examples,coverage,fuzzing,stateful"
 _CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-"""Not `negative_data_rejection`: an unknown field is data that the schema does not have, and is ignored (HTTP-09)."""
+"""Without `negative_data_rejection`, because servers may ignore unknown fields (HTTP-09)."""
 _LEFT_OUT = "/openapi.yaml"
-"""schemathesis reads YAML before it looks at it, and then misses the string that the contract promises."""
+"""schemathesis decodes the YAML answer, and then reports that it is not a string."""
 _OPERATIONS = 17
 _EVENTS = 100_000
-"""It reads twenty events of a stream unless it is told otherwise, and the end is where the faults are."""
+"""Maximum events to read; the default of twenty misses faults at the end of a stream."""
 _KEY = "PLUMBLINE_SCHEMATHESIS_KEY"
-"""The variable that has the key: what stands on a command line is read by everybody on the machine."""
+"""The environment variable for the key, because all users can read command lines."""
 
 
 def why_not(target: Target) -> str | None:
-    """Why schemathesis cannot be run on a server, if so."""
+    """Return the reason why schemathesis cannot run on a server; None if it can."""
     if importlib.util.find_spec("schemathesis") is None:
         return "--schemathesis needs the package schemathesis. Install it with: pip install 'plumbline[fuzz]'"
     if urlsplit(target.base_url).query:
@@ -56,14 +56,14 @@ def run_schemathesis(
     """Run schemathesis on a server; 0 nothing, 1 found, 2 could not run, 130 interrupted.
 
     Args:
-        target: the server; its key goes with every request and is in nothing that is printed.
-        examples: random requests in all; the other phases send what the contract has, about 9,000 requests.
-        seed: of what is random.
-        phases: the contract's examples, every boundary of every schema (`coverage`), random requests (`fuzzing`), and
-            chains along the contract's links, from a stored response to what can be done with it (`stateful`).
-        operations: their ids; all if there are none.
+        target: the server; its key is sent with every request, but never printed.
+        examples: total number of random requests; the other phases send about 9,000 requests of the contract.
+        seed: the random seed.
+        phases: the contract's `examples`, boundaries of all schemas (`coverage`), random requests (`fuzzing`), and
+            chains along the contract's links, such as requests about a stored response (`stateful`).
+        operations: the ids of the operations; all if empty.
         patience: seconds to wait for an answer.
-        shown: take the contract that the server itself shows, which has operations beside OpenAI's API.
+        shown: use the contract that the server publishes, which may have further operations.
     """
     with tempfile.TemporaryDirectory() as folder:
         root = target.base_url.removesuffix("/v1")
@@ -83,12 +83,12 @@ def run_schemathesis(
         command += ["--max-examples", str(max(1, examples // (len(operations) or _OPERATIONS)))]
         for name in operations:
             command += ["--include-operation-id", name]
-        # It keeps what it found beside where it runs, which is no business of a later run.
+        # Run in a temporary folder, because schemathesis stores its findings in the working folder.
         return _run_redacted(command, folder, target.api_key)
 
 
 def _contract(model: str) -> dict[str, Any]:
-    """OpenAI's API as the contract has it, below a base URL; the model is the one that the server has."""
+    """Return the contract's OpenAI API with paths below the base URL, and the server's model name."""
     found: dict[str, Any] = json.loads(json.dumps(document()))
     found["paths"] = {
         path.removeprefix("/v1"): methods
@@ -108,7 +108,7 @@ def _contract(model: str) -> dict[str, Any]:
 
 
 def _run_redacted(command: list[str], folder: str, key: str | None) -> int:
-    """Run it and pass on what it says, without the key that a server repeats."""
+    """Run the command and print its output without the key."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({_KEY: key} if key else {})}
     process = subprocess.Popen(
         command,
@@ -125,10 +125,10 @@ def _run_redacted(command: list[str], folder: str, key: str | None) -> int:
             put(concealed(line, [key] if key else []), end="")
         status = process.wait()
     except KeyboardInterrupt:
-        put("Interrupted: schemathesis had not ended.")
+        put("Interrupted before schemathesis ended.")
         return INTERRUPTED
     finally:
-        # On a terminal both are interrupted together; where only this process was, the other one must not go on.
+        # On a terminal both processes are interrupted; otherwise end schemathesis here.
         process.terminate()
         process.wait()
         process.stdout.close()

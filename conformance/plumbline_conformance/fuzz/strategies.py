@@ -1,4 +1,4 @@
-"""Requests to an operation: valid ones, nearly valid ones, and hostile ones."""
+"""Generate requests to an operation: valid, nearly valid and hostile ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["MODES", "Operation", "operations", "requests"]
 
 Strategy = st.SearchStrategy[Any]
 MODES = {"valid": 2, "nearly": 1, "hostile": 1}
-"""The kinds of request and their weights: only what is valid gets as far as a stream."""
+"""The kinds of request, with their weights; only valid requests reach streaming."""
 _JSON = {"content-type": "application/json"}
 _LIMITS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
 _CHEAP = {"n", "best_of"}
-"""Fields that multiply what a valid request costs: they are kept small, or nothing would ever be answered."""
+"""Fields that multiply the cost of a valid request; their values stay small."""
 _HUGE: tuple[Any, ...] = (
     -1,
     0,
@@ -46,22 +46,22 @@ _HUGE: tuple[Any, ...] = (
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the contract says of a request."""
+    """An operation of the contract."""
 
     id: str
     path: str
-    """Below the base URL."""
+    """The path below the base URL."""
     schema: str
-    """Its name."""
+    """The name of the request schema."""
     statuses: frozenset[int]
-    """What may be answered."""
+    """The documented statuses."""
     answer: str | None
-    """The schema of a whole answer."""
+    """The name of the schema of a non-streaming answer."""
 
 
 @cache
 def operations() -> dict[str, Operation]:
-    """The operations of OpenAI's API that have a body and no parameters in their path, by id."""
+    """Return the operations of OpenAI's API with a body and without path parameters, by id."""
     return {found.id: found for found in _operations()}
 
 
@@ -85,19 +85,19 @@ def _name(schema: dict[str, Any]) -> str:
 
 
 def requests(operation: Operation, mode: str, model: str) -> Strategy:
-    """Requests in one of the `MODES`."""
+    """Generate requests in one of the `MODES`."""
     match mode:
         case "valid":
-            return _sent(operation, _valid(operation, model))
+            return _as_requests(operation, _valid(operation, model))
         case "nearly":
-            return _sent(operation, _nearly(operation, model))
+            return _as_requests(operation, _nearly(operation, model))
         case "hostile":
             return _hostile(operation, model)
     raise ValueError(mode)
 
 
-def _sent(operation: Operation, bodies: Strategy) -> Strategy:
-    # ASCII, so that halves of characters travel as the escapes that clients send.
+def _as_requests(operation: Operation, bodies: Strategy) -> Strategy:
+    # ASCII, so that lone surrogates are sent as escapes, as clients do.
     return bodies.map(
         lambda body: Request(path=operation.path, content=json.dumps(body).encode("ascii"), headers=_JSON)
     )
@@ -105,7 +105,7 @@ def _sent(operation: Operation, bodies: Strategy) -> Strategy:
 
 @st.composite
 def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
-    """The required members, features, and a few others; all of them at once would be refused for one or the other."""
+    """Generate required fields, features and a few others; servers would refuse most requests with all fields."""
     schema = document()["components"]["schemas"][operation.schema]
     members: dict[str, Any] = schema["properties"]
     required = set(schema.get("required", ())) | ({"input"} & set(members))
@@ -117,25 +117,25 @@ def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
     for name in _CHEAP & set(body):
         body[name] = draw(st.integers(1, 3))
     if not draw(st.booleans()):
-        # Most conversations that the schema allows are refused for their order; half of them should be answered.
-        body |= draw(_simple(members))
+        # Use a simple prompt in half of the requests, because servers refuse most conversations of the schema.
+        body |= draw(_simple_prompt(members))
     body |= draw(featured(members))
     return {name: body[name] for name in body if name not in _LIMITS} | draw(limits(members))
 
 
-def _simple(members: dict[str, Any]) -> Strategy:
-    """A prompt that every server answers."""
-    said = texts(1)
+def _simple_prompt(members: dict[str, Any]) -> Strategy:
+    """Generate a prompt that every server answers."""
+    prompts = texts(1)
     if "messages" in members:
-        said = said.map(lambda text: [{"role": "user", "content": text}])
-    # `prompt` beside `input` is another thing: a template that is kept.
+        prompts = prompts.map(lambda text: [{"role": "user", "content": text}])
+    # `prompt` beside `input` is a stored template.
     where = next(name for name in ("messages", "input", "prompt") if name in members)
-    return said.map(lambda prompt: {where: prompt})
+    return prompts.map(lambda prompt: {where: prompt})
 
 
 @st.composite
 def _nearly(draw: st.DrawFn, operation: Operation, model: str) -> Any:
-    """A valid request with one to three faults somewhere in it."""
+    """Generate a valid request, then put one to three faults into it."""
     body: Any = draw(_valid(operation, model))
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(_paths(body))))
@@ -158,7 +158,7 @@ def _faults(fault: str) -> Strategy:
 
 
 def _paths(value: Any, here: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The places of all values in a value, but its own unless it has none."""
+    """Return the paths of all nested values; the empty path only if there are none."""
     members: list[tuple[str | int, Any]] = []
     match value:
         case dict():
@@ -172,7 +172,7 @@ def _paths(value: Any, here: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 def _at(value: Any, path: tuple[str | int, ...], drawn: Any, fault: str) -> Any:
-    """The value with a fault at a place."""
+    """Return the value with a fault at a path."""
     if not path:
         return _broken(value, drawn, fault)
     key, rest = path[0], path[1:]
@@ -194,14 +194,14 @@ def _broken(value: Any, drawn: Any, fault: str) -> Any:
 
 
 def _hostile(operation: Operation, model: str) -> Strategy:
-    """Bodies that are no requests at all, or were once."""
+    """Generate bodies that are not requests, or damaged ones."""
     head = {"model": model}
     whole = _valid(operation, model).map(lambda body: json.dumps(body).encode("ascii"))
     bodies = st.one_of(
         st.binary(max_size=60),
         anything.map(lambda value: json.dumps(value).encode("ascii")),
         st.builds(lambda body, cut: body[: len(body) * cut // 100], whole, st.integers(0, 99)),
-        st.builds(_spoilt, whole, st.integers(0, 10_000), st.binary(min_size=1, max_size=4)),
+        st.builds(_damaged, whole, st.integers(0, 10_000), st.binary(min_size=1, max_size=4)),
         st.integers(10, 3000).map(lambda depth: b"[" * depth + b"]" * depth),
         st.integers(10, 3000).map(lambda depth: b'{"input":' * depth + b"1" + b"}" * depth),
         st.sampled_from(
@@ -234,6 +234,6 @@ def _hostile(operation: Operation, model: str) -> Strategy:
     )
 
 
-def _spoilt(body: bytes, place: int, put: bytes) -> bytes:
+def _damaged(body: bytes, place: int, put: bytes) -> bytes:
     place %= len(body)
     return body[:place] + put + body[place + 1 :]

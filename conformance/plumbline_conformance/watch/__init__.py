@@ -1,4 +1,4 @@
-"""A proxy that changes nothing, records everything and judges what passes."""
+"""Proxy live traffic unchanged, record it and check it."""
 
 from plumbline_conformance.watch.run import run_watch
 

@@ -1,4 +1,4 @@
-"""What is shown while traffic passes: a table on a terminal, a line for each violation in a pipe."""
+"""Show live traffic: a table on a terminal, a line per violation in a pipe."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from plumbline_conformance.watch.live import Tally
 __all__ = ["picture", "print_violation"]
 
 _SHOWN = ("pass", "fail", "warn", "untestable", "rejected", "inconclusive")
-"""What can be said of live traffic: nobody asks it again, and nothing of it is skipped."""
+"""Verdicts of live traffic, which is never repeated or skipped."""
 
 
 def picture(tally: Tally, under_way: int) -> RenderableType:
-    """The counts by check and the last exchanges."""
+    """Return the counts by check, and the last exchanges."""
     table = Table(box=None, pad_edge=False)
     table.add_column("check")
     for name in _SHOWN:
@@ -31,7 +31,7 @@ def picture(tally: Tally, under_way: int) -> RenderableType:
         if name in tally.counts:
             counts = tally.counts[name]
             table.add_row(Text(name), *(str(counts[verdict] or "") for verdict in _SHOWN))
-    # The judging thread goes on counting; a copy is made at one blow.
+    # The judging thread continues counting; copying is atomic.
     lines = [_line(exchange, wrong) for exchange, wrong in tally.recent.copy()]
     unjudged = f", {tally.unjudged} not judged" if tally.unjudged else ""
     head = Text(f"{tally.exchanges} exchanges, {under_way} under way{unjudged}", style="bold")
@@ -39,7 +39,7 @@ def picture(tally: Tally, under_way: int) -> RenderableType:
 
 
 def print_violation(out: Console, exchange: Exchange, wrong: list[Finding]) -> None:
-    """One line for an exchange that breaks a rule."""
+    """Print a line for an exchange that breaks a rule."""
     names = ", ".join(f"{finding.verdict} {finding.check}" for finding in wrong)
     problem = next((problem for finding in wrong for problem in finding.problems), None)
     why = f": expected {problem.expected}, actual {problem.actual}" if problem else ""
@@ -49,9 +49,9 @@ def print_violation(out: Console, exchange: Exchange, wrong: list[Finding]) -> N
 
 def _line(exchange: Exchange, wrong: list[Finding]) -> Text:
     covered = redacted_exchange(exchange)
-    said = covered.error or str(exchange.status)
+    status = covered.error or str(exchange.status)
     names = " ".join(finding.check for finding in wrong)
     style = "red" if wrong else "dim"
     return Text(
-        printable(f"{exchange.method} {covered.url} {said} {names}"), style=style, overflow="ellipsis"
+        printable(f"{exchange.method} {covered.url} {status} {names}"), style=style, overflow="ellipsis"
     )

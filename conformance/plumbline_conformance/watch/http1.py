@@ -1,7 +1,7 @@
-"""As much of HTTP/1.1 as it takes to know where a message ends. Without I/O: bytes in, payload out.
+"""Parse HTTP/1.1 as far as needed to find the end of a message. No I/O.
 
-The proxy hands on the very bytes that it read; what is found here is only for the recording, and for knowing when the
-next message begins.
+The proxy forwards the bytes that it read; this parser only serves the recording, and finds the start of the
+next message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LONGEST_LENGTH = 18
 
 
 class Malformed(Exception):  # noqa: N818 - it says what the message is
-    """These bytes are no HTTP/1.1."""
+    """The bytes are not valid HTTP/1.1."""
 
 
 class Head:
@@ -28,34 +28,34 @@ class Head:
         self._lines = raw.removesuffix(b"\r\n\r\n").decode("latin-1").split("\r\n")
         self.first = self._lines[0].split(" ", 2)
         if len(self.first) < 2:
-            raise Malformed(f"no first line: {self._lines[0][:80]!r}")
+            raise Malformed(f"invalid first line: {self._lines[0][:80]!r}")
         self.headers: list[tuple[str, str]] = []
         for line in self._lines[1:]:
             name, colon, value = line.partition(":")
             if not colon or not name or name != name.strip():
-                raise Malformed(f"no header: {line[:80]!r}")
-            # Nothing but these is blank: what else Python strips may be a part of a character of UTF-8.
+                raise Malformed(f"invalid header: {line[:80]!r}")
+            # Strip only these: other characters that Python strips may be part of a UTF-8 character.
             self.headers.append((name, value.strip(" \t")))
 
     def get(self, name: str) -> str | None:
-        """The first header of this name."""
+        """Return the first header of this name."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
     def has(self, name: str, word: str) -> bool:
-        """Whether a comma-separated header has this word."""
+        """Return whether a comma-separated header has this word."""
         values = [value for key, value in self.headers if key.lower() == name]
         return word in {part.strip().lower() for value in values for part in value.split(",")}
 
     @property
     def status(self) -> int:
-        """Of a response."""
+        """The status of a response."""
         code = self.first[1]
         if not (len(code) == 3 and code.isascii() and code.isdigit()):
-            raise Malformed(f"no status: {code[:20]!r}")
+            raise Malformed(f"invalid status: {code[:20]!r}")
         return int(code)
 
     def encode(self, replaced: Sequence[tuple[str, str]] = (), target: str | None = None) -> bytes:
-        """The head again, to the byte, but for the values of some headers and the target of a request."""
+        """Return the bytes of the head, with these headers and the request target replaced."""
         values = {name.lower(): value for name, value in replaced}
         lines = [self._lines[0] if target is None else " ".join([self.first[0], target, *self.first[2:]])]
         for (name, _), line in zip(self.headers, self._lines[1:], strict=True):
@@ -65,12 +65,12 @@ class Head:
 
 
 def bare(raw: bytes) -> bool:
-    """Whether a line of a head ends without a carriage return: some servers take that, HTTP/1.1 does not."""
+    """Return whether a line of a head ends without a carriage return, which HTTP/1.1 forbids."""
     return raw.count(b"\n") != raw.count(b"\r\n")
 
 
 class Body:
-    """Where a body ends: after so many bytes, after its last chunk, or where the connection does."""
+    """Find the end of a body: by length, by the last chunk, or by the end of the connection."""
 
     def __init__(self, *, length: int | None = None, chunked: bool = False) -> None:
         self._left = length
@@ -81,10 +81,10 @@ class Body:
         self.until_close = length is None and not chunked
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take what was read; gives the payload in it, and what belongs to the next message.
+        """Process received bytes; return their payload, and the bytes of the next message.
 
         Raises:
-            Malformed: the chunks are none.
+            Malformed: the chunked encoding is invalid.
         """
         if self.until_close:
             return data, b""
@@ -102,7 +102,7 @@ class Body:
         return payload[0] if len(payload) == 1 else b"".join(payload), data
 
     def _whole(self, data: bytes, payload: list[bytes]) -> bytes:
-        """Take the chunks that have come whole, as those of events nearly always do; gives the rest."""
+        """Process complete chunks, as most events are, at once; return the rest."""
         place = 0
         while (end := data.find(b"\r\n", place)) > 0:
             try:
@@ -128,7 +128,7 @@ class Body:
         end = data.find(b"\n")
         self._line += data if end < 0 else data[:end]
         if len(self._line) > _LONGEST_LINE:
-            raise Malformed("a chunk without an end of its line")
+            raise Malformed("a chunk line without an end")
         if end < 0:
             return b""
         line, self._line = self._line.removesuffix(b"\r"), b""
@@ -142,27 +142,27 @@ class Body:
                 try:
                     self._left = int(digits, 16)
                 except ValueError:
-                    raise Malformed(f"no size of a chunk: {digits[:20]!r}") from None
+                    raise Malformed(f"invalid chunk size: {digits[:20]!r}") from None
                 if self._left < 0:
-                    raise Malformed("a chunk of a negative size")
+                    raise Malformed("a negative chunk size")
                 self._state = "data" if self._left else "trailers"
             case "end":
                 if line:
-                    raise Malformed("a chunk that is longer than it says")
+                    raise Malformed("a chunk longer than its size")
                 self._state = "size"
             case _:
                 self.done = not line
 
 
 def body_of_request(head: Head) -> Body:
-    """A request without a length has no body."""
+    """Return the body framing of a request; without a length it has no body."""
     if head.has("transfer-encoding", "chunked"):
         return Body(chunked=True)
     return Body(length=_length(head) or 0)
 
 
 def body_of_response(head: Head, method: str) -> Body:
-    """A response without a length ends with its connection."""
+    """Return the body framing of a response; without a length it ends with the connection."""
     if method == "HEAD" or head.status in (204, 304) or 100 <= head.status < 200:
         return Body(length=0)
     if head.has("transfer-encoding", "chunked"):
@@ -175,5 +175,5 @@ def _length(head: Head) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdigit() and len(value) < _LONGEST_LENGTH):
-        raise Malformed(f"no length: {value[:20]!r}")
+        raise Malformed(f"invalid length: {value[:20]!r}")
     return int(value)

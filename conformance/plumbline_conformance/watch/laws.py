@@ -1,7 +1,7 @@
-"""Which laws hold of an exchange that somebody else asked for.
+"""Select the laws that apply to an exchange of another client.
 
-A check says of itself whether it is a law of one exchange, and its scenario's own request says what has to be asked
-for: the law holds of whatever asks for as much. Nothing is listed here; what is added to the suite as a law is watched.
+A law applies to exchanges that have all features of its scenario's request. Nothing is listed here: every check that is
+registered as a law is watched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOBODY = Target(base_url="http://127.0.0.1/v1", model="m")
 
 
 class _WantedLaw(msgspec.Struct, frozen=True):
-    """A law, and what has to be asked for."""
+    """A law, and the request features that it needs."""
 
     check: Check
     law: Law
@@ -29,12 +29,12 @@ class _WantedLaw(msgspec.Struct, frozen=True):
 
 
 def features_of(exchange: Exchange) -> frozenset[str]:
-    """What an exchange asked for."""
+    """Return the features of an exchange's request."""
     return features(exchange.method, exchange.url, exchange.request_json)
 
 
 def laws_of(exchange: Exchange) -> list[tuple[Check, Law]]:
-    """The laws of an exchange, each once: under the scenario that asks for most of what was asked for."""
+    """Return the laws for an exchange, each once, with the check of the scenario that has most of its features."""
     if exchange.status >= 400:
         return _of_refusals()
     if exchange.status == 101 or exchange.status == 0:
@@ -43,27 +43,27 @@ def laws_of(exchange: Exchange) -> list[tuple[Check, Law]]:
 
 
 def watched() -> list[str]:
-    """The ids of the checks that live traffic can be held to."""
-    return [held.check.id for held in (*_answers(), *_refusals())]
+    """Return the ids of the checks that apply to live traffic."""
+    return [entry.check.id for entry in (*_answers(), *_refusals())]
 
 
 @cache
 def _of(found: frozenset[str]) -> list[tuple[Check, Law]]:
     best: dict[Law, _WantedLaw] = {}
-    for held in _answers():
-        known = best.get(held.law)
-        if held.wanted <= found and (known is None or len(known.wanted) < len(held.wanted)):
-            best[held.law] = held
-    names = {held.check.id for held in best.values()}
-    return [(held.check, held.law) for held in _answers() if held.check.id in names]
+    for entry in _answers():
+        known = best.get(entry.law)
+        if entry.wanted <= found and (known is None or len(known.wanted) < len(entry.wanted)):
+            best[entry.law] = entry
+    names = {entry.check.id for entry in best.values()}
+    return [(entry.check, entry.law) for entry in _answers() if entry.check.id in names]
 
 
 @cache
 def _of_refusals() -> list[tuple[Check, Law]]:
     first: dict[Law, _WantedLaw] = {}
-    for held in _refusals():
-        first.setdefault(held.law, held)
-    return [(held.check, held.law) for held in first.values()]
+    for entry in _refusals():
+        first.setdefault(entry.law, entry)
+    return [(entry.check, entry.law) for entry in first.values()]
 
 
 @cache
@@ -77,21 +77,21 @@ def _refusals() -> list[_WantedLaw]:
 
 @cache
 def _answers() -> list[_WantedLaw]:
-    asked_for: dict[str, list[frozenset[str]]] = {}
-    held = []
+    features_by_scenario: dict[str, list[frozenset[str]]] = {}
+    entries = []
     for found in CHECKS.values():
         if found.law is None or found.of == "refusal":
             continue
         name = found.id.rsplit("/", 1)[0]
-        requests = asked_for.setdefault(name, _requests(name))
-        # Where a request depends on an answer, its operation and form are all that is known: the law looks for itself.
+        requests = features_by_scenario.setdefault(name, _requests(name))
+        # If a request depends on an answer, the features of the last known request apply; the law checks the rest.
         wanted = requests[min(found.place, len(requests) - 1)] - {"whole", "stream"}
-        held.append(_WantedLaw(found, found.law, wanted | ({found.of} - {"either"})))
-    return held
+        entries.append(_WantedLaw(found, found.law, wanted | ({found.of} - {"either"})))
+    return entries
 
 
 def _requests(name: str) -> list[frozenset[str]]:
-    """The features of the requests that a scenario sends when nobody answers."""
+    """Return the features of the requests that a scenario sends without any answers."""
     steps = SCENARIOS[name].steps(_NOBODY)
     found: list[frozenset[str]] = []
     try:

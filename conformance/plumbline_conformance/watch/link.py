@@ -1,7 +1,7 @@
-"""A client's connection and the server's, side by side.
+"""Connect a client connection with a server connection.
 
-What the server sends is handed on before anything else is done with it, in the very call that brings it: no task has to
-wake up for an event. What the client sends is handed on as soon as it is known where its head ends.
+Bytes of the server are forwarded first, in the callback that receives them, so that no task has to wake up for an
+event. Bytes of the client are forwarded as soon as the head of the request is complete.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.http1 import Head, Malformed, bare
 from plumbline_conformance.watch.turn import LONGEST_HEAD, Turn
 
-__all__ = ["End", "Link", "Towards"]
+__all__ = ["End", "Link", "Upstream"]
 
 _CLIENT_LEFT = "the client left before the end of the answer"
 _SERVER_CLOSED = "the server closed the connection before the end of its answer"
-_AT_ONCE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""Close by a reset, and wait for nothing."""
+_LINGER_OFF = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+"""Socket option: close with a reset, without waiting."""
 _METHOD = re.compile(rb"(\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]*([ \r]|$)")
-"""How a request begins, as far as it has come."""
+"""Matches the start of a request, even if it is incomplete."""
 
 
-class Towards(Protocol):
-    """What a link has to know of its upstream."""
+class Upstream(Protocol):
+    """The upstream of a link."""
 
     place: str
     """Host and port, for the `Host` header."""
     prefix: str
-    """Of the path of every target."""
+    """Prefix of the path of every request."""
     origin: str
     keep: int
-    """Bytes of a body that are kept."""
+    """Maximum bytes to keep of a body."""
     open: int
-    """Exchanges that are under way."""
+    """Number of exchanges in progress."""
     seen: Callable[[Exchange], None]
 
 
 class End(asyncio.Protocol):
-    """One of the two connections. It is not read from while the other one takes nothing more."""
+    """One of the two connections. Reading is paused while the other cannot be written to."""
 
     transport: asyncio.Transport | None = None
     other: End
@@ -64,50 +64,50 @@ class End(asyncio.Protocol):
         self._pauses: set[str] = set()
         self._unwanted = False
         self._descriptor: int | None = None
-        """Where it can be written to."""
+        """The file descriptor for direct writes."""
 
     def write(self, data: bytes) -> None:
-        """Send, if anybody is there."""
+        """Send, if the connection is open."""
         transport = self.transport
         if not data or transport is None or transport.is_closing():
             return
         if self._descriptor is not None and not transport.get_write_buffer_size():
-            # Not every loop sends at once: uvloop first reads what has come on all other connections. Where there is
-            # no room, or nobody, the transport finds out and knows what to do.
+            # Write directly, because uvloop first reads all other connections. The transport handles a full buffer or
+            # a closed connection.
             with suppress(OSError):
                 data = data[os.write(self._descriptor, data) :]
         if data:
             transport.write(data)
 
     def finish(self) -> bool:
-        """Say that nothing more will be sent; gives whether that could be said, which TLS cannot without closing."""
+        """Send EOF; return whether that was possible. TLS has no EOF without closing."""
         if self.transport is None or self.transport.is_closing() or not self.transport.can_write_eof():
             return False
         self.transport.write_eof()
         return True
 
     def close(self) -> None:
-        """Close once everything is sent."""
+        """Close after sending everything."""
         self._unwanted = True
         if self.transport is not None:
             self.transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         self._unwanted = True
         if self.transport is not None:
             self.transport.abort()
 
     def reset(self) -> None:
-        """Close at once, and let the other side know that this is no end in order."""
+        """Close with a reset, so that the peer does not take it for a normal end."""
         if self.transport is not None and not self.transport.is_closing():
             plain = self.transport.get_extra_info("socket")
             with suppress(AttributeError, OSError):
-                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
         self.abort()
 
     def set_paused(self, why: str, paused: bool) -> None:
-        """Stop reading, or go on when nothing else holds it back."""
+        """Pause reading for a reason, or resume it if no other reason is left."""
         before = bool(self._pauses)
         (self._pauses.add if paused else self._pauses.discard)(why)
         if self.transport is None or self.transport.is_closing() or before == bool(self._pauses):
@@ -120,7 +120,7 @@ class End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         plain = transport.get_extra_info("socket")
-        with suppress(AttributeError, OSError):  # Who is gone without a word would keep its place for ever.
+        with suppress(AttributeError, OSError):  # Detect peers that vanished without closing.
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if sys.platform != "win32" and transport.get_extra_info("ssl_object") is None:
                 self._descriptor = plain.fileno()
@@ -144,42 +144,42 @@ class End(asyncio.Protocol):
 
 
 class Link:
-    """Requests go one way and responses the other, one exchange at a time.
+    """Forward requests and responses, one exchange at a time.
 
     Args:
-        towards: the upstream, whose `seen` is called with each exchange when it has ended.
-        over: called once, when both connections have been closed.
+        upstream: the server; its `seen` is called with each exchange when it has ended.
+        over: called once, when both connections are closed.
     """
 
-    def __init__(self, towards: Towards, over: Callable[[], object]) -> None:
-        self._towards = towards
+    def __init__(self, upstream: Upstream, over: Callable[[], object]) -> None:
+        self._upstream = upstream
         self._over = over
         self.front = End(self._client_sent, self._finished, self._left)
         self.back = End(self._server_sent, self._server_finished, self._ended)
         self.front.other, self.back.other = self.back, self.front
         self._turn: Turn | None = None
-        """The exchange whose answer is awaited."""
+        """The exchange that waits for its answer."""
         self._sending: Turn | None = None
-        """The exchange whose request is being handed on: an answer may be whole before its request is."""
+        """The exchange with an incomplete request; its answer may end first."""
         self._early = b""
-        """What the client sent that has not been handed on."""
+        """Bytes of the client that are not forwarded yet."""
         self._ready = False
         self._opaque = False
-        """Nothing is looked at any more, in either direction."""
+        """Whether bytes are forwarded without parsing, in both directions."""
         self._silent = False
-        """The client has said all that it will."""
+        """Whether the client has sent EOF."""
         self._passed_on = False
-        """The server knows that."""
+        """Whether the EOF has been forwarded."""
         self._closed = False
         self._refusal: bytes | None = None
 
     def begin(self) -> None:
-        """The server's connection is there."""
+        """Start forwarding, when the connection to the server exists."""
         self._ready = True
         self._advance()
 
     def refuse(self, why: str) -> None:
-        """There is no server: say so when the request has come. It is the only answer of the proxy's own."""
+        """Answer the request with 502, because the server cannot be reached. The proxy sends no other answer itself."""
         error = {"message": why, "type": "server_error", "param": None, "code": "upstream_unreachable"}
         body = json.dumps({"error": error}).encode()
         head = (
@@ -189,7 +189,7 @@ class Link:
         self._advance()
 
     def stop(self) -> None:
-        """End both connections; an exchange that is under way is seen, with the reason."""
+        """Close both connections; an exchange in progress is reported with the reason."""
         self._close("the proxy was stopped")
 
     def _client_sent(self, data: bytes) -> None:
@@ -200,10 +200,10 @@ class Link:
         self._advance()
 
     def _advance(self) -> None:
-        """Hand on what the client sent, up to the end of a request whose answer has not come."""
+        """Forward bytes of the client, up to the end of a request that waits for its answer."""
         if self._refusal is not None and (b"\r\n\r\n" in self._early or len(self._early) > LONGEST_HEAD):
             self.front.write(self._refusal)
-            # The rest of the request is read, to nobody: closing before it has come would take the answer back.
+            # Read and discard the rest of the request: closing earlier would drop the answer.
             self.front.finish()
             self._refusal, self._opaque, self._early = None, True, b""
         if not self._ready:
@@ -218,34 +218,34 @@ class Link:
             self._early = b""
         self.front.set_paused("early", len(self._early) > LONGEST_HEAD)
         if self._silent and not self._passed_on and (self._turn is None or not self._early):
-            # A request that is cut ends for the server as it does for the client.
+            # Forward an incomplete request as well, so that the server sees the same end.
             self.back.write(self._early)
             self._early, self._passed_on = b"", True
             if not self.back.finish() and self._turn is None:
                 self._close(_CLIENT_LEFT)
 
     def _starts(self) -> bool:
-        """Hand on the head of the next request, if it has come; what is no head passes as it is, and is not judged."""
+        """Forward the head of the next request, if it is complete; anything else is forwarded without judging."""
         raw, end, rest = self._early.partition(b"\r\n\r\n")
         if not end:
             self._opaque = len(raw) > LONGEST_HEAD or bare(raw) or _METHOD.match(raw) is None
             return False
-        towards = self._towards
+        upstream = self._upstream
         try:
             head = Head(raw + end)
-            target = _within(towards.prefix, head.first[1])
-            self._turn = turn = Turn(head, towards.origin + target, towards.keep)
+            target = _within(upstream.prefix, head.first[1])
+            self._turn = turn = Turn(head, upstream.origin + target, upstream.keep)
         except Malformed:
             self._opaque = True
             return False
         self._sending = None if turn.request_sent else turn
-        towards.open += 1
+        upstream.open += 1
         self._early = rest
-        self.back.write(head.encode([("host", towards.place)], target))
+        self.back.write(head.encode([("host", upstream.place)], target))
         return True
 
     def _sends(self, turn: Turn) -> None:
-        """Hand on what has come of the body of a request."""
+        """Forward the received part of the body of a request."""
         data, self._early = self._early, b""
         self._early = turn.ask(data)
         self.back.write(data[: len(data) - len(self._early)] if self._early else data)
@@ -255,7 +255,7 @@ class Link:
 
     def _server_sent(self, data: bytes) -> None:
         self.front.write(data)
-        # The client's bytes first; what is done with the copy delays nobody but the next event.
+        # Forward first; processing the copy only delays the next event.
         turn = self._turn
         if turn is None:
             return
@@ -273,11 +273,11 @@ class Link:
     def _end_turn(self, why: str | None = None, *, closed: bool = False) -> None:
         if self._turn is not None:
             turn, self._turn = self._turn, None
-            self._towards.open -= 1
-            self._towards.seen(turn.end(why, closed=closed))
+            self._upstream.open -= 1
+            self._upstream.seen(turn.end(why, closed=closed))
 
     def _finished(self) -> bool:
-        """The client says nothing more, and may still listen: whoever is behind decides what that means."""
+        """Handle an EOF of the client, which may still read; the server decides what it means."""
         self._silent = True
         if self._turn is None and not self._early and not (self._ready and self._opaque):
             return False
@@ -289,7 +289,7 @@ class Link:
         self._close(_CLIENT_LEFT)
 
     def _server_finished(self) -> bool:
-        """The server says nothing more: the client is told at once, whatever is still on its way to the server."""
+        """Handle an EOF of the server: close, even if bytes are still on their way to it."""
         self._ended(None)
         return False
 
@@ -297,11 +297,11 @@ class Link:
         if self._closed:
             return
         if error is not None:
-            # What was cut off is not to look like the end of an answer, to the client as to the judge.
+            # Reset, so that a truncated answer does not look complete to the client.
             self.front.reset()
             self._close(f"the connection to the server broke: {error}")
         elif self._silent:
-            # Servers take the end of what a client says for its leaving, and such an end of theirs says nothing.
+            # Servers treat an EOF of the client as leaving, so their closing is no fault.
             self._close(_CLIENT_LEFT)
         else:
             self._close(_SERVER_CLOSED, closed=True)
@@ -319,7 +319,7 @@ class Link:
 
 
 def _within(prefix: str, target: str) -> str:
-    """A target under the prefix of the upstream; what is no path is left as it is."""
+    """Return the request target with the prefix of the upstream; unchanged if it is not a path."""
     if not prefix or not target.startswith("/"):
         return target
     under = target == prefix or target.startswith((f"{prefix}/", f"{prefix}?"))

@@ -1,6 +1,6 @@
-"""Judging what passes: the laws of one exchange, and their counts.
+"""Apply laws to live exchanges, and count the results.
 
-Live traffic was not asked by us, so a law reads off the request what it has to know, and says nothing where it cannot.
+The requests come from other clients, so laws read their expectations from the request and are skipped without them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from plumbline_conformance.watch.laws import features_of, laws_of
 __all__ = ["Tally", "judge_live", "kind_of"]
 
 _SAMPLES = 8
-"""Exchanges that are kept of a scenario, as evidence."""
+"""Maximum number of exchanges to keep per scenario, as evidence."""
 _BADNESS = {verdict: -place for place, verdict in enumerate(WORST_FIRST)}
 
 
 class _Worst(msgspec.Struct):
-    """The worst that a check said."""
+    """The worst finding of a check."""
 
     finding: Finding
     exchange: Exchange | None = None
-    """What it was said of, if that is kept."""
+    """The exchange of the finding, if it is kept."""
 
     @property
     def badness(self) -> int:
@@ -40,14 +40,14 @@ class _Worst(msgspec.Struct):
 
 
 def kind_of(exchange: Exchange) -> str:
-    """The operation that was asked for, under which its exchange is recorded."""
+    """Return the scenario name to record an exchange under, by its operation."""
     return "watch/" + (
         "error" if exchange.status >= 400 else min(features_of(exchange) & OPERATIONS, default="other")
     )
 
 
 def judge_live(exchange: Exchange) -> list[Finding]:
-    """Apply the laws that hold of the exchange; its credentials are not in what is said. Never raises."""
+    """Apply the laws for an exchange; findings have no credentials. Never raises."""
     found = _judged(exchange)
     covered = redacted_exchange(exchange)
     if not shows_secrets(exchange, covered):
@@ -61,14 +61,14 @@ def _judged(exchange: Exchange) -> list[Finding]:
 
 
 def _fair(finding: Finding) -> Finding:
-    """A check that stumbles over traffic that nobody foresaw accuses nobody, neither the server nor the suite."""
+    """Make a crash of a check inconclusive: unexpected traffic is a fault of neither the server nor the suite."""
     if finding.verdict != "error":
         return finding
     return msgspec.structs.replace(finding, verdict="inconclusive")
 
 
 class Tally:
-    """Counts of all that passed, and a few samples of what was wrong: its size does not grow with the traffic."""
+    """Count results and keep a few samples of violations; the size does not grow with the traffic."""
 
     def __init__(self) -> None:
         self.exchanges = 0
@@ -79,7 +79,7 @@ class Tally:
         """By scenario and check."""
 
     def add(self, transcript: Transcript, findings: Iterable[Finding]) -> list[Finding]:
-        """Count an exchange; gives the findings that are violations."""
+        """Count an exchange; return the findings that are violations."""
         [exchange] = transcript.exchanges
         found = list(findings)
         self.exchanges += 1
@@ -92,24 +92,24 @@ class Tally:
         return wrong
 
     def _keep(self, finding: Finding, exchange: Exchange) -> None:
-        """Remember the finding if it is the worst of its check, and its exchange if it is worth a place."""
+        """Keep the finding if it is the worst of its check, and its exchange if there is room."""
         found = _Worst(finding)
         checks = self._worst.setdefault(_scenario(finding.check), {})
         known = checks.get(finding.check)
         is_evidence = finding.verdict in VIOLATIONS
         if known is not None:
-            # Of what is as bad, one that can be shown is better than one that cannot.
+            # Of equally bad findings, prefer one with its exchange.
             unseen = is_evidence and known.exchange is None
             if found.badness < known.badness or (found.badness == known.badness and not unseen):
                 return
-        # What this check said before needs its evidence no longer, which may be the place that is wanted.
+        # Drop the earlier finding first, because its exchange may be the one to replace.
         checks.pop(finding.check, None)
         if is_evidence and _makes_place(checks, exchange, found.badness):
             found.exchange = exchange
         checks[finding.check] = found
 
     def findings(self) -> list[Finding]:
-        """The worst that each check said, with how often it said what."""
+        """Return the worst finding of each check, with the counts of its verdicts."""
         found = []
         for name in CHECKS:
             if name not in self.counts:
@@ -121,16 +121,16 @@ class Tally:
                 continue
             samples = _samples(checks)
             at = next((at for at, kept in enumerate(samples) if kept is checks[name].exchange), GONE)
-            said = [", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])]
+            notes = [", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])]
             if worst.problems and at == GONE:
-                said.append(f"its exchange was not kept: there is room for {_SAMPLES} of {_scenario(name)}")
-            reason = "; ".join([*([worst.reason] if worst.reason else []), *said])
+                notes.append(f"its exchange was not kept: there is room for {_SAMPLES} of {_scenario(name)}")
+            reason = "; ".join([*([worst.reason] if worst.reason else []), *notes])
             problems = [msgspec.structs.replace(problem, exchange=at) for problem in worst.problems]
             found.append(msgspec.structs.replace(worst, reason=reason, problems=problems))
         return found
 
     def transcripts(self) -> Sequence[Transcript]:
-        """The samples, under the scenarios whose checks they broke."""
+        """Return the samples, by the scenarios of the checks that they broke."""
         found = {name: _samples(checks) for name, checks in self._worst.items()}
         return [Transcript(scenario=name, exchanges=kept) for name, kept in found.items() if kept]
 
@@ -140,12 +140,12 @@ def _scenario(check: str) -> str:
 
 
 def _samples(checks: Mapping[str, _Worst]) -> list[Exchange]:
-    """What is kept of a scenario, each once: what its checks say the worst of, and nothing else."""
+    """Return the kept exchanges of a scenario, each once: those of its checks' worst findings."""
     return list({id(worst.exchange): worst.exchange for worst in checks.values() if worst.exchange}.values())
 
 
 def _makes_place(checks: Mapping[str, _Worst], exchange: Exchange, badness: int) -> bool:
-    """Whether there is a place for the exchange among the samples; if need be, a milder one gives way."""
+    """Return whether the exchange can be kept; if necessary, drop a milder sample."""
     samples = _samples(checks)
     if len(samples) < _SAMPLES or any(kept is exchange for kept in samples):
         return True

@@ -1,7 +1,7 @@
-"""The proxy in a process of its own, and the pipe through which its exchanges come.
+"""Run the proxy in a separate process that sends its exchanges through a pipe.
 
-Checks are plain Python: judging beside the proxy would hold its interpreter for as long as several events take to pass.
-So nothing but the traffic is in that process. It ends when the pipe does, so that it never outlives whoever judges.
+Checks in the same process would block the interpreter for the time of several events. The process ends with the
+pipe, so it never outlives the judge.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from plumbline_conformance.watch.proxy import Proxy
 __all__ = ["Inbox", "Listening", "Outbox", "Passing", "ProxyProcess", "Seen", "Unable", "framed"]
 
 _WAITING = 256 * 1024 * 1024
-"""Bytes of exchanges that may wait to be judged."""
+"""Maximum bytes of exchanges that wait for judging."""
 _DESCRIPTORS = 10_240
-"""As many as macOS gives anybody."""
+"""File descriptors to request; the limit of macOS."""
 _PATIENCE = 5.0
-"""Seconds that the process has for its end."""
-_TOLD = 0.25
-"""Seconds between the reports of how many exchanges are under way."""
+"""Seconds to wait for the end of the process."""
+_REPORT_INTERVAL = 0.25
+"""Seconds between the reports of the number of exchanges in progress."""
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
@@ -53,38 +53,38 @@ class Seen(msgspec.Struct, frozen=True, tag=True):
 
 
 class Passing(msgspec.Struct, frozen=True, tag=True):
-    """How many exchanges are under way, and how many have passed without a place where they could wait."""
+    """The number of exchanges in progress, and of those that passed unjudged for lack of room."""
 
     open: int
     unjudged: int
     last: bool = False
-    """Whether nothing follows."""
+    """Whether this is the last message."""
 
 
-Word = Listening | Unable | Seen | Passing
-_read: Callable[[bytes], Word] = msgspec.msgpack.Decoder(Word).decode
+Message = Listening | Unable | Seen | Passing
+_read: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 _write = msgspec.msgpack.Encoder().encode
 _LENGTH = 4
-"""Bytes of the length before each word."""
+"""Bytes of the length before each message."""
 
 
-def framed(word: Word) -> bytes:
-    """A word as it is sent."""
-    said = _write(word)
-    return len(said).to_bytes(_LENGTH, "big") + said
+def framed(message: Message) -> bytes:
+    """Encode a message with its length."""
+    data = _write(message)
+    return len(data).to_bytes(_LENGTH, "big") + data
 
 
 class Inbox:
-    """What the process of the proxy says."""
+    """Read the messages of the proxy process."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._file = pipe.makefile("rb")
 
-    def read(self) -> Word:
-        """The next word.
+    def read(self) -> Message:
+        """Return the next message.
 
         Raises:
-            EOFError: there is none.
+            EOFError: there is no further one.
             OSError: the pipe broke.
         """
         length = int.from_bytes(self._take(_LENGTH), "big")
@@ -98,15 +98,15 @@ class Inbox:
 
 
 class Outbox(asyncio.Protocol):
-    """Exchanges on their way to the judge: whoever puts one in never waits, and no thread has to be woken for it."""
+    """Queue exchanges for the judge, without blocking and without a thread."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.unjudged = 0
-        """Exchanges for which there was no room."""
+        """Number of exchanges for which there was no room."""
         self.ended = asyncio.Event()
-        """The judge has asked for the end, or is gone."""
+        """Set when the judge requests the end, or is gone."""
         self._waiting = 0
         self._queue: deque[bytes] = deque()
         self._full = False
@@ -114,37 +114,37 @@ class Outbox(asyncio.Protocol):
         self._lost = asyncio.Event()
 
     def take(self, exchange: Exchange) -> None:
-        """Send an exchange in its turn, or count it as not judged."""
-        said = framed(Seen(exchange))
-        if self._waiting + len(said) > _WAITING:
+        """Queue an exchange, or count it as unjudged if there is no room."""
+        data = framed(Seen(exchange))
+        if self._waiting + len(data) > _WAITING:
             self.unjudged += 1
         else:
-            self._put(said)
+            self._put(data)
 
-    def send(self, word: Word) -> None:
-        """Send something small."""
-        self._put(framed(word))
+    def send(self, message: Message) -> None:
+        """Queue a small message."""
+        self._put(framed(message))
 
     async def close(self) -> None:
-        """Wait until everything is sent, or nobody reads any more."""
+        """Wait until everything is sent, or the judge is gone."""
         self._flush()
         await self._empty.wait()
         self.transport.close()
         await self._lost.wait()
 
-    def _put(self, said: bytes) -> None:
+    def _put(self, data: bytes) -> None:
         if self._lost.is_set():
             return
         self._empty.clear()
-        self._waiting += len(said)
-        self._queue.append(said)
+        self._waiting += len(data)
+        self._queue.append(data)
         self._flush()
 
     def _flush(self) -> None:
         while self._queue and not self._full:
-            said = self._queue.popleft()
-            self._waiting -= len(said)
-            self.transport.write(said)
+            data = self._queue.popleft()
+            self._waiting -= len(data)
+            self.transport.write(data)
         if not self._queue:
             self._empty.set()
 
@@ -168,17 +168,17 @@ class Outbox(asyncio.Protocol):
 
 
 class ProxyProcess:
-    """The process of the proxy.
+    """Start and stop the proxy process.
 
     Args:
-        upstream: where requests go.
-        host: where it listens.
-        port: 0 for any.
-        connections: to the upstream at once, at most.
+        upstream: the URL of the server.
+        host: the host to listen on.
+        port: the port to listen on; 0 for any.
+        connections: maximum number of connections to the upstream.
     """
 
     def __init__(self, upstream: str, host: str, port: int, connections: int) -> None:
-        # A new interpreter, because a copy of this one would have its threads' locks and none of its threads.
+        # Spawn, because a fork would copy locks of threads without the threads.
         self._pipe, theirs = socket.socketpair()
         self._process = get_context("spawn").Process(
             target=_run, args=(theirs, upstream, host, port, connections), name="proxy", daemon=True
@@ -189,12 +189,12 @@ class ProxyProcess:
         self.inbox = Inbox(self._pipe)
 
     def stop(self) -> None:
-        """Ask it to end every connection, and to send what is left."""
+        """Ask the process to close all connections and to send the remaining exchanges."""
         with suppress(OSError):
             self._pipe.sendall(b"stop")
 
     def close(self) -> None:
-        """Wait for its end, though not for ever; everything that it sent must have been read."""
+        """Wait for the end of the process, then kill it; call after reading all messages."""
         with suppress(OSError):
             self._pipe.shutdown(socket.SHUT_RDWR)
         self._pipe.close()
@@ -206,7 +206,7 @@ class ProxyProcess:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """What is started here is not told of interruptions, from its first moment: a process inherits what is ignored."""
+    """Ignore SIGINT, so that a process started here inherits that from its first moment."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -218,7 +218,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _run(pipe: socket.socket, upstream: str, host: str, port: int, connections: int) -> None:
-    """The process: it ends when it is told to, not when somebody interrupts it together with the one that tells it."""
+    """Run the proxy process; it ends when the judge says so, not by an interruption of both."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     _many_connections()
@@ -227,7 +227,7 @@ def _run(pipe: socket.socket, upstream: str, host: str, port: int, connections: 
 
 
 def _many_connections() -> None:
-    """Two descriptors for each: what systems allow by default is less than what they allow who asks."""
+    """Raise the limit of file descriptors, because each connection needs two."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -238,7 +238,7 @@ def _many_connections() -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop costs half as much for each event, and is taken where it is installed: `plumbline[watch]` has it."""
+    """Return uvloop if `plumbline[watch]` is installed, because it needs half the time per event."""
     try:
         import uvloop
     except ModuleNotFoundError:
@@ -260,7 +260,7 @@ async def _talk(pipe: socket.socket, upstream: str, host: str, port: int, connec
     except (OSError, ValueError) as error:
         outbox.send(Unable(str(error)))
     else:
-        # A full collection would walk all that was imported, for longer than an event may take.
+        # Exclude all imported objects from garbage collection, which would delay events.
         gc.collect()
         gc.freeze()
         outbox.send(Listening(server.sockets[0].getsockname()[1]))
@@ -272,12 +272,12 @@ async def _talk(pipe: socket.socket, upstream: str, host: str, port: int, connec
 
 
 async def _serve(proxy: Proxy, outbox: Outbox) -> None:
-    """Tell how much is under way, until the end."""
-    told = Passing(0, 0)
+    """Report the number of exchanges in progress, until the end."""
+    reported = Passing(0, 0)
     while not outbox.ended.is_set():
         with suppress(TimeoutError):
-            await asyncio.wait_for(outbox.ended.wait(), _TOLD)
+            await asyncio.wait_for(outbox.ended.wait(), _REPORT_INTERVAL)
         now = Passing(proxy.open, outbox.unjudged)
-        if now != told:
+        if now != reported:
             outbox.send(now)
-        told = now
+        reported = now

@@ -1,7 +1,7 @@
-"""The proxy: bytes go through as they come, and a copy of them, bounded, goes to whoever looks.
+"""Forward bytes between clients and a server, and pass a bounded copy of each exchange to a callback.
 
-Of what a client sends only the target's prefix and the `Host` header change; of what a server sends nothing does. A
-connection of a client has one connection to the server, so that nothing is reordered and whoever hangs up ends both.
+Only the path prefix and the `Host` header of requests change; responses are forwarded unchanged. Each client connection
+has its own connection to the server, so nothing is reordered, and closing one closes the other.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from plumbline_conformance.watch.link import End, Link
 __all__ = ["Proxy"]
 
 _BACKLOG = 2048
-"""Clients that connect at once; whoever finds no place tries again after a second."""
+"""Pending connections of clients; further clients retry after a second."""
 _PATIENCE = 10.0
-"""Seconds that the server has to accept a connection; and a client, where it does not, to send its request and to read
-that it is so."""
+"""Seconds to wait for a connection to the server. If it fails, seconds that the client has to send its request and read
+the error."""
 
 
 class Proxy:
-    """Serves connections towards one upstream.
+    """Forward connections to one upstream server.
 
     Args:
-        upstream: where requests go, such as `http://127.0.0.1:8000`.
-        seen: called with each exchange when it has ended; must be quick.
-        keep: bytes of a request and of a response that are kept for judging. What is longer passes all the same.
-        connections: to the upstream at once, at most; clients beyond that wait.
+        upstream: the URL of the server, such as `http://127.0.0.1:8000`.
+        seen: called with each exchange when it has ended; must be fast.
+        keep: bytes of a request and of a response to keep for judging; longer ones are forwarded, too.
+        connections: maximum number of connections to the upstream; further clients wait.
 
     Raises:
-        ValueError: the upstream is no address.
+        ValueError: the upstream is not a valid URL.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class Proxy:
     ) -> None:
         parts = urlsplit(upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{redacted_url(upstream)} is no address of a server")
+            raise ValueError(f"{redacted_url(upstream)} is not the URL of a server")
         if not (parts.netloc + parts.path).isascii():
-            raise ValueError(f"{redacted_url(upstream)} has characters that an address has to spell in ASCII")
+            raise ValueError(f"{redacted_url(upstream)} has non-ASCII characters, which a URL has to escape")
         if "@" in parts.netloc:
-            raise ValueError("Every client sends its own key: the address of the upstream has none in it")
+            raise ValueError(
+                "The URL of the upstream must not contain credentials: clients send their own keys"
+            )
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._tls else 80)
@@ -63,14 +65,14 @@ class Proxy:
         self._gate = asyncio.Semaphore(connections)
         self._tasks: set[asyncio.Task[None]] = set()
         self.open = 0
-        """Exchanges that are under way."""
+        """Number of exchanges in progress."""
 
     async def start(self, host: str, port: int) -> asyncio.Server:
-        """Listen."""
+        """Listen on host and port."""
         return await asyncio.get_running_loop().create_server(self._connected, host, port, backlog=_BACKLOG)
 
     async def stop(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -83,7 +85,7 @@ class Proxy:
         return link.front
 
     async def _live(self, link: Link) -> None:
-        """From a client's connection to the end of both, which cancels this, wherever it stands."""
+        """Connect to the server and wait until the link ends, which cancels this task."""
         try:
             async with self._gate:
                 try:

@@ -1,7 +1,7 @@
-"""`plumbline watch`: the proxy in its process, the judge in this one, the picture, and the reports at the end.
+"""Run `plumbline watch`: start the proxy process, judge its exchanges, show them, and write reports.
 
-Traffic never waits for a verdict: what the proxy has seen comes through a pipe, and is judged on a thread that gives
-way to everybody else on the machine. If it cannot keep up, exchanges pass without a verdict, and their number is said.
+Traffic never waits for a verdict: exchanges arrive through a pipe and are judged on a low-priority thread. If it cannot
+keep up, exchanges pass unjudged, and the report has their number.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from plumbline_conformance.watch.process import Inbox, Listening, Passing, Proxy
 __all__ = ["Watcher", "run_watch"]
 
 _REFRESH = 0.25
-"""Seconds between pictures."""
+"""Seconds between updates of the display."""
 _POLITE = 19
-"""The niceness of judging: where a processor is short, traffic has it."""
+"""Niceness of the judging thread, so that traffic has priority."""
 
 
 class Watcher:
-    """Judging beside the traffic; a context manager, whose end waits until everything that comes is judged.
+    """Judge exchanges on a thread; a context manager that at its end waits for all of them.
 
     Args:
-        inbox: what the proxy's process says, to the end.
-        recorder: where exchanges are written, if they are; it is finished in the end.
+        inbox: the messages of the proxy process.
+        recorder: records the exchanges, if given; it is finished at the end.
         wrong: called on the judging thread with each exchange that broke a rule.
-        failed: called there with what goes wrong beside the traffic, once.
+        failed: called there once with the first failure of judging or recording.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Watcher:
         self.tally = Tally()
         self.under_way = 0
         self.failure: str | None = None
-        """What went wrong beside the traffic, if something did."""
+        """The first failure of judging or recording."""
         self.over = threading.Event()
-        """The proxy's process says nothing more."""
+        """Set when the proxy process sends nothing more."""
         self._inbox = inbox
         self._recorder = recorder
         self._wrong = wrong
@@ -73,7 +73,7 @@ class Watcher:
 
     def __exit__(self, kind: object, *_: object) -> None:
         while self._thread.is_alive():
-            self._thread.join(_REFRESH)  # Not every system interrupts somebody who waits for ever.
+            self._thread.join(_REFRESH)  # Some systems do not interrupt a join without a timeout.
         if self._recorder is not None and kind is None:
             self._record(self._recorder.finish)
 
@@ -89,12 +89,12 @@ class Watcher:
                         if last:
                             break
         except (EOFError, OSError):
-            self._fails("The process of the proxy ended before it was told to.")
+            self._fails("The proxy process ended unexpectedly.")
         finally:
             self.over.set()
 
     def _judge(self, exchange: Exchange) -> None:
-        """Whatever goes wrong here is said, and ends neither the traffic nor the judging of what follows."""
+        """Judge and record an exchange; a failure is reported, and does not stop traffic or judging."""
         seen = Transcript(scenario=kind_of(exchange), exchanges=[exchange])
         try:
             wrong = self.tally.add(seen, judge_live(exchange))
@@ -112,7 +112,7 @@ class Watcher:
             if self._recorder is not None:
                 self._recorder.abandon()
             self._recorder = None
-            self._fails(f"The recording could not be written on, and is cut: {error}")
+            self._fails(f"Writing the recording failed, and it is incomplete: {error}")
 
     def _fails(self, why: str) -> None:
         if self.failure is None:
@@ -123,7 +123,7 @@ class Watcher:
 
 
 def _give_way() -> None:
-    """To every other thread of the machine; only Linux has a niceness for each."""
+    """Lower the priority of this thread; only Linux has a niceness per thread."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
@@ -140,37 +140,48 @@ def run_watch(
     stop: threading.Event | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> int:
-    """Serve until interrupted (or until `stop`), then report. `ready` is told the port."""
+    """Serve until interrupted (or until `stop`), then report; return the exit status.
+
+    Args:
+        upstream: the URL of the server.
+        listen: `[HOST]:PORT` to listen on.
+        outputs: the report files.
+        out: the console.
+        recording: the file to record into, if any.
+        connections: maximum number of connections to the upstream.
+        stop: ends the run when set.
+        ready: called with the port when the proxy listens.
+    """
     host, _, port = listen.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     header = Header.of(upstream, "whatever was asked for", by="watch")
     began = time.monotonic()
     try:
         if not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"{listen} is no [HOST]:PORT")
-        if said := outputs.unwritable(record=recording):
-            raise ValueError(said)
+            raise ValueError(f"{listen} is not [HOST]:PORT")
+        if why := outputs.unwritable(record=recording):
+            raise ValueError(why)
         baseline = outputs.read_baseline()
-        with _interrupts() as interrupted, _serving(upstream, host, int(port), connections) as (apart, found):
-            # Not before there is a proxy: a recording that nobody could add to is cut.
+        with _interrupts() as interrupted, _serving(upstream, host, int(port), connections) as (proxy, found):
+            # Create the recording only after the proxy started, because an empty one is invalid.
             recorder = Recorder(recording, header) if recording else None
             live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
-            told = None if live else lambda exchange, wrong: print_violation(out, exchange, wrong)
+            on_wrong = None if live else lambda exchange, wrong: print_violation(out, exchange, wrong)
             failed = partial(out.print, markup=False)
             place = f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
             out.print(f"Listening on http://{place}, towards {redacted_url(upstream)}", markup=False)
-            with Watcher(apart.inbox, recorder, told, failed) as watcher:
+            with Watcher(proxy.inbox, recorder, on_wrong, failed) as watcher:
                 try:
                     if ready is not None:
                         ready(found)
                     _wait(watcher, live, [interrupted, *([stop] if stop else [])])
                 finally:
-                    apart.stop()
+                    proxy.stop()
     except (ValueError, UnreadableBaseline, OSError) as error:
         out.print(str(error), markup=False)
         return 2
     tally = watcher.tally
-    unjudged = f", {tally.unjudged} of them not judged: there was no time" if tally.unjudged else ""
+    unjudged = f", {tally.unjudged} of them not judged for lack of time" if tally.unjudged else ""
     out.print(f"{tally.exchanges + tally.unjudged} exchanges{unjudged}")
     seconds = time.monotonic() - began
     findings = tally.findings()
@@ -180,26 +191,26 @@ def run_watch(
 
 @contextmanager
 def _serving(upstream: str, host: str, port: int, connections: int) -> Iterator[tuple[ProxyProcess, int]]:
-    """The proxy's process and its port.
+    """Start the proxy process; yield it and its port.
 
     Raises:
-        ValueError: there cannot be one, with the reason.
+        ValueError: the proxy cannot listen.
     """
-    apart = ProxyProcess(upstream, host, port, connections)
+    proxy = ProxyProcess(upstream, host, port, connections)
     try:
         try:
-            said = apart.inbox.read()
+            message = proxy.inbox.read()
         except (EOFError, OSError):
-            said = Unable("The process of the proxy ended before it listened")
-        if not isinstance(said, Listening):
-            raise ValueError(said.why if isinstance(said, Unable) else f"The proxy said {said}")
-        yield apart, said.port
+            message = Unable("The proxy process ended before it listened")
+        if not isinstance(message, Listening):
+            raise ValueError(message.why if isinstance(message, Unable) else f"The proxy sent {message}")
+        yield proxy, message.port
     finally:
-        apart.close()
+        proxy.close()
 
 
 def _wait(watcher: Watcher, live: Live | None, ends: Sequence[threading.Event]) -> None:
-    """Show what passes until somebody ends it."""
+    """Show the traffic until the end."""
     with live or nullcontext():
         while not watcher.over.is_set() and not any(end.is_set() for end in ends):
             if live is not None:
@@ -209,7 +220,7 @@ def _wait(watcher: Watcher, live: Live | None, ends: Sequence[threading.Event]) 
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Set by the first interruption; the second one is not waited for. Only the main thread has signals."""
+    """Yield an event that the first interruption sets; the second one has its default effect. Main thread only."""
     interrupted = threading.Event()
     names = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
     before = {name: signal.getsignal(name) for name in names}

@@ -1,7 +1,7 @@
-"""One exchange as it passes: where its messages end, and a bounded copy of them. Without I/O.
+"""Track one exchange: find the ends of its messages and keep a bounded copy. No I/O.
 
-Nothing that is found here changes what is handed on: where bytes make no sense as HTTP/1.1 the copy ends, with the
-reason, and the bytes go on passing.
+This does not affect forwarding: if the bytes are not valid HTTP/1.1, the copy ends with the reason, and the bytes are
+still forwarded.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from plumbline_conformance.watch.http1 import Body, Head, Malformed, bare, body_
 __all__ = ["LONGEST_HEAD", "Turn"]
 
 LONGEST_HEAD = 64 * 1024
-"""Bytes: more than servers read of the head of a message."""
+"""Bytes; more than servers accept as the head of a message."""
 
 
 class Turn:
-    """A request and its response.
+    """Collect a request and its response.
 
     Args:
-        head: the request's, as it was sent.
-        url: where it goes.
-        keep: bytes of the request's body and of the response's that are kept.
+        head: the head of the request.
+        url: the URL that it is forwarded to.
+        keep: maximum bytes to keep of the request's body and of the response's.
 
     Raises:
-        Malformed: it is no request of HTTP/1.1, or does not say how long it is.
+        Malformed: the request is not HTTP/1.1, or has no valid length.
     """
 
     def __init__(self, head: Head, url: str, keep: int) -> None:
         if not head.first[-1].startswith("HTTP/1."):
-            raise Malformed(f"no request of HTTP/1.1: {head.first[-1][:20]!r}")
+            raise Malformed(f"not an HTTP/1.1 request: {head.first[-1][:20]!r}")
         self.exchange = Exchange(
             method=head.first[0], url=url, request_headers=_by_name(head.headers), request_body=b""
         )
@@ -43,23 +43,23 @@ class Turn:
         self._request_framing = body_of_request(head)
         self._request = Unpacked(_coding(head), keep)
         self._request_pieces: list[bytes] = []
-        # Two lists of what the garbage collector does not follow: it would stop all traffic to walk over pairs.
+        # Two lists instead of pairs, which the garbage collector would traverse while all traffic waits.
         self._moments: list[float] = []
         self._contents: list[bytes] = []
         self._head = b""
         self._body: Body | None = None
         self._response: Unpacked | None = None
         self.opaque = False
-        """Whether what follows on this connection is no HTTP, in either direction."""
+        """Whether the connection is no longer HTTP, in both directions."""
 
     @property
     def request_sent(self) -> bool:
-        """Whether the request has been sent whole."""
+        """Whether the request has been sent completely."""
         return self._request_framing.done
 
     @property
     def done(self) -> bool:
-        """Whether the response has come whole."""
+        """Whether the response has arrived completely."""
         return self._body is not None and self._body.done
 
     @property
@@ -68,7 +68,7 @@ class Turn:
         return self._last
 
     def ask(self, data: bytes) -> bytes:
-        """Take what the client sent; gives what belongs to its next request."""
+        """Process bytes of the client; return those of its next request."""
         try:
             payload, rest = self._request_framing.feed(data)
         except Malformed as error:
@@ -79,7 +79,7 @@ class Turn:
         return rest
 
     def answer(self, data: bytes) -> None:
-        """Take what the server sent."""
+        """Process bytes of the server."""
         if self.opaque:
             return
         if self._body is None:
@@ -96,7 +96,7 @@ class Turn:
             self._keep_answer(self._response, payload)
 
     def _keep_answer(self, answered: Unpacked, payload: bytes) -> None:
-        # Microseconds are enough; `round` to so many digits would take longer than everything else here.
+        # Truncate to microseconds; `round` would take longer than everything else here.
         moment = int(1e6 * (time.monotonic() - self._began)) / 1e6
         if answered.packed:
             answered.keep(self.exchange, moment, payload)
@@ -105,12 +105,12 @@ class Turn:
             self._contents.append(content)
 
     def _heads(self) -> bytes:
-        """Read the heads that have come, of which all but the last are interim; gives the beginning of the body."""
+        """Read the complete heads, all but the last of which are interim; return the start of the body."""
         while not self.opaque:
             head, end, rest = self._head.partition(b"\r\n\r\n")
             if not end:
                 if len(head) > LONGEST_HEAD or bare(head):
-                    self._give_up("a response whose head does not end")
+                    self._give_up("a response without an end of its head")
                 break
             self._head = rest
             try:
@@ -122,7 +122,7 @@ class Turn:
         return b""
 
     def _begins(self, head: Head) -> bool:
-        """Whether a body follows this head, be it empty."""
+        """Process a head; return whether a body follows, even an empty one."""
         if head.status == 101:
             self.exchange.status = 101
             self._give_up("upgraded: not judged")
@@ -145,11 +145,11 @@ class Turn:
         self.exchange.error = self.exchange.error or why
 
     def end(self, why: str | None = None, *, closed: bool = False) -> Exchange:
-        """The exchange, which is over.
+        """End the exchange and return it.
 
         Args:
-            why: what ended the connections, if that was not the end of the response.
-            closed: the server ended its connection in order, which is how some responses end.
+            why: the reason why the connections ended before the end of the response.
+            closed: whether the server closed its connection cleanly, which ends some responses.
         """
         exchange = self.exchange
         exchange.request_body = b"".join(self._request_pieces)
@@ -163,12 +163,12 @@ class Turn:
         if self._request.why is not None:
             exchange.error = exchange.error or f"the request: {self._request.why}"
         if not self.request_sent:
-            exchange.error = exchange.error or "it was answered before it had been sent"
+            exchange.error = exchange.error or "the server answered before the request was complete"
         return exchange
 
 
 def _coding(head: Head) -> str | None:
-    """How a body is packed; a transfer coding packs it as well, and is nothing that can be unpacked here."""
+    """Return the coding of a body; a transfer coding such as gzip is returned as unsupported."""
     codings = [value for name, value in head.headers if name.lower() == "transfer-encoding"]
     found = [part.strip().lower() for value in codings for part in value.split(",")]
     packed = [part for part in found if part not in ("", "chunked", "identity")]
@@ -176,7 +176,7 @@ def _coding(head: Head) -> str | None:
 
 
 def _by_name(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """The headers, of which what is repeated is one value."""
+    """Return the headers as a dictionary, joining repeated ones."""
     found: dict[str, str] = {}
     known: dict[str, str] = {}
     for name, value in headers:

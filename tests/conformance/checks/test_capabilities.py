@@ -76,7 +76,7 @@ def test_a_page_is_no_list_of_completions() -> None:
     """Servers with a page for people answer every path that they do not know with it."""
     changes = lambda path, body: (200, "Welcome") if path.endswith("/chat/completions") and not body else None  # noqa: E731
 
-    assert seen(changes, "chat/stored")["chat/stored"].skipped == "GET /chat/completions gives no list"
+    assert seen(changes, "chat/stored")["chat/stored"].skipped == "GET /chat/completions returns no list"
 
 
 def test_a_field_that_is_ignored_is_no_capability() -> None:
@@ -191,7 +191,7 @@ def test_a_server_without_a_key_is_not_accused_of_taking_any(models: int) -> Non
         wanted = [SCENARIOS["errors/key"], SCENARIOS["websocket/key"]]
         found = asyncio.run(record(wanted, target))
 
-    assert {one.skipped for one in found} == {"the server asks for no key"}
+    assert {one.skipped for one in found} == {"the server requires no key"}
 
 
 def refusing(chat: int, models: int) -> Any:
@@ -224,7 +224,7 @@ def test_refusing_the_right_key_in_the_same_way_shows_nothing_of_keys() -> None:
     """Such as a server of Responses alone that asks for no key."""
     found = seen(lambda path, _: (404, NOT_HERE) if "responses" not in path else None, "errors/key")
 
-    assert found["errors/key"].skipped == "could not be found out: status 404, to a wrong key"
+    assert found["errors/key"].skipped == "could not be found out: status 404, with a wrong key"
 
 
 @pytest.mark.parametrize("body", [{"id": "x", "object": "wrong", "choices": []}, "text", {"choices": [{}]}])

@@ -7,7 +7,7 @@ from example_servers.good_server import transcripts
 from mutants.basic import put
 from mutants.mutations import body
 
-from plumbline_conformance.checks.chat.prompts import COPIES, DRESS, MARKERS
+from plumbline_conformance.checks.chat.prompts import COPIES, MARKERS, TEMPLATE_TOKENS
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.model import Transcript
 
@@ -35,7 +35,7 @@ def test_markers_may_be_taken_out_or_be_text(cost: int) -> None:
     assert counting("chat/markers", 5, 5 + 7 * COPIES, *[5 + cost] * len(MARKERS)) == "pass"
 
 
-@pytest.mark.parametrize("dress", range(-DRESS, DRESS + 1))
+@pytest.mark.parametrize("dress", range(-TEMPLATE_TOKENS, TEMPLATE_TOKENS + 1))
 def test_a_template_may_dress_a_part(dress: int) -> None:
     assert counting("chat/roles", 50, 60, 60, 50 + dress, 70) == "pass"
-    assert counting("chat/roles", 50, 60, 60, 51 + DRESS, 70) == "fail"
+    assert counting("chat/roles", 50, 60, 60, 51 + TEMPLATE_TOKENS, 70) == "fail"

@@ -83,7 +83,7 @@ def test_a_proxy_that_dies_or_cannot_listen_is_reported(
         run_watch("http://127.0.0.1:1", ":0", Outputs(), out=console(), stop=threading.Event(), ready=kill)
         == 2
     )
-    assert "ended before it was told to" in capsys.readouterr().out
+    assert "ended unexpectedly" in capsys.readouterr().out
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -135,7 +135,7 @@ def test_a_recording_on_a_full_disk_is_cut_and_reported_at_once(
     watcher = watching(3, recorder=Recorder(path, Header.of("http://h", "m", by="watch")), failed=said.append)
 
     assert watcher.tally.exchanges == 3
-    assert [line.startswith("The recording could not be written on, and is cut") for line in said] == [True]
+    assert [line.startswith("Writing the recording failed, and it is incomplete") for line in said] == [True]
     with pytest.raises(UnreadableRecording):
         read_recording(path)
 

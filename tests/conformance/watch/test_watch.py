@@ -153,7 +153,7 @@ def test_a_server_that_is_not_there_is_reported() -> None:
     "upstream", ["http://user:pass-word@h", "ftp://user:pass-word@h", "http://h/€", "http://ü/"]
 )
 def test_an_upstream_that_cannot_be_is_refused(upstream: str) -> None:
-    with pytest.raises(ValueError, match=r"address|key") as raised:
+    with pytest.raises(ValueError, match="URL") as raised:
         Proxy(upstream, lambda exchange: None)
     assert "pass-word" not in str(raised.value)
 

@@ -1,4 +1,4 @@
-"""Chat completions that are not streamed."""
+"""Check non-streaming chat completions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, shape
-from plumbline_conformance.checks.common import plain, request_id, usage_adds_up
+from plumbline_conformance.checks.common import json_content_type, request_id, usage_adds_up
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.checks.request_reader import (
@@ -23,7 +23,7 @@ from plumbline_conformance.transcript.model import Exchange
 
 LIMIT = 8
 SHORT = 16
-"""A limit that every window has room for."""
+"""A token limit that fits into every context window."""
 
 
 @scenario("chat/text", "A short answer", core=True)
@@ -31,15 +31,15 @@ def chat_text(target: Target) -> Generator[Request, Exchange, None]:
     yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT))
 
 
-whole("chat/text/shape", "Answer as the contract says", *SHAPE)(shape)
-whole("chat/text/content-type", "Send application/json", "HTTP-01")(plain)
+whole("chat/text/shape", "Answer as the contract requires", *SHAPE)(shape)
+whole("chat/text/content-type", "Send application/json", "HTTP-01")(json_content_type)
 whole("chat/text/request-id", "Carry an x-request-id", "HTTP-03")(request_id)
-whole("chat/text/created", "Say when the answer was made", "CHAT-01")(made_now("created"))
+whole("chat/text/created", "Report when the answer was created", "CHAT-01")(made_now("created"))
 
 
-@whole("chat/text/one", "Give one choice, with index 0, where n is not said", "CHAT-02")
+@whole("chat/text/one", "Return one choice, with index 0, without n", "CHAT-02")
 def numbered(exchange: Exchange) -> Iterator[Problem]:
-    """CHAT-02."""
+    """Check that there are `n` choices, with indexes from 0 (CHAT-02)."""
     wanted = range(requested_choices(exchange))
     choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
     found = (
@@ -57,15 +57,15 @@ def _usage(exchange: Exchange) -> Iterator[Problem]:
     yield from usage_adds_up(answer.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
 
-@whole("chat/text/length", "Say `length` only when the limit was reached, and never exceed it", "CHAT-06")
+@whole("chat/text/length", "Finish with `length` only at the limit, and never exceed it", "CHAT-06")
 def _length(exchange: Exchange) -> Iterator[Problem]:
-    """A window that was met first is `length` as well, and only short limits fit into every window."""
+    """Check `length` against short limits only, because a full context window is `length` as well."""
     answer = exchange.json
     limit = requested_limit(exchange) * requested_choices(exchange)
     reason = _choice(exchange).get("finish_reason")
     tokens = (answer.get("usage") or {}).get("completion_tokens")
     if not isinstance(tokens, int):
-        raise Inconclusive("the answer has no usage; another check says so")
+        raise Inconclusive("the answer has no usage; another check reports this")
     early = reason == "length" and tokens != limit and requested_choices(exchange) == 1 and limit <= SHORT
     if tokens > limit or early:
         yield Problem(expected=f"{limit} tokens for `length`", actual=f"{tokens}, {reason}", pointer="usage")
@@ -87,7 +87,9 @@ def chat_logprobs(target: Target) -> Generator[Request, Exchange, None]:
 
 
 @whole(
-    "chat/logprobs/shape", "Write logprobs as the contract says", *rules_of_shape("ChatCompletionLogprobs")
+    "chat/logprobs/shape",
+    "Write logprobs as the contract requires",
+    *rules_of_shape("ChatCompletionLogprobs"),
 )
 def _shape(exchange: Exchange) -> Iterator[Problem]:
     choice = _choice(exchange)
@@ -108,7 +110,7 @@ def _alternatives(exchange: Exchange) -> Iterator[Problem]:
     choice = _choice(exchange)
     for number, entry in enumerate((choice.get("logprobs") or {}).get("content") or []):
         found = [other["logprob"] for other in entry["top_logprobs"]]
-        # A drawn token outside the best k may be listed after them, or before: no document says where it stands.
+        # A sampled token outside the best k may be listed after them, or before: no document defines its place.
         top = requested_top_logprobs(exchange)
         best = found[1:] if found and entry["top_logprobs"][0].get("token") == entry.get("token") else found
         if len(found) > top + 1 or best[:top] != sorted(best[:top], reverse=True) or entry["logprob"] > 0:
@@ -129,16 +131,16 @@ def _join(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the entries cover more than the content")
     content = message.get("content") or ""
     if not isinstance(content, str):
-        raise Inconclusive("the content is no text; another check says so")
+        raise Inconclusive("the content is not text; another check reports this")
     if any(byte not in range(256) for entry in entries for byte in entry["bytes"]):
         yield Problem(
             expected="numbers from 0 to 255", actual="others", pointer="choices[0].logprobs.content"
         )
         return
     if choice.get("finish_reason") == "stop" and request_fields(exchange).get("stop"):
-        raise Inconclusive("tokens that a stop string cut have entries of their own")
+        raise Inconclusive("tokens that a stop string cut have entries, too")
     found = [bytes(entry["bytes"]) for entry in entries]
-    # The token that ended the answer may have an entry, and no text.
+    # The token that ended the answer may have an entry, but no text.
     candidates = [found] if choice.get("finish_reason") == "length" else [found, found[:-1]]
     if not any(_whole(b"".join(parts)) == _whole(content.encode()) for parts in candidates):
         yield Problem(
@@ -147,14 +149,14 @@ def _join(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _choice(exchange: Exchange) -> dict[str, Any]:
-    """The first choice, with a message that can be looked at. Whether it is right is for `chat/text/shape` to say."""
+    """Return the first choice with a message; `chat/text/shape` checks its schema."""
     choices = exchange.json.get("choices") if isinstance(exchange.json, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
-        raise Inconclusive("there is no choice with a message; another check says so")
+        raise Inconclusive("there is no choice with a message; another check reports this")
     return choice
 
 
 def _whole(text: bytes) -> str:
-    """Without a character that the token limit cut, of which servers send nothing or U+FFFD."""
+    """Decode without U+FFFD at the end, which some servers send for a character that the token limit cut."""
     return text.decode("utf-8", "replace").rstrip("\ufffd")

@@ -1,4 +1,4 @@
-"""Tools on chat completions that the request forces, forbids or restricts: nothing is left to the model."""
+"""Check tools on chat completions that the request forces, forbids or restricts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ pair("chat/tool-required", "A call that is required", _required, needs=NEEDS)
 
 @both(
     "chat/tool-required/called",
-    ("Call at least one tool where `required` is said", "TOOL-04"),
-    ("Stream at least one call where `required` is said", "TOOL-04"),
+    ("Call at least one tool if `tool_choice` is `required`", "TOOL-04"),
+    ("Stream at least one call if `tool_choice` is `required`", "TOOL-04"),
 )
-def _some(exchange: Exchange) -> Iterator[Problem]:
+def _any_call(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
     if not found.calls:
         yield Problem(expected="a call", actual=repr(found.content)[:200], pointer="tool_calls")
@@ -37,17 +37,17 @@ def _some(exchange: Exchange) -> Iterator[Problem]:
 
 @both(
     "chat/tool-required/finish",
-    ("End a required call with `tool_calls`", "CHAT-05"),
-    ("End a streamed required call with `tool_calls`", "CS-13"),
+    ("Finish a required call with `tool_calls`", "CHAT-05"),
+    ("Finish a streamed required call with `tool_calls`", "CS-13"),
 )
-def _forced_reason(exchange: Exchange) -> Iterator[Problem]:
+def _forced_finish(exchange: Exchange) -> Iterator[Problem]:
     called(exchange, forced=True)
     yield from reasons(exchange)
 
 
 @whole("chat/tool-required/arguments", "Give a required call arguments that fit the tool's schema", "TOOL-01")
-def _fitting(exchange: Exchange) -> Iterator[Problem]:
-    """What the forced tools of these scenarios take: an object with strings alone. Others are held to be objects."""
+def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
+    """Check that arguments of the scenario's tools are objects of strings, and those of others objects (TOOL-01)."""
     offered = requested_tools(exchange)
     for call in called(exchange, forced=True):
         value = parsed(call.arguments)
@@ -76,7 +76,7 @@ pair("chat/tool-named", "A tool that is named", _named, needs=NEEDS)
     ("Call exactly the tool that is named", "TOOL-05"),
     ("Stream a call of exactly the tool that is named", "TOOL-05"),
 )
-def _only(exchange: Exchange) -> Iterator[Problem]:
+def _only_allowed(exchange: Exchange) -> Iterator[Problem]:
     wanted = allowed_tools(exchange)
     found = [call.name for call in finished(choice(exchange)).calls]
     if not found or not set(found) <= wanted:
@@ -84,23 +84,23 @@ def _only(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=f"calls of {shown}", actual=repr(found), pointer="tool_calls[].function.name")
 
 
-whole("chat/tool-named/finish", "End with `tool_calls`, or `stop` as the service does", "CHAT-05")(
-    _forced_reason
+whole("chat/tool-named/finish", "Finish with `tool_calls`, or `stop` as OpenAI's service does", "CHAT-05")(
+    _forced_finish
 )
 both(
     "chat/tool-named/arguments",
     ("Give the named call arguments that fit its schema", "TOOL-01"),
     ("Stream arguments that fit the named tool's schema", "CS-12"),
-)(_fitting)
+)(_arguments_fit)
 
 
-stream("chat/tool-named/index", "Number calls, and not the tools of the request", "CS-11")(numbered)
+stream("chat/tool-named/index", "Number the calls, not the tools of the request", "CS-11")(numbered)
 
 
 def _allowed(target: Target) -> dict[str, object]:
     subset = [{"type": "function", "function": {"name": "get_time"}}]
-    held = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": subset}}
-    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, tool_choice=held)
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": subset}}
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, tool_choice=choice)
 
 
 pair("chat/tool-allowed", "A subset of the tools, of which one is required", _allowed, needs=NEEDS)
@@ -111,13 +111,13 @@ pair("chat/tool-allowed", "A subset of the tools, of which one is required", _al
     ("Call no tool outside the allowed ones", "TOOL-06"),
     ("Stream no call outside the allowed tools", "TOOL-06"),
 )
-def _allowed_only(exchange: Exchange) -> Iterator[Problem]:
-    held = request_fields(exchange).get("tool_choice")
-    inner = held.get("allowed_tools") if isinstance(held, dict) else None
-    mode = (inner if isinstance(inner, dict) else held or {}).get("mode")
+def _no_other_tool(exchange: Exchange) -> Iterator[Problem]:
+    wanted = request_fields(exchange).get("tool_choice")
+    inner = wanted.get("allowed_tools") if isinstance(wanted, dict) else None
+    mode = (inner if isinstance(inner, dict) else wanted or {}).get("mode")
     if mode != "required" and not finished(choice(exchange)).calls:
         raise Inconclusive("the model called no tool")
-    yield from _only(exchange)
+    yield from _only_allowed(exchange)
 
 
 def _none(target: Target) -> dict[str, object]:
@@ -129,10 +129,10 @@ pair("chat/tool-none", "Tools that may not be called", _none, needs=NEEDS)
 
 @both(
     "chat/tool-none/no-calls",
-    ("Call nothing where `none` is said", "TOOL-03"),
-    ("Stream no call where `none` is said", "TOOL-03"),
+    ("Call no tool if `tool_choice` is `none`", "TOOL-03"),
+    ("Stream no call if `tool_choice` is `none`", "TOOL-03"),
 )
-def _uncalled(exchange: Exchange) -> Iterator[Problem]:
+def _no_calls(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
     if found.calls or found.finish_reason in ("tool_calls", "function_call"):
         shown = f"{len(found.calls)}, {found.finish_reason}"
@@ -143,13 +143,13 @@ def _single(target: Target) -> dict[str, object]:
     return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=False)
 
 
-pair("chat/tool-single", "Two tools that are asked for, of which one may be called", _single, needs=NEEDS)
+pair("chat/tool-single", "Two tools that are needed, with parallel calls off", _single, needs=NEEDS)
 
 
 @both(
     "chat/tool-single/one",
-    ("Make at most one call where parallel calls are off", "TOOL-07"),
-    ("Stream at most one call where parallel calls are off", "TOOL-07"),
+    ("Make at most one call if parallel calls are off", "TOOL-07"),
+    ("Stream at most one call if parallel calls are off", "TOOL-07"),
 )
 def _at_most_one(exchange: Exchange) -> Iterator[Problem]:
     found = called(exchange)
@@ -170,8 +170,8 @@ pair("chat/tool-custom", "A custom tool whose input is one line of a grammar", _
     ("Give a custom tool input that matches its grammar", "TOOL-14"),
     ("Stream input that matches the grammar", "TOOL-14"),
 )
-def _year(exchange: Exchange) -> Iterator[Problem]:
-    """The grammar of these scenarios is four digits; of other requests only the kind of the call is looked at."""
+def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
+    """Check the input of the scenario's tool (four digits); of other requests only the type of the call."""
     ours = requested_tools(exchange).get("write") == tools.words["custom"]
     for call in called(exchange, forced=True):
         if not call.custom or (ours and not re.fullmatch("[0-9]{4}", call.arguments)):
@@ -193,7 +193,7 @@ def _custom_once(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="one head for each call", actual=repr(heads)[:200], pointer="tool_calls")
 
 
-@whole("chat/tool-custom/type", "Call a custom tool by its own type", "TOOL-14")
+@whole("chat/tool-custom/type", "Set the type of a custom call to `custom`", "TOOL-14")
 def _custom_type(exchange: Exchange) -> Iterator[Problem]:
     called(exchange, forced=True)
     for number, call in enumerate(exchange.json["choices"][0]["message"]["tool_calls"]):
@@ -202,7 +202,7 @@ def _custom_type(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="custom", actual=repr(call.get("type")), pointer=where)
 
 
-def _both(target: Target) -> dict[str, object]:
+def _required_reasoning(target: Target) -> dict[str, object]:
     return chat_with_tools(
         target, "Hi", tools.weather, tool_choice="required", reasoning_effort="low", max_tokens=256
     )
@@ -210,40 +210,43 @@ def _both(target: Target) -> dict[str, object]:
 
 pair(
     "chat/tool-required-reasoning",
-    "A required call of a model that thinks",
-    _both,
+    "A required call of a model that reasons",
+    _required_reasoning,
     needs=("tools", "reasoning"),
 )
 
 
 both(
     "chat/tool-required-reasoning/called",
-    ("Call although the model thinks first", "TOOL-04"),
-    ("Stream a call although the model thinks first", "TOOL-04"),
-)(_some)
+    ("Call a tool even if the model reasons first", "TOOL-04"),
+    ("Stream a call even if the model reasons first", "TOOL-04"),
+)(_any_call)
 
 
-def _long(target: Target) -> dict[str, object]:
+def _long_call(target: Target) -> dict[str, object]:
     return {**chat_with_tools(target, tools.FLIP, **tools.flipping()), "max_tokens": 24}
 
 
-pair("chat/call-cut", "A call that the token limit cuts", _long, needs=NEEDS)
+pair("chat/call-cut", "A call that the token limit cuts", _long_call, needs=NEEDS)
 
 
 @both(
     "chat/call-cut/length",
-    ("Say `length` where the limit cut a call", "CHAT-05"),
-    ("Say `length` where the limit cut a streamed call", "CHAT-05"),
+    ("Finish with `length` if the limit cut a call", "CHAT-05"),
+    ("Finish with `length` if the limit cut a streamed call", "CHAT-05"),
 )
 def _cut(exchange: Exchange) -> Iterator[Problem]:
-    """So few tokens hold no list of thirty. What a model wrote of another tool may be broken without being cut."""
+    """Check only the scenario's tool, whose list of thirty cannot fit into the limit.
+
+    The arguments of other tools may be invalid without being cut.
+    """
     if request_fields(exchange).get("tools") != tools.flipping()["tools"]:
-        raise NotRequested("the call may be whole within the limit")
+        raise NotRequested("the call may fit into the limit")
     found = choice(exchange)
     if not found.calls:
-        raise Inconclusive("no call was begun")
+        raise Inconclusive("the model started no call")
     begun = found.calls[-1]
     if begun.custom or parsed(begun.arguments) is not None:
-        raise NotRequested("the call is whole")
+        raise NotRequested("the call is complete")
     if found.finish_reason != "length":
         yield Problem(expected="length", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")

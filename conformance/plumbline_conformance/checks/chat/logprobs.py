@@ -1,4 +1,4 @@
-"""Logprobs of chat completions, whole and streamed."""
+"""Check logprobs of chat completions, non-streaming and streaming."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ __all__ = ["entries_of_chat", "ranked", "sampled_in"]
 
 TOP = 2
 TOLERANCE = 1e-3
-"""Two passes over the same tokens may add numbers in another order."""
+"""Two passes over the same tokens may add numbers in a different order."""
 
 
 FORCING = {"logit_bias", "response_format", "structured_outputs", "tools", "min_tokens", "stop", "ignore_eos"}
 FORCING |= {"presence_penalty", "frequency_penalty", "repetition_penalty"}
-"""What makes a server draw another token than the model's best."""
+"""Fields that can make a server select a token other than the most likely one."""
 
 
 def _request(target: Target) -> dict[str, object]:
     return chat(target, max_tokens=8, temperature=0, seed=1, logprobs=True, top_logprobs=TOP)
 
 
-pair("chat/logprobs-pair", "Logprobs in one piece and streamed", _request)
+pair("chat/logprobs-pair", "Logprobs without and with streaming", _request)
 
 
 def entries_of_chat(exchange: Exchange) -> list[dict[str, Any]]:
-    """The entries of the first choice, whatever chunk they came in."""
+    """Return the entries of the first choice, of an answer or all chunks."""
     if is_stream(exchange):
-        held = [one.get("logprobs") for _, one, _ in deltas(exchange) if one.get("index") == 0]
+        lists = [one.get("logprobs") for _, one, _ in deltas(exchange) if one.get("index") == 0]
     else:
-        held = [
+        lists = [
             one.get("logprobs") for one in accepted(exchange).json.get("choices") or [] if one["index"] == 0
         ]
-    contents = [one.get("content") for one in held if isinstance(one, dict)]
+    contents = [one.get("content") for one in lists if isinstance(one, dict)]
     return [entry for content in contents if isinstance(content, list) for entry in content if _whole(entry)]
 
 
 def _whole(entry: Any) -> bool:
-    """Entries of another form are for the check of the shape."""
+    """Return whether the entry has the required fields; the schema check reports others."""
     numbers = isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float)
     return numbers and isinstance(entry.get("top_logprobs"), list) and isinstance(entry.get("token"), str)
 
@@ -54,7 +54,7 @@ def _whole(entry: Any) -> bool:
 def _entries(exchange: Exchange) -> list[dict[str, Any]]:
     found = entries_of_chat(exchange)
     if not found:
-        raise Inconclusive("there are no entries; another check says so")
+        raise Inconclusive("there are no entries; another check reports this")
     return found
 
 
@@ -64,13 +64,13 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="entries", actual="none", pointer="choices[0].logprobs.content")
 
 
-@check("chat/logprobs-pair/stream-same", "Stream the entries that the whole answer has", "CS-14")
+@check("chat/logprobs-pair/stream-same", "Stream the same entries as without streaming", "CS-14")
 def pair_same(seen: Transcript) -> Iterator[Problem]:
     wanted, found = (
         [one["token"] for one in _entries(answer)] for answer in (whole_of(seen), stream_of(seen))
     )
     if choice(whole_of(seen)).content != choice(stream_of(seen)).content:
-        raise Inconclusive("the same request was answered differently each time")
+        raise Inconclusive("the server answered the same request differently each time")
     if wanted != found:
         yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="token")
 
@@ -78,29 +78,32 @@ def pair_same(seen: Transcript) -> Iterator[Problem]:
 @stream("chat/logprobs-pair/stream-join", "Stream entries whose bytes join to the content", "LP-03")
 def _joined(exchange: Exchange) -> Iterator[Problem]:
     found = _entries(exchange)
-    said = choice(exchange)
-    if said.reasoning or said.calls or not all(isinstance(one.get("bytes"), list) for one in found):
+    answer = choice(exchange)
+    if answer.reasoning or answer.calls or not all(isinstance(one.get("bytes"), list) for one in found):
         raise Inconclusive("the entries have no bytes, or cover more than the content")
-    if said.finish_reason == "stop" and request_fields(exchange).get("stop"):
-        raise Inconclusive("tokens that a stop string cut have entries of their own")
+    if answer.finish_reason == "stop" and request_fields(exchange).get("stop"):
+        raise Inconclusive("tokens that a stop string cut have entries, too")
     parts = [bytes(byte % 256 for byte in one["bytes"] if isinstance(byte, int)) for one in found]
-    ends = [parts] if said.finish_reason == "length" else [parts, parts[:-1]]
+    ends = [parts] if answer.finish_reason == "length" else [parts, parts[:-1]]
     texts = [b"".join(end).decode("utf-8", "replace").rstrip("\ufffd") for end in ends]
-    if said.content.rstrip("\ufffd") not in texts:
-        yield Problem(expected=repr(said.content), actual=repr(texts[0]), pointer="choices[0].logprobs")
+    if answer.content.rstrip("\ufffd") not in texts:
+        yield Problem(expected=repr(answer.content), actual=repr(texts[0]), pointer="choices[0].logprobs")
 
 
 @both(
     "chat/logprobs-pair/sampled",
-    ("Give the drawn token the same value in the list of the best", "LP-04"),
-    ("Stream the drawn token's value as in the list of the best", "LP-04"),
+    ("Give the sampled token the same logprob among the alternatives", "LP-04"),
+    ("Stream the sampled token with the same logprob among the alternatives", "LP-04"),
 )
-def _sampled(exchange: Exchange) -> Iterator[Problem]:
+def _sampled_listed(exchange: Exchange) -> Iterator[Problem]:
     yield from sampled_in(_entries(exchange))
 
 
 def sampled_in(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """Tokens of one text may differ in bytes, so that the nearest value of that text counts."""
+    """Check that the alternatives list a sampled token with its own logprob (LP-04).
+
+    Tokens with equal text may differ in bytes, so the nearest value counts.
+    """
     for number, one in enumerate(found):
         values = [other.get("logprob") for other in one["top_logprobs"] if _same(other, one)]
         numbers = [value for value in values if isinstance(value, int | float)]
@@ -113,10 +116,10 @@ def _same(other: Any, one: dict[str, Any]) -> bool:
     return isinstance(other, dict) and other.get("token") == one["token"]
 
 
-@whole("chat/logprobs-pair/greedy", "Draw the best token at temperature 0", "LP-04")
+@whole("chat/logprobs-pair/greedy", "Select the most likely token at temperature 0", "LP-04")
 def _greedy(exchange: Exchange) -> Iterator[Problem]:
     if not greedy(exchange) or set(request_fields(exchange)) & FORCING:
-        raise NotRequested("another token than the best may be drawn")
+        raise NotRequested("the request allows other tokens than the most likely one")
     for number, one in enumerate(_entries(exchange)):
         best = max((other["logprob"] for other in one["top_logprobs"] if _number(other)), default=None)
         if best is not None and best > one["logprob"] + TOLERANCE:
@@ -130,7 +133,7 @@ def _number(other: Any) -> bool:
 
 @both(
     "chat/logprobs-pair/count",
-    ("Give as many alternatives as asked for, each once, best first", "LP-02"),
+    ("Give as many alternatives as requested, each once, best first", "LP-02"),
     ("Stream at most as many alternatives, each once, best first", "LP-02"),
 )
 def _count(exchange: Exchange) -> Iterator[Problem]:
@@ -138,7 +141,7 @@ def _count(exchange: Exchange) -> Iterator[Problem]:
 
 
 def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
-    """LP-02. A drawn token outside the best may follow them."""
+    """Check the number and order of alternatives (LP-02); a sampled token outside the best may follow them."""
     for number, one in enumerate(found):
         listed = [other for other in one["top_logprobs"] if _number(other)]
         values = [other["logprob"] for other in listed]
@@ -152,14 +155,14 @@ def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
             yield Problem(expected="at most 0", actual=repr([one["logprob"], *values]), pointer=where)
 
 
-def _unasked(target: Target) -> dict[str, object]:
+def _no_logprobs(target: Target) -> dict[str, object]:
     return chat(target, max_tokens=4, temperature=0, seed=1, logprobs=False)
 
 
-pair("chat/logprobs-off", "An answer without logprobs", _unasked)
+pair("chat/logprobs-off", "An answer without logprobs", _no_logprobs)
 
 
-@whole("chat/logprobs-off/none", "Give no logprobs that were not asked for", "LP-01")
+@whole("chat/logprobs-off/none", "Give no logprobs unless requested", "LP-01")
 def _none(exchange: Exchange) -> Iterator[Problem]:
     _without_logprobs(exchange)
     for one in exchange.json.get("choices") or []:
@@ -167,7 +170,7 @@ def _none(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="null", actual="logprobs", pointer="choices[0].logprobs")
 
 
-@stream("chat/logprobs-off/stream-none", "Stream no logprobs that were not asked for", "CS-14")
+@stream("chat/logprobs-off/stream-none", "Stream no logprobs unless requested", "CS-14")
 def _stream_none(exchange: Exchange) -> Iterator[Problem]:
     _without_logprobs(exchange)
     for number, one, _ in deltas(exchange):
@@ -177,4 +180,4 @@ def _stream_none(exchange: Exchange) -> Iterator[Problem]:
 
 def _without_logprobs(exchange: Exchange) -> None:
     if request_fields(exchange).get("logprobs"):
-        raise NotRequested("logprobs were asked for")
+        raise NotRequested("the request asks for logprobs")

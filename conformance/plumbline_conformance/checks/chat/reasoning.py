@@ -1,4 +1,4 @@
-"""Reasoning on chat completions: an extension that every server has, and none writes alike."""
+"""Check reasoning on chat completions, an extension with different names in different servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import choice, deltas, finished
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.chat.tools import chat_with_tools
-from plumbline_conformance.checks.common import at, counted, taken, whole_shapes
+from plumbline_conformance.checks.common import at, follow_up_accepted, usage_count, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sample_requests import chat, user
@@ -29,11 +29,11 @@ NEEDS = ("reasoning",)
 MARKS = ("<think", "</think", "<|channel|>", "[THINK]", "<seed:think>", "◁think▷")
 
 
-def _thinks(target: Target) -> dict[str, object]:
+def _with_reasoning(target: Target) -> dict[str, object]:
     return chat(target, max_tokens=256, temperature=0, seed=1, reasoning_effort="low")
 
 
-pair("chat/reasoning", "An answer with reasoning", _thinks, needs=NEEDS)
+pair("chat/reasoning", "An answer with reasoning", _with_reasoning, needs=NEEDS)
 
 
 @both(
@@ -41,7 +41,7 @@ pair("chat/reasoning", "An answer with reasoning", _thinks, needs=NEEDS)
     ("Keep reasoning and its markers out of the content", "CS-17"),
     ("Keep reasoning out of the streamed content", "CS-17"),
 )
-def _apart(exchange: Exchange) -> Iterator[Problem]:
+def _separate(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
     for mark in MARKS:
         if mark in found.content or mark in found.reasoning:
@@ -50,20 +50,20 @@ def _apart(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="reasoning once", actual="again in the content", pointer="content")
 
 
-@stream("chat/reasoning/stream-first", "Stream reasoning before the content that it led to", "CS-17")
+@stream("chat/reasoning/stream-first", "Stream reasoning before the content", "CS-17")
 def _first(exchange: Exchange) -> Iterator[Problem]:
-    said: set[object] = set()
+    with_content: set[object] = set()
     for number, one, delta in deltas(exchange):
-        said |= {repr(one.get("index"))} if delta.get("content") else set()
+        with_content |= {repr(one.get("index"))} if delta.get("content") else set()
         late = any(delta.get(key) for key in REASONING_KEYS) and not delta.get("content")
-        if late and repr(one.get("index")) in said:
+        if late and repr(one.get("index")) in with_content:
             yield Problem(expected="the answer alone", actual="more reasoning", pointer=f"event {number}")
 
 
 @whole("chat/reasoning/counted", "Count the tokens of reasoning in the usage", "ST-19")
 def _counted(exchange: Exchange) -> Iterator[Problem]:
     if not choice(exchange).reasoning:
-        raise Inconclusive("the model did not think")
+        raise Inconclusive("the model did not reason")
     usage = exchange.json.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     count = details.get("reasoning_tokens") if isinstance(details, dict) else None
@@ -72,48 +72,48 @@ def _counted(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="at least 1", actual=repr(count), pointer=where)
 
 
-def _thinks_not(target: Target) -> dict[str, object]:
-    return {**_thinks(target), "reasoning_effort": "none"}
+def _without_reasoning(target: Target) -> dict[str, object]:
+    return {**_with_reasoning(target), "reasoning_effort": "none"}
 
 
-pair(
-    "chat/reasoning-off", "An answer without reasoning, of a model that can reason", _thinks_not, needs=NEEDS
-)
+pair("chat/reasoning-off", "An answer with reasoning off", _without_reasoning, needs=NEEDS)
 
 
 @both(
     "chat/reasoning-off/content",
-    ("Put the answer into the content where reasoning is off", "CS-17"),
-    ("Stream the answer as content where reasoning is off", "CS-17"),
+    ("Put the answer into the content if reasoning is off", "CS-17"),
+    ("Stream the answer as content if reasoning is off", "CS-17"),
 )
 def _answered(exchange: Exchange) -> Iterator[Problem]:
-    """A parser that takes the beginning for a thought calls the whole answer one, and the client gets none.
+    """Detect a parser that treats the whole answer as reasoning although reasoning is off (CS-17).
 
-    The rule keeps the two apart, and this is its other half. A model that thinks all the same is not accused.
+    A model that reasons nevertheless, until the token limit, is inconclusive.
     """
     if request_fields(exchange).get("reasoning_effort") != "none":
         raise NotRequested("reasoning is not off")
     found = finished(choice(exchange))
     if found.reasoning and not found.content and not found.calls:
         if found.finish_reason == "length":
-            raise Inconclusive("the limit may have cut the answer of a model that thinks all the same")
+            raise Inconclusive("the limit may have cut the answer of a model that reasons nevertheless")
         shown = f"none, and reasoning {found.reasoning[:150]!r}"
         yield Problem(expected="content", actual=shown, pointer="choices[0]")
 
 
-def _thinks_and_calls(target: Target) -> dict[str, object]:
+def _reasoning_and_call(target: Target) -> dict[str, object]:
     question = "Use get_weather with city Paris."
     return chat_with_tools(target, question, tools.weather, reasoning_effort="low", max_tokens=256)
 
 
-pair("chat/reasoning-tool", "Reasoning that leads to a call", _thinks_and_calls, needs=("tools", "reasoning"))
+pair(
+    "chat/reasoning-tool", "Reasoning that leads to a call", _reasoning_and_call, needs=("tools", "reasoning")
+)
 
 
-whole("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "CS-17")(_apart)
+whole("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "CS-17")(_separate)
 
 
-@whole("chat/reasoning-tool/finish", "Say `tool_calls` where thinking led to a call", "CHAT-05")
-def _led_to_a_call(exchange: Exchange) -> Iterator[Problem]:
+@whole("chat/reasoning-tool/finish", "Finish with `tool_calls` if reasoning led to a call", "CHAT-05")
+def _finish_of_call(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
     free = request_fields(exchange).get("tool_choice") in (None, "auto")
     if found.calls and free and found.finish_reason != "tool_calls":
@@ -123,84 +123,86 @@ def _led_to_a_call(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _cut(target: Target) -> dict[str, object]:
-    return {**_thinks(target), "max_tokens": 3}
+    return {**_with_reasoning(target), "max_tokens": 3}
 
 
 pair("chat/reasoning-cut", "Reasoning that the token limit cuts", _cut, needs=NEEDS)
 
 
-@whole("chat/reasoning-cut/length", "Say `length` where the limit cut the reasoning", "CHAT-06", "CHAT-05")
+@whole(
+    "chat/reasoning-cut/length", "Finish with `length` if the limit cut the reasoning", "CHAT-06", "CHAT-05"
+)
 def _length(exchange: Exchange) -> Iterator[Problem]:
     limit = requested_limit(exchange)
     found = choice(exchange)
     usage = exchange.json.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     if not isinstance(tokens, int):
-        raise Inconclusive("the answer has no usage; another check says so")
+        raise Inconclusive("the answer has no usage; another check reports this")
     if requested_choices(exchange) > 1:
-        raise NotRequested("the tokens are those of several choices")
+        raise NotRequested("the usage counts several choices")
     ended = ("stop", "tool_calls", "content_filter")
     if tokens > limit or (
         (found.finish_reason == "length") != (tokens == limit) and found.finish_reason not in ended
     ):
         shown = f"{tokens}, {found.finish_reason}"
-        # Too many tokens, or too few for its `length`; or the limit was met, and the reason is another one.
+        # CHAT-06: too many tokens, or too few for `length`. CHAT-05: the limit was reached, with another reason.
         rule = "CHAT-06" if tokens > limit or found.finish_reason == "length" else "CHAT-05"
         yield Problem(expected=f"{limit} tokens and `length`", actual=shown, pointer="usage", rule=rule)
 
 
-either("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the content", "CS-17")(_apart)
+either("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the content", "CS-17")(_separate)
 
 
-@scenario("chat/reasoning-round", "An answer with reasoning, sent back as it came", needs=NEEDS)
+@scenario("chat/reasoning-round", "An answer with reasoning, sent back unchanged", needs=NEEDS)
 def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
-    first = yield Request(path="/chat/completions", json=_thinks(target))
+    first = yield Request(path="/chat/completions", json=_with_reasoning(target))
     try:
         message: Any = first.json["choices"][0]["message"]
     except (LookupError, TypeError):
         return
     if isinstance(message, dict):
         messages = [*user("Hi"), message, *user("Thanks")]
-        yield Request(path="/chat/completions", json={**_thinks(target), "messages": messages})
+        yield Request(path="/chat/completions", json={**_with_reasoning(target), "messages": messages})
 
 
 whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", 0, 1)
 
 
-@check("chat/reasoning-round/taken", "Take the server's own message back, reasoning and all", "CHAT-13")
+@check("chat/reasoning-round/taken", "Accept the server's own message with its reasoning", "CHAT-13")
 def round_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
-@check("chat/reasoning-round/prompt", "Count the tokens of a longer conversation as more", "CHAT-08")
+@check("chat/reasoning-round/prompt", "Count more tokens for a longer conversation", "CHAT-08")
 def round_prompt(seen: Transcript) -> Iterator[Problem]:
-    counts = [counted(at(seen, place), "prompt_tokens") for place in (0, 1)]
+    counts = [usage_count(at(seen, place), "prompt_tokens") for place in (0, 1)]
     if counts[1] <= counts[0]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.prompt_tokens")
 
 
 @scenario(
     "chat/prefill",
-    "An answer that goes on with an open message, of a model that can reason",
+    "A continued message of a model that can reason",
     needs=("reasoning", "continuation"),
 )
 def prefill(target: Target) -> Generator[Request, Exchange, None]:
-    said = [*user("What is 2 + 2?"), {"role": "assistant", "content": "The answer is"}]
-    fields = {"messages": said, "continue_final_message": True, "add_generation_prompt": False}
-    body = {**_thinks(target), **fields, "max_tokens": 24}
+    messages = [*user("What is 2 + 2?"), {"role": "assistant", "content": "The answer is"}]
+    fields = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    body = {**_with_reasoning(target), **fields, "max_tokens": 24}
     yield Request(path="/chat/completions", json=body)
     yield Request(path="/chat/completions", json={**body, "stream": True})
 
 
 @both(
     "chat/prefill/content",
-    ("Put what goes on with an answer into the content", "CS-17"),
-    ("Stream what goes on with an answer as content", "CS-17"),
+    ("Put the continuation of a message into the content", "CS-17"),
+    ("Stream the continuation of a message as content", "CS-17"),
 )
-def _goes_on(exchange: Exchange) -> Iterator[Problem]:
-    """The open message is the answer. A parser or a template that begins inside of a thought calls its rest one."""
+def _continued(exchange: Exchange) -> Iterator[Problem]:
+    """Detect a parser or template that treats the continuation of a message as reasoning (CS-17)."""
     if request_fields(exchange).get("continue_final_message") is not True:
-        raise NotRequested("no message was left open")
+        raise NotRequested("the request continues no message")
     found = choice(exchange)
     if found.reasoning and not found.content and not found.calls:
         shown = f"none, and reasoning {found.reasoning[:150]!r}"

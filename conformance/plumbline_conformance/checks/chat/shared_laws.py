@@ -1,7 +1,7 @@
-"""What every chat completion keeps, whatever it is asked for: one request, in one piece and streamed.
+"""Check laws that apply to every chat completion, non-streaming and streaming.
 
-Servers write tool calls, reasoning and constrained text with other code than plain text, so that each of those
-scenarios is held against the same laws.
+Servers use different code for tool calls, reasoning, structured output and plain text, so each of these scenarios has
+the laws.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ Body = Callable[[Target], dict[str, object]]
 
 
 def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> None:
-    """Register a scenario that asks one thing in both forms, with the laws of both."""
+    """Register a scenario that sends a request without and with `stream`, with the laws of both answers."""
 
     def steps(target: Target) -> Generator[Request, Exchange, None]:
         yield from whole_and_streamed("/chat/completions", body(target), choices, choices)
 
     scenario(slug, title, needs=needs)(steps)
 
-    whole(f"{slug}/shape", "Answer as the contract says", *SHAPE)(shape)
+    whole(f"{slug}/shape", "Answer as the contract requires", *SHAPE)(shape)
     whole(f"{slug}/usage", "Count tokens so that the total is the sum", "CHAT-08")(usage)
     streamed_laws(slug)
 
-    @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05")
+    @check(f"{slug}/same-as-whole", "Stream the same content as without streaming", "CHAT-19", "CS-05")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
-        yield from same(seen, choices, choices, _unlike)
+        yield from same(seen, choices, choices, _broken_rule)
 
 
-def _unlike(whole: list[Choice], streamed: list[Choice]) -> str:
-    """CS-05 where the text is another one; CHAT-19 for calls, reasons and the number of choices."""
+def _broken_rule(whole: list[Choice], streamed: list[Choice]) -> str:
+    """Return CS-05 if the text differs, CHAT-19 for calls, finish reasons and the number of choices."""
     alike = len(whole) == len(streamed) and all(
         a.content == b.content for a, b in zip(whole, streamed, strict=True)
     )
@@ -71,22 +71,22 @@ def streamed_laws(slug: str, place: int = STREAM, before: Precondition | None = 
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """CHAT-01, CHAT-03, CHAT-04, CHAT-21: by the member that is wrong."""
+    """Check the schema of the answer; the wrong field determines the rule (CHAT-01, CHAT-03, CHAT-04, CHAT-21)."""
     yield from valid_body(exchange, "CreateChatCompletionResponse")
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-01, SSE-03, SSE-05, SSE-07, HTTP-02."""
+    """Check content type, framing and `[DONE]` (SSE-01, SSE-03, SSE-05, SSE-07, HTTP-02)."""
     yield from content_type(exchange, "text/event-stream")
     yield from framing(exchange, named=False)
     yield from done_last(exchange)
 
 
 def usage(exchange: Exchange) -> Iterator[Problem]:
-    """CHAT-08."""
+    """Check that the usage adds up, and that details are not larger than their totals (CHAT-08)."""
     answer = exchange.json
     if not isinstance(answer, dict):
-        raise Inconclusive("the answer is no object; another check says so")
+        raise Inconclusive("the answer is not an object; another check reports this")
     found = answer.get("usage")
     yield from usage_adds_up(found, prompt="prompt_tokens", completion="completion_tokens")
     if not isinstance(found, dict):
@@ -95,15 +95,15 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
         ("prompt_tokens_details", "cached_tokens", "prompt_tokens"),
         ("completion_tokens_details", "reasoning_tokens", "completion_tokens"),
     ):
-        held = found.get(details)
-        part = held.get(name) if isinstance(held, dict) else None
+        parts = found.get(details)
+        part = parts.get(name) if isinstance(parts, dict) else None
         limit = found.get(total)
         if isinstance(part, int) and isinstance(limit, int) and not 0 <= part <= limit:
             yield Problem(expected=f"{name} from 0 to {limit}", actual=str(part), pointer=f"usage.{details}")
 
 
 def shapes(exchange: Exchange) -> Iterator[Problem]:
-    """CS-01, CS-03, CS-14, CS-20: every chunk by the contract; one id and one model in all of them."""
+    """Check the schema of every chunk, and that id and model stay the same (CS-01, CS-03, CS-14, CS-20)."""
     found = chunks(exchange)
     for number, chunk in enumerate(found):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
@@ -115,7 +115,7 @@ def shapes(exchange: Exchange) -> Iterator[Problem]:
 
 
 def same_role(exchange: Exchange) -> Iterator[Problem]:
-    """CS-02."""
+    """Check that only the first delta of a choice has the role (CS-02)."""
     met: set[object] = set()
     for number, one, delta in deltas(exchange):
         place, role = repr(one.get("index")), delta.get("role")
@@ -128,7 +128,7 @@ def same_role(exchange: Exchange) -> Iterator[Problem]:
 
 
 def finish_once(exchange: Exchange) -> Iterator[Problem]:
-    """CS-03: whatever choices there are."""
+    """Check that each choice finishes exactly once (CS-03)."""
     ended: set[str] = set()
     met: set[str] = set()
     for number, one, _ in deltas(exchange):
@@ -143,7 +143,7 @@ def finish_once(exchange: Exchange) -> Iterator[Problem]:
 
 
 def one_channel(exchange: Exchange) -> Iterator[Problem]:
-    """CS-19."""
+    """Check that a delta has only one of content, reasoning and tool calls (CS-19)."""
     for number, _, delta in deltas(exchange):
         filled = [key for key in ("content", "tool_calls") if delta.get(key)]
         filled += ["reasoning"] if any(delta.get(key) for key in REASONING_KEYS) else []
@@ -158,7 +158,7 @@ _STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (
         (*UNNAMED, "SSE-07", "HTTP-02"),
         wire,
     ),
-    ("chunks", "Send chunks as the contract says, under one id", CHUNKS, shapes),
+    ("chunks", "Send chunks as the contract requires, under one id", CHUNKS, shapes),
     ("role-once", "Give the role in the first delta of a choice and never again", ("CS-02",), same_role),
     (
         "finish-once",
@@ -166,5 +166,5 @@ _STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (
         ("CS-03",),
         finish_once,
     ),
-    ("one-channel", "Put text, reasoning and calls into deltas of their own", ("CS-19",), one_channel),
+    ("one-channel", "Put text, reasoning and calls into separate deltas", ("CS-19",), one_channel),
 )

@@ -1,4 +1,4 @@
-"""Stop strings and several choices: what ends an answer, and how many there are."""
+"""Check stop strings and several choices."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 Steps = Generator[Request, Exchange, None]
 
 
-@scenario("chat/stop", "An answer, and the same with a stop string out of its middle")
+@scenario("chat/stop", "An answer, and the same with a stop string from its middle")
 def stop(target: Target) -> Steps:
-    """Exchanges: without, with, streamed, an array of stop strings."""
+    """Exchanges: without a stop string, with one, streaming, with an array of stop strings."""
     body = chat(target, max_tokens=24, temperature=0, seed=1)
     plain = yield Request(path="/chat/completions", json=body)
     word = _stop_of(plain)
@@ -48,7 +48,7 @@ def stop(target: Target) -> Steps:
 
 
 def _stop_of(exchange: Exchange) -> str:
-    """A few characters from within the answer, across a border of words if there is one: tokens are cut there."""
+    """Return a few characters of the answer, across a word boundary if possible, where tokens end."""
     try:
         text = exchange.json["choices"][0]["message"]["content"]
     except (LookupError, TypeError):
@@ -61,15 +61,15 @@ def _stop_of(exchange: Exchange) -> str:
 
 
 def _stopped(seen: Transcript, place: int) -> tuple[str, Exchange]:
-    """The stop string and the answer that it cut."""
+    """Return the stop string and the answer to a request with it."""
     accepted(at(seen, 0))
     word = _stop_of(at(seen, 0))
     if not word:
-        raise Inconclusive("the answer is too short to be stopped within")
+        raise Inconclusive("the answer is too short for a stop string")
     return word, accepted(at(seen, place))
 
 
-@check("chat/stop/shape", "Answer as the contract says", *SHAPE)
+@check("chat/stop/shape", "Answer as the contract requires", *SHAPE)
 def stop_shape(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1, 3):
         yield from violations("CreateChatCompletionResponse", _stopped(seen, place)[1].json)
@@ -85,7 +85,7 @@ streamed_laws("chat/stop", 2, lambda seen: _stopped(seen, 2))
     places=(1, 2),
     before=lambda seen: _stopped(seen, 1),
 )
-def _without(exchange: Exchange) -> Iterator[Problem]:
+def _without_stop_string(exchange: Exchange) -> Iterator[Problem]:
     content = choice(exchange).content
     for word in requested_stops(exchange):
         if word in content:
@@ -98,25 +98,28 @@ whole(
     "CHAT-10",
     place=3,
     before=lambda seen: _stopped(seen, 3),
-)(_without)
+)(_without_stop_string)
 
 
-@check("chat/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
+@check("chat/stop/prefix", "Keep exactly the text before the stop string", "CHAT-20")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
-    yield from _cut_there(seen, 1)
+    yield from _text_before_stop(seen, 1)
 
 
-@check("chat/stop/stream-prefix", "Stream exactly what stood before the stop string", "CS-15", "CHAT-20")
+@check("chat/stop/stream-prefix", "Stream exactly the text before the stop string", "CS-15", "CHAT-20")
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
-    yield from _cut_there(seen, STREAMED)
+    yield from _text_before_stop(seen, STREAMED)
 
 
 STREAMED = 2
-"""The exchange of the scenario that is a stream."""
+"""The index of the streaming exchange."""
 
 
-def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
-    """Only answers that begin alike can be compared: temperature 0 promises little."""
+def _text_before_stop(seen: Transcript, place: int) -> Iterator[Problem]:
+    """Compare with the answer without a stop string, if the server repeats itself.
+
+    Temperature 0 does not guarantee equal answers.
+    """
     word, exchange = _stopped(seen, place)
     plain = choice(at(seen, 0)).content
     wanted = plain[: plain.find(word)]
@@ -126,8 +129,8 @@ def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
     rest = [one for number, one in enumerate(seen.exchanges) if number not in (0, place)]
     others = texts_of(partial(lambda one: choice(one).content, one) for one in rest)
     if not same_answer(plain, word, found, others):
-        raise Inconclusive("the same request was answered differently each time")
-    # A beginning of the stop string that was sent before it was known to be one, or another place to stop at.
+        raise Inconclusive("the server answered the same request differently each time")
+    # CS-15: the stream sent the start of the stop string too early. CHAT-20: the text ends at a wrong place.
     leaked = place == STREAMED and found != wanted and word.startswith(found[len(wanted) :] or "\0")
     rule = "CS-15" if leaked else "CHAT-20"
     yield Problem(
@@ -137,17 +140,17 @@ def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
 
 @both(
     "chat/stop/reason",
-    ("Say `stop` where a stop string ended the answer", "CHAT-05"),
-    ("Say `stop` where a stop string ended the stream", "CHAT-05"),
+    ("Finish with `stop` if a stop string ended the answer", "CHAT-05"),
+    ("Finish with `stop` if a stop string ended the stream", "CHAT-05"),
     places=(1, 2),
     before=lambda seen: _stopped(seen, 1),
 )
 def _reason(exchange: Exchange) -> Iterator[Problem]:
-    """Text alone ends with `stop`, whatever stopped it."""
+    """Check that text without calls finishes with `stop` (CHAT-05)."""
     requested_stops(exchange)
     found = choice(exchange)
     if found.calls or found.finish_reason == "content_filter":
-        raise Inconclusive("something else than text ended the answer")
+        raise Inconclusive("the answer ended with a call or a content filter")
     if found.finish_reason == "length":
         raise Inconclusive("the token limit cut the answer")
     if found.finish_reason != "stop":
@@ -157,19 +160,19 @@ def _reason(exchange: Exchange) -> Iterator[Problem]:
 COUNT = 3
 EACH = 4
 SHORT = 16
-"""A limit that every window has room for."""
+"""A token limit that fits into every context window."""
 
 
-@scenario("chat/many", "One choice, three, and three streamed with their usage")
+@scenario("chat/many", "One choice, three choices, and three streamed with usage")
 def many(target: Target) -> Steps:
     body = chat(target, max_tokens=EACH, temperature=1, seed=1)
     yield Request(path="/chat/completions", json=body)
     yield Request(path="/chat/completions", json={**body, "n": COUNT})
-    asked = {"stream": True, "stream_options": {"include_usage": True}}
-    yield Request(path="/chat/completions", json={**body, "n": COUNT, **asked})
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    yield Request(path="/chat/completions", json={**body, "n": COUNT, **streaming})
 
 
-@check("chat/many/shape", "Answer as the contract says", *SHAPE)
+@check("chat/many/shape", "Answer as the contract requires", *SHAPE)
 def many_shape(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1):
         yield from violations("CreateChatCompletionResponse", accepted(at(seen, place)).json)
@@ -182,14 +185,14 @@ streamed_laws("chat/many", 2)
 def _indexes(exchange: Exchange) -> Iterator[Problem]:
     count = requested_choices(exchange)
     if not isinstance(exchange.json, dict):
-        raise Inconclusive("the answer is no object; another check says so")
+        raise Inconclusive("the answer is not an object; another check reports this")
     found = exchange.json.get("choices")
     indexes = [one.get("index") for one in found] if isinstance(found, list) else []
     if sorted(map(repr, indexes)) != sorted(map(repr, range(count))):
         yield Problem(expected=repr(list(range(count))), actual=repr(indexes), pointer="choices[].index")
 
 
-@stream("chat/many/stream-indexes", "Stream exactly n choices, which appear in their order", "CS-04", place=2)
+@stream("chat/many/stream-indexes", "Stream exactly n choices, in the order of their index", "CS-04", place=2)
 def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     count = requested_choices(exchange)
     order = list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(exchange)))
@@ -197,7 +200,7 @@ def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(list(range(count))), actual=", ".join(order), pointer="choices[].index")
 
 
-@check("chat/many/prompt-once", "Count the prompt once, however many choices there are", "CHAT-09")
+@check("chat/many/prompt-once", "Count the prompt once, not per choice", "CHAT-09")
 def many_prompt(seen: Transcript) -> Iterator[Problem]:
     one = _usage(accepted(at(seen, 0)).json)
     yield from _same_prompt(one, _usage(accepted(at(seen, 1)).json))
@@ -222,7 +225,7 @@ def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Probl
     places=(1, 2),
 )
 def _summed(exchange: Exchange) -> Iterator[Problem]:
-    """A choice that the limit cut has as many tokens as the limit says; the others have at most as many."""
+    """Check the sum: a choice that finished with `length` has as many tokens as the limit, others at most as many."""
     each, most = requested_limit(exchange), requested_choices(exchange)
     usage = _last_usage(exchange) if is_stream(exchange) else _usage(exchange.json)
     full = sum(found.finish_reason == "length" for found in choices(exchange))
@@ -231,7 +234,7 @@ def _summed(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(
             expected=f"at most {each * most}", actual=str(tokens), pointer="usage.completion_tokens"
         )
-    # The window of a model may be met before the limit, which is `length` as well: only short limits say how many.
+    # A full context window is `length` as well, so only short limits give a lower bound.
     if isinstance(tokens, int) and each <= SHORT and tokens < each * full:
         yield Problem(
             expected=f"at least {each * full}", actual=str(tokens), pointer="usage.completion_tokens"
@@ -243,7 +246,7 @@ def _usage_once(exchange: Exchange) -> Iterator[Problem]:
     found = chunks(exchange)
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
     if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
-        raise NotRequested("the usage of every chunk was asked for")
+        raise NotRequested("the request asks for the usage in every chunk")
     if places != [len(found) - 1]:
         wanted = f"in chunk {len(found) - 1} alone"
         rule = "CS-08" if places and places[-1] != len(found) - 1 else "CS-06"
@@ -253,7 +256,7 @@ def _usage_once(exchange: Exchange) -> Iterator[Problem]:
 def _usage(answer: Any) -> dict[str, Any]:
     usage = answer.get("usage") if isinstance(answer, dict) else None
     if not isinstance(usage, dict):
-        raise Inconclusive("there is no usage; another check says so")
+        raise Inconclusive("there is no usage; another check reports this")
     return usage
 
 

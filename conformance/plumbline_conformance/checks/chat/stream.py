@@ -1,4 +1,4 @@
-"""Chat completions that are streamed."""
+"""Check streaming chat completions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from plumbline_conformance.checks.common import (
     accepted,
     at,
     done_last,
-    streaming,
-    tidy,
-    unnamed,
+    framing_without_names,
+    portable_framing,
+    sse_content_type,
     usage_adds_up,
 )
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
@@ -40,13 +40,14 @@ Content = tuple[Any, ...]
 """The text, and the finish reasons."""
 
 
-@scenario("chat/stream-text", "The same request in one piece and streamed", core=True)
+@scenario("chat/stream-text", "The same request without and with streaming", core=True)
 def stream_text(target: Target) -> Steps:
     body = chat(target, max_tokens=12, temperature=0, seed=1)
     yield from whole_and_streamed("/chat/completions", body, _whole, _streamed)
 
 
 def _whole(exchange: Exchange) -> Content:
+    """Return the content that a stream has to repeat: text and finish reason."""
     answer = fold_whole("chat", exchange.json)
     if not answer.choices or answer.faults & {"choice", "message", "text", "finish"}:
         raise Inconclusive("the answer is malformed; other checks report how")
@@ -66,15 +67,19 @@ def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
             yield number, choice
 
 
-stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
-stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(unnamed)
-stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(tidy)
+stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
+stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(
+    framing_without_names
+)
+stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(
+    portable_framing
+)
 stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
-check("chat/stream-text/ids", "Give each answer an id of its own", "CHAT-01")(distinct_ids)
-check("chat/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(distinct_request_ids)
+check("chat/stream-text/ids", "Give each answer a unique id", "CHAT-01")(distinct_ids)
+check("chat/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)
 
 
-@stream("chat/stream-text/shape", "Send chunks as the contract says", *CHUNKS)
+@stream("chat/stream-text/shape", "Send chunks as the contract requires", *CHUNKS)
 def _shapes(exchange: Exchange) -> Iterator[Problem]:
     for number, chunk in enumerate(chunks(exchange)):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
@@ -118,58 +123,54 @@ def _finish(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=f"{wanted} finished", actual=repr(finished), pointer="choices")
 
 
-@stream("chat/stream-text/no-usage", "Send no usage that was not asked for", "CS-07")
+@stream("chat/stream-text/no-usage", "Send no usage unless requested", "CS-07")
 def _no_usage(exchange: Exchange) -> Iterator[Problem]:
     if request_fields(exchange).get("stream_options"):
-        raise NotRequested("the usage was asked for")
+        raise NotRequested("the request asks for the usage")
     for number, chunk in enumerate(chunks(exchange)):
         if chunk.get("usage") is not None:
             yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
 
 
-def _unlike(whole: Content, streamed: Content) -> str:
-    """CS-05 where the text is another one, CHAT-19 where it ends for another reason."""
+def _broken_rule(whole: Content, streamed: Content) -> str:
+    """Return CS-05 if the text differs, CHAT-19 if the finish reason does."""
     return "CHAT-19" if whole[0] == streamed[0] else "CS-05"
 
 
-@check(
-    "chat/stream-text/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05"
-)
+@check("chat/stream-text/same-as-whole", "Stream the same content as without streaming", "CHAT-19", "CS-05")
 def stream_text_same(seen: Transcript) -> Iterator[Problem]:
-    yield from same(seen, _whole, _streamed, _unlike)
+    yield from same(seen, _whole, _streamed, _broken_rule)
 
 
 def _fingerprints(exchange: Exchange) -> set[str]:
-    found = chunks(exchange) or objects_in([exchange.json])
-    named = [one.get("system_fingerprint") for one in found]
+    bodies = chunks(exchange) or objects_in([exchange.json])
+    named = [one.get("system_fingerprint") for one in bodies]
     return {name for name in named if isinstance(name, str)}
 
 
-@stream("chat/stream-text/one-fingerprint", "Name one fingerprint in a stream", "CS-01", milder=True)
+@stream("chat/stream-text/one-fingerprint", "Send only one fingerprint in a stream", "CS-01", milder=True)
 def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
-    """Of the fingerprint the rule says SHOULD, where it says MUST of the id."""
+    """Check the fingerprint separately, because CS-01 is a SHOULD for it and a MUST for the id."""
     found = _fingerprints(exchange)
     if not found:
-        raise Inconclusive("the stream names no fingerprint")
+        raise Inconclusive("the stream has no fingerprint")
     if len(found) > 1:
         yield Problem(
             expected="one fingerprint", actual=repr(sorted(found))[:200], pointer="system_fingerprint"
         )
 
 
-@check(
-    "chat/stream-text/fingerprint", "Name a fingerprint in both forms of an answer, or in neither", "CHAT-15"
-)
+@check("chat/stream-text/fingerprint", "Send a fingerprint with and without streaming, or never", "CHAT-15")
 def stream_text_fingerprint(seen: Transcript) -> Iterator[Problem]:
-    """Two answers may come from two machines, so that which one is named is not compared."""
+    """Check only that fingerprints are there; values may differ, because two machines may have answered."""
     found = [_fingerprints(accepted(at(seen, place))) for place in (0, 1)]
     if not chunks(at(seen, 1)):
         raise Inconclusive("no chunks")
     if not any(found):
-        raise Inconclusive("the server names no fingerprint")
+        raise Inconclusive("the server sends no fingerprint")
     for place, names in enumerate(found):
         if not names:
-            wanted = "a fingerprint, as the other form has one"
+            wanted = "a fingerprint, as the other answer has one"
             yield Problem(expected=wanted, actual="none", pointer="system_fingerprint", exchange=place)
 
 
@@ -178,7 +179,7 @@ def stream_choices(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
 
 
-stream("chat/stream-choices/shape", "Send chunks as the contract says", *CHUNKS, place=0)(_shapes)
+stream("chat/stream-choices/shape", "Send chunks as the contract requires", *CHUNKS, place=0)(_shapes)
 stream(
     "chat/stream-choices/finish-once",
     "Finish each choice exactly once, and send nothing of it after that",
@@ -189,7 +190,7 @@ stream(
 
 @stream(
     "chat/stream-choices/order",
-    "Let choices appear for the first time in the order of their index",
+    "Start choices in the order of their index",
     "CS-04",
     place=0,
 )
@@ -199,14 +200,14 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="in order", actual=repr(order), pointer="choices[].index")
 
 
-@scenario("chat/stream-usage", "A stream that is asked for its usage")
+@scenario("chat/stream-usage", "A stream with usage")
 def stream_usage(target: Target) -> Steps:
     yield Request(
         path="/chat/completions", json=chat(target, stream=True, stream_options={"include_usage": True})
     )
 
 
-stream("chat/stream-usage/shape", "Send chunks as the contract says", *CHUNKS, place=0)(_shapes)
+stream("chat/stream-usage/shape", "Send chunks as the contract requires", *CHUNKS, place=0)(_shapes)
 
 
 @stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08", place=0)
@@ -224,7 +225,7 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
     added = usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
     yield from breaking("CS-06", added)
     if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
-        return  # An extension: every chunk was to have it.
+        return  # With this extension, every chunk has the usage.
     for number, chunk in enumerate(found[:-1]):
         if chunk.get("usage") is not None:
             where = f"event {number}, usage"

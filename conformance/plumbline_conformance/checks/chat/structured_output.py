@@ -1,4 +1,4 @@
-"""Structured output on chat completions."""
+"""Check structured output on chat completions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLACE: dict[str, Any] = {
     "required": ["city", "warm", "kind"],
     "additionalProperties": False,
 }
-"""Short whatever the model would like to say: every value is one of a few."""
+"""A schema whose documents are short for every model, because each value is one of a few."""
 
 
 def _request(target: Target, question: str, **fields: object) -> dict[str, object]:
@@ -36,9 +36,9 @@ def _request(target: Target, question: str, **fields: object) -> dict[str, objec
 
 
 def _schema(target: Target, **fields: object) -> dict[str, object]:
-    held = {"name": "place", "strict": True, "schema": PLACE}
-    form = {"type": "json_schema", "json_schema": held}
-    return _request(target, "Name a place, as JSON.", response_format=form, **fields)
+    definition = {"name": "place", "strict": True, "schema": PLACE}
+    output_format = {"type": "json_schema", "json_schema": definition}
+    return _request(target, "Name a place, as JSON.", response_format=output_format, **fields)
 
 
 pair("chat/json-schema", "An answer under a strict schema", _schema)
@@ -50,7 +50,7 @@ pair("chat/json-schema", "An answer under a strict schema", _schema)
     ("Stream content that validates", "SO-09"),
 )
 def document_of(exchange: Exchange) -> Iterator[Problem]:
-    """SO-01, SO-09, SO-11: the content is one document, and the schema has it."""
+    """Check that the content is one JSON document that validates (SO-01, SO-09, SO-11)."""
     schema = requested_schema(exchange)
     if not fits(schema, parsed(_text(exchange))):
         shown = repr(choice(exchange).content)[:200]
@@ -58,12 +58,12 @@ def document_of(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _text(exchange: Exchange) -> str:
-    """The text that a form was promised for; a call and a refusal are answers of another kind."""
+    """Return the constrained text; inconclusive if the answer is a call or a refusal instead."""
     found = finished(choice(exchange))
     if found.finish_reason not in ("stop", None) and not found.content:
-        raise Inconclusive(f"the answer is no text: it ended with {found.finish_reason}")
+        raise Inconclusive(f"the answer is not text: it ended with {found.finish_reason}")
     if not found.content and request_fields(exchange).get("tools"):
-        raise Inconclusive("the answer is no text")
+        raise Inconclusive("the answer is not text")
     return found.content
 
 
@@ -80,7 +80,7 @@ pair("chat/json-object", "An answer that is any object", _object)
     ("Write content that is one JSON object", "SO-02"),
     ("Stream content that is one JSON object", "SO-02"),
 )
-def _an_object(exchange: Exchange) -> Iterator[Problem]:
+def _one_object(exchange: Exchange) -> Iterator[Problem]:
     content = _text(exchange)
     if not isinstance(parsed(content), dict):
         yield Problem(expected="one JSON object", actual=repr(content)[:200], pointer="content")
@@ -95,28 +95,28 @@ pair("chat/json-cut", "A document that the token limit cuts", _cut)
 
 @both(
     "chat/json-cut/length",
-    ("Never call half a document complete", "SO-05"),
-    ("Never call half a streamed document complete", "SO-05"),
+    ("Never finish a cut document with `stop`", "SO-05"),
+    ("Never finish a cut streamed document with `stop`", "SO-05"),
 )
-def _not_called_whole(exchange: Exchange) -> Iterator[Problem]:
+def _cut_document(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
     if found.finish_reason in ("stop", None) and not fits(requested_schema(exchange), parsed(found.content)):
         if not found.content and request_fields(exchange).get("tools"):
-            raise Inconclusive("the answer is no text")
+            raise Inconclusive("the answer is not text")
         yield Problem(expected="length", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
 
 
-def _reasoned(target: Target) -> dict[str, object]:
+def _with_reasoning(target: Target) -> dict[str, object]:
     return _schema(target, reasoning_effort="low", max_tokens=384)
 
 
-pair("chat/json-reasoning", "A schema for a model that thinks", _reasoned, needs=("reasoning",))
+pair("chat/json-reasoning", "A schema for a model that reasons", _with_reasoning, needs=("reasoning",))
 
 
 both(
     "chat/json-reasoning/valid",
-    ("Hold the content to the schema, and not the reasoning", "SO-11"),
-    ("Hold streamed content to the schema after reasoning", "SO-11"),
+    ("Constrain the content to the schema, but not the reasoning", "SO-11"),
+    ("Constrain streamed content to the schema after reasoning", "SO-11"),
 )(document_of)
 
 
@@ -136,20 +136,20 @@ pair("chat/regex", "An answer under a regular expression", _regex, needs=("struc
     ("Stream content that matches as a whole", "SO-12"),
 )
 def _matching(exchange: Exchange) -> Iterator[Problem]:
-    """Patterns differ between languages: but for ours, one that Python does not read, or not soon, proves nothing."""
+    """Check only our own regex, because Python may read others differently or take too long."""
     pattern = requested_structure(exchange, "regex")
     found = finished(choice(exchange))
     if pattern != REGEX:
-        raise NotRequested("the pattern is not the suite's own")
+        raise NotRequested("the regular expression is not that of the scenario")
     if not re.fullmatch(REGEX, found.content):
         yield Problem(expected=REGEX, actual=repr(found.content)[:200], pointer="content")
 
 
-ONES = ["violet", "maroon"]
+COLOURS = ["violet", "maroon"]
 
 
 def _choice(target: Target) -> dict[str, object]:
-    return _request(target, "Name a colour.", structured_outputs={"choice": ONES})
+    return _request(target, "Name a colour.", structured_outputs={"choice": COLOURS})
 
 
 pair("chat/choice", "An answer that is one of two", _choice, needs=("structured",))
@@ -160,9 +160,9 @@ pair("chat/choice", "An answer that is one of two", _choice, needs=("structured"
     ("Write one of the choices and nothing else", "SO-12"),
     ("Stream one of the choices and nothing else", "SO-12"),
 )
-def _one_of(exchange: Exchange) -> Iterator[Problem]:
-    ones = requested_structure(exchange, "choice")
+def _one_choice(exchange: Exchange) -> Iterator[Problem]:
+    choices = requested_structure(exchange, "choice")
     found = finished(choice(exchange))
-    if isinstance(ones, list) and found.content not in ones:
-        shown = " or ".join(map(str, ones))[:200]
+    if isinstance(choices, list) and found.content not in choices:
+        shown = " or ".join(map(str, choices))[:200]
         yield Problem(expected=shown, actual=repr(found.content)[:200], pointer="content")

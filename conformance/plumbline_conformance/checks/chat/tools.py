@@ -1,4 +1,4 @@
-"""Tools on chat completions that a model is free to call."""
+"""Check tools on chat completions that the model may call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import called, choice, deltas, finished, parsed
 from plumbline_conformance.checks.chat.shared_laws import pair
-from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_tools
 from plumbline_conformance.checks.sample_requests import chat, user
@@ -24,7 +24,7 @@ MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<funct
 def chat_with_tools(
     target: Target, question: str, *offered: dict[str, Any], **fields: object
 ) -> dict[str, object]:
-    """A request with tools."""
+    """Return a request with tools."""
     given = {"tools": list(offered), "max_tokens": LIMIT, "temperature": 0, "seed": 1, **fields}
     return chat(target, messages=user(question), **given)
 
@@ -42,7 +42,7 @@ pair("chat/tool", "A tool that may be called", _one, needs=("tools",))
     ("Stream fragments that join to one JSON object", "CS-12"),
 )
 def objects(exchange: Exchange) -> Iterator[Problem]:
-    """TOOL-01, CS-12, TOOL-19. The input of a custom tool is any text."""
+    """Check that arguments are one JSON object, except for custom tools (TOOL-01, CS-12, TOOL-19)."""
     for number, call in enumerate(called(exchange)):
         if not call.custom and not isinstance(parsed(call.arguments), dict):
             where = f"tool_calls[{number}].function.arguments"
@@ -54,7 +54,7 @@ def objects(exchange: Exchange) -> Iterator[Problem]:
     ("Call only tools of the request", "TOOL-02"),
     ("Call only tools of the request, streamed", "TOOL-02"),
 )
-def _known(exchange: Exchange) -> Iterator[Problem]:
+def _known_names(exchange: Exchange) -> Iterator[Problem]:
     names = set(requested_tools(exchange))
     for number, call in enumerate(called(exchange)):
         if call.name not in names:
@@ -64,11 +64,11 @@ def _known(exchange: Exchange) -> Iterator[Problem]:
 
 @both(
     "chat/tool/finish",
-    ("Say `tool_calls` where calls are returned, and nowhere else", "CHAT-05"),
-    ("Say `tool_calls` where calls were streamed, and nowhere else", "CS-13"),
+    ("Finish with `tool_calls` if there are calls, and only then", "CHAT-05"),
+    ("Finish the stream with `tool_calls` if there are calls, and only then", "CS-13"),
 )
 def reasons(exchange: Exchange) -> Iterator[Problem]:
-    """The finish reason by what was said. A forced tool may end with `stop`, as the service's does."""
+    """Check the finish reason (CHAT-05, CS-13). A forced call may end with `stop`, as with OpenAI's service."""
     found = finished(choice(exchange))
     free = request_fields(exchange).get("tool_choice") in (None, "auto")
     wanted = {"tool_calls"} | (set() if free else {"stop"}) if found.calls else {"stop", "content_filter"}
@@ -82,7 +82,7 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
     ("Keep the markup of calls out of the content", "TOOL-18"),
     ("Keep the markup of calls out of the streamed content", "TOOL-18"),
 )
-def _clean(exchange: Exchange) -> Iterator[Problem]:
+def _no_markup(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     content = choice(exchange).content
     for mark in MARKUP:
@@ -91,7 +91,7 @@ def _clean(exchange: Exchange) -> Iterator[Problem]:
 
 
 @stream("chat/tool/id-once", "Give id, type and name in the first delta of a call, and never again", "CS-10")
-def _once(exchange: Exchange) -> Iterator[Problem]:
+def _head_once(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     met: set[str] = set()
     for where, piece in fragments(exchange):
@@ -109,7 +109,7 @@ _HEAD = ("id", "type", "name")
 
 
 def fragments(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every fragment of a call, and where it stands."""
+    """Return every fragment of a call, with its place."""
     for number, one, delta in deltas(exchange):
         pieces = delta.get("tool_calls")
         for place, piece in enumerate(pieces if isinstance(pieces, list) else []):
@@ -119,13 +119,13 @@ def fragments(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @stream("chat/tool/index", "Number calls from 0, in the order of their appearance", "CS-11")
 def numbered(exchange: Exchange) -> Iterator[Problem]:
-    """CS-11."""
+    """Check that calls are numbered from 0 and finished one after the other (CS-11)."""
     called(exchange)
     found = [piece.get("index") for where, piece in fragments(exchange) if "choices[0]" in where]
     order = list(dict.fromkeys(map(repr, found)))
     if order != [str(number) for number in range(len(order))]:
         yield Problem(expected="0, 1, 2, …", actual=", ".join(order), pointer="tool_calls[].index")
-    # As numbers: the tenth call stands behind the second.
+    # Compare numbers, because as text 10 is before 2.
     numbers = [index for index in found if isinstance(index, int)]
     if numbers != sorted(numbers):
         yield Problem(
@@ -149,7 +149,7 @@ def _two(target: Target) -> dict[str, object]:
     return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=True)
 
 
-pair("chat/tools", "Two tools that are both asked for", _two, needs=("tools",))
+pair("chat/tools", "Two tools that are both needed", _two, needs=("tools",))
 
 
 def _several(place: int) -> Callable[[Transcript], None]:
@@ -160,14 +160,10 @@ def _several(place: int) -> Callable[[Transcript], None]:
     return before
 
 
-whole("chat/tools/ids", "Give every call of an answer an id of its own", "TOOL-09", before=_several(WHOLE))(
-    _ids
-)
+whole("chat/tools/ids", "Give every call of an answer a unique id", "TOOL-09", before=_several(WHOLE))(_ids)
 
 
-@stream(
-    "chat/tools/stream-ids", "Give every streamed call an id of its own", "TOOL-09", before=_several(STREAM)
-)
+@stream("chat/tools/stream-ids", "Give every streamed call a unique id", "TOOL-09", before=_several(STREAM))
 def _stream_ids(exchange: Exchange) -> Iterator[Problem]:
     found = [piece["id"] for _, piece in fragments(exchange) if piece.get("id")]
     if len(set(map(repr, found))) != len(found):
@@ -203,10 +199,10 @@ both(
 
 
 @scenario(
-    "chat/tool-round", "A call, its answer in two forms, and what the model says then", needs=("tools",)
+    "chat/tool-round", "A call, its result as text and as parts, and the answers to both", needs=("tools",)
 )
 def tool_round(target: Target) -> Generator[Request, Exchange, None]:
-    """The server's own call is sent back as it came; where it made none, one is made up."""
+    """Send the server's call back unchanged, or a made-up one if it made none."""
     first = yield Request(path="/chat/completions", json=_one(target))
     message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [_MADE_UP]}
     try:
@@ -233,11 +229,11 @@ _MADE_UP = {
 whole_shapes("chat/tool-round", "CreateChatCompletionResponse", 0, 1, 2)
 
 
-@check("chat/tool-round/answered", "Take the server's own call back, with its answer", "TOOL-10")
+@check("chat/tool-round/answered", "Accept the server's own call with its result", "TOOL-10")
 def round_answered(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
-@check("chat/tool-round/parts", "Take the answer of a tool as content parts", "TOOL-10")
+@check("chat/tool-round/parts", "Accept the result of a tool as content parts", "TOOL-10")
 def round_parts(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 2)
+    yield from follow_up_accepted(seen, 2)

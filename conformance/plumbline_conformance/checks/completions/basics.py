@@ -1,4 +1,4 @@
-"""Legacy completions."""
+"""Check legacy completions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from itertools import accumulate
 from typing import Any
 
 from plumbline_conformance.checks.chat.shared_laws import UNNAMED
-from plumbline_conformance.checks.common import counted, done_last, unnamed, usage_adds_up, valid_body
+from plumbline_conformance.checks.common import (
+    done_last,
+    framing_without_names,
+    usage_adds_up,
+    usage_count,
+    valid_body,
+)
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.laws import stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices
@@ -30,13 +36,13 @@ def completions_text(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target))
 
 
-@whole("completions/text/shape", "Answer as the contract says", "CMP-01")
+@whole("completions/text/shape", "Answer as the contract requires", "CMP-01")
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """CMP-01."""
+    """Check the schema of the answer (CMP-01)."""
     yield from valid_body(exchange, "CreateCompletionResponse")
 
 
-whole("completions/text/created", "Say when the answer was made", "CMP-01")(made_now("created"))
+whole("completions/text/created", "Report when the answer was created", "CMP-01")(made_now("created"))
 
 
 @whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")
@@ -48,7 +54,7 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _prompts(exchange: Exchange) -> list[Any]:
-    """The prompts of the request; token ids are one."""
+    """Return the prompts of the request; a list of token ids is one prompt."""
     prompt = request_fields(exchange).get("prompt")
     return prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
 
@@ -69,11 +75,11 @@ stream(
     "Frame one JSON object per event, without names",
     *UNNAMED,
     place=0,
-)(unnamed)
+)(framing_without_names)
 stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07", place=0)(done_last)
 
 
-@stream("completions/stream/shape", "Send chunks as the contract says, with one id", *CHUNKS, place=0)
+@stream("completions/stream/shape", "Send chunks as the contract requires, with one id", *CHUNKS, place=0)
 def _chunks(exchange: Exchange) -> Iterator[Problem]:
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
@@ -83,12 +89,12 @@ def _chunks(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="one id", actual=", ".join(sorted(ids)), pointer="id", rule="CMP-08")
 
 
-@scenario("completions/echo", "Two prompts that are to be repeated, with logprobs", needs=("completions",))
+@scenario("completions/echo", "Two prompts with echo and logprobs", needs=("completions",))
 def completions_echo(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, echo=True, logprobs=1))
 
 
-whole("completions/echo/shape", "Answer as the contract says", "CMP-01")(shape)
+whole("completions/echo/shape", "Answer as the contract requires", "CMP-01")(shape)
 
 
 @whole("completions/echo/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")
@@ -98,10 +104,10 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
         place = choice["index"] // count
         prompt = prompts[place] if place in range(len(prompts)) else None
         if isinstance(prompt, list | int):
-            raise NotRequested("token ids have no text that a client knows")
+            raise NotRequested("the client does not know the text of token ids")
         if prompt is None or prompt not in choice["text"]:
             where, wanted = f"choice {choice['index']}", f"a text with {prompt!r}"
-            # The prompt of another place is an index that is wrong; none at all is no echo.
+            # CMP-02: the prompt of another index. CMP-04: no prompt at all.
             other = prompt is None or any(str(one) in choice["text"] for one in prompts)
             rule = "CMP-02" if other else "CMP-04"
             yield Problem(expected=wanted, actual=repr(choice["text"]), pointer=where, rule=rule)
@@ -115,7 +121,7 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
 )
 def _lists(exchange: Exchange) -> Iterator[Problem]:
     if request_fields(exchange).get("logprobs") is None:
-        raise NotRequested("no logprobs were asked for")
+        raise NotRequested("the request asks for no logprobs")
     for choice in exchange.json["choices"]:
         logprobs = choice["logprobs"]
         where = f"choice {choice['index']}, logprobs"
@@ -129,28 +135,28 @@ def _lists(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="lists of one length", actual=shown, pointer=where, rule="CMP-05")
         joined = "".join(logprobs.get("tokens") or [])
         if "\ufffd" in joined or "bytes:" in joined:
-            raise Inconclusive("tokens that are parts of characters have no text of their own")
-        # Tokens that begin or end the text (the start of the sequence, its end) have an entry and no text.
+            raise Inconclusive("tokens that are parts of characters have no text")
+        # Tokens for the start and the end of the sequence have an entry, but no text.
         if choice["text"] not in joined:
-            # The tokens of the answer alone, or not even these.
+            # CMP-04: only the tokens of the answer. CMP-05: not even these.
             rule = "CMP-04" if joined and choice["text"].endswith(joined) else "CMP-05"
             yield Problem(expected=repr(choice["text"]), actual=repr(joined), pointer=where, rule=rule)
 
 
 AROUND = 2
-"""Tokens that a tokenizer may put before a prompt, or that may end an answer; a template has more."""
+"""Tokens that a tokenizer may add before a prompt or after an answer; a chat template adds more."""
 
 
 @whole("completions/echo/bare", "Put no chat template around a prompt", "CMP-10")
 def _bare(exchange: Exchange) -> Iterator[Problem]:
-    """What is repeated is what was read: a template stands before the prompt, or is counted and not listed."""
-    said, prompts = request_fields(exchange), _prompts(exchange)
+    """Detect a chat template before the echoed prompt, or in the usage but not in the list (CMP-10)."""
+    fields, prompts = request_fields(exchange), _prompts(exchange)
     if (
-        said.get("logprobs") is None
+        fields.get("logprobs") is None
         or requested_choices(exchange) != 1
-        or said.get("best_of") not in (None, 0, 1)
+        or fields.get("best_of") not in (None, 0, 1)
     ):
-        raise NotRequested("the lists are not those of one choice for each prompt")
+        raise NotRequested("the request asks for no logprobs, or for several choices")
     listed = 0
     for choice in exchange.json["choices"]:
         place = choice["index"]
@@ -158,13 +164,13 @@ def _bare(exchange: Exchange) -> Iterator[Problem]:
         tokens = (choice["logprobs"] or {}).get("tokens") or []
         joined = "".join(tokens)
         if choice["text"] not in joined or not isinstance(prompt, str) or prompt not in choice["text"]:
-            raise Inconclusive("the prompt is not repeated with its tokens; other checks say so")
+            raise Inconclusive("the prompt is not echoed with its tokens; other checks report this")
         listed += len(tokens)
         before = joined.index(prompt)
         if sum(end <= before for end in accumulate(map(len, tokens))) > AROUND:
             where = f"choice {choice['index']}, text"
             yield Problem(expected="the prompt first", actual=repr(joined)[:200], pointer=where)
-    total = counted(exchange, "total_tokens")
+    total = usage_count(exchange, "total_tokens")
     if total - listed > AROUND * len(prompts):
-        wanted = f"the {listed} tokens that are listed"
+        wanted = f"the {listed} tokens of the list"
         yield Problem(expected=wanted, actual=f"{total} tokens", pointer="usage.total_tokens")

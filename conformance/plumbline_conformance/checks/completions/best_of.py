@@ -1,36 +1,38 @@
-"""The best of several continuations, by the logprob per token that each of them shows."""
+"""Check `best_of` by the mean logprob per token of each candidate."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.common import accepted, at, counted
+from plumbline_conformance.checks.common import accepted, at, usage_count
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 CANDIDATES, WANTED = 4, 2
 SLACK = 1e-3
-"""Two means that are nearer than this may be in either order: servers add them up in their own precision."""
+"""Means that differ by less may be in any order, because servers differ in precision."""
 Candidate = tuple[str, float]
-"""A text, and the mean of the logprobs of its tokens."""
+"""A text, and the mean logprob of its tokens."""
 
 
 @scenario(
-    "completions/best-of", "Four continuations, and the two best of four drawn alike", needs=("completions",)
+    "completions/best-of",
+    "Four continuations, and the best two of four with the same seed",
+    needs=("completions",),
 )
 def best_of(target: Target) -> Steps:
-    drawn = {"prompt": "One two", "max_tokens": 8, "temperature": 1, "seed": 7, "logprobs": 1}
-    body = {"model": target.model, **drawn}
+    sampling = {"prompt": "One two", "max_tokens": 8, "temperature": 1, "seed": 7, "logprobs": 1}
+    body = {"model": target.model, **sampling}
     yield Request(path="/completions", json={**body, "n": CANDIDATES})
     yield Request(path="/completions", json={**body, "n": WANTED, "best_of": CANDIDATES})
 
 
 def _choices(exchange: Exchange) -> list[Any]:
     body = accepted(exchange).json
-    held = body.get("choices") if isinstance(body, dict) else None
-    return held if isinstance(held, list) else []
+    choices = body.get("choices") if isinstance(body, dict) else None
+    return choices if isinstance(choices, list) else []
 
 
 @check("completions/best-of/n", "Give n continuations of a prompt", "CMP-02")
@@ -51,30 +53,32 @@ def _candidates(exchange: Exchange) -> list[Candidate]:
             or not values
             or not all(isinstance(value, int | float) for value in values)
         ):
-            raise Inconclusive("a choice has no logprobs; another check says so")
+            raise Inconclusive("a choice has no logprobs; another check reports this")
         found.append((str(one.get("text")), sum(values) / len(values)))
     return found
 
 
 def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
-    """What there was to choose from, and what was chosen: known only where the seed drew the same texts twice."""
+    """Return the candidates and the returned ones; inconclusive unless the seed gave the same texts twice."""
     every, chosen = _candidates(at(seen, 0)), _candidates(at(seen, 1))
     texts = [text for text, _ in every]
     if len(set(texts)) < CANDIDATES or not {text for text, _ in chosen} <= set(texts):
-        raise Inconclusive("the seed did not draw the same texts, each once: nobody knows the candidates")
+        raise Inconclusive(
+            "the seed did not give the same different texts twice, so the candidates are unknown"
+        )
     return every, chosen
 
 
 @check("completions/best-of/count", "Return n of the candidates", "CMP-06")
 def best_of_count(seen: Transcript) -> Iterator[Problem]:
     if len(_choices(at(seen, 0))) != CANDIDATES:
-        raise Inconclusive("the number of choices is not kept; another check says so")
+        raise Inconclusive("the number of choices is wrong; another check reports this")
     found = len(_choices(at(seen, 1)))
     if found != WANTED:
         yield Problem(expected=str(WANTED), actual=str(found), pointer="choices")
 
 
-@check("completions/best-of/best", "Return the candidates whose tokens are likeliest in the mean", "CMP-06")
+@check("completions/best-of/best", "Return the candidates with the highest mean logprob", "CMP-06")
 def best_of_best(seen: Transcript) -> Iterator[Problem]:
     every, chosen = _drawn(seen)
     means = dict(every)
@@ -89,7 +93,7 @@ def best_of_best(seen: Transcript) -> Iterator[Problem]:
 @check("completions/best-of/counted", "Count the tokens of all candidates", "CMP-06")
 def best_of_counted(seen: Transcript) -> Iterator[Problem]:
     _drawn(seen)
-    wanted, found = (counted(at(seen, place), "completion_tokens") for place in (0, 1))
+    wanted, found = (usage_count(at(seen, place), "completion_tokens") for place in (0, 1))
     if found != wanted:
         where = "usage.completion_tokens"
         yield Problem(expected=str(wanted), actual=str(found), pointer=where, exchange=1)

@@ -1,10 +1,10 @@
-"""Legacy completions without tokens, without a limit, and of prompts that are lists of ids."""
+"""Check legacy completions with no tokens, with the default limit, and with lists of token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.checks.common import accepted, at, counted, taken
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, usage_count
 from plumbline_conformance.checks.completions.details import first
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -20,15 +20,15 @@ def _body(target: Target, **fields: object) -> dict[str, object]:
     return {"model": target.model, "prompt": PROMPT, "temperature": 0, "seed": 1, **fields}
 
 
-@scenario("completions/limits", "A prompt that is only repeated, and one without a limit", needs=NEEDS)
+@scenario("completions/limits", "A prompt with echo and no tokens, and one without a limit", needs=NEEDS)
 def limits(target: Target) -> Steps:
     yield Request(path="/completions", json=_body(target, max_tokens=0, echo=True))
     yield Request(path="/completions", json=_body(target))
 
 
-@check("completions/limits/none", "Add nothing to the prompt where no token is allowed", "CMP-03")
+@check("completions/limits/none", "Add nothing to the prompt if max_tokens is 0", "CMP-03")
 def limits_none(seen: Transcript) -> Iterator[Problem]:
-    """A beginning that the tokenizer adds may stand before the prompt; a server that reads 0 as no limit adds text."""
+    """Detect a server that treats 0 as no limit. The tokenizer may add a start token before the prompt."""
     exchange = accepted(at(seen, 0))
     text = str(first(exchange).get("text"))
     _, found, more = text.partition(PROMPT)
@@ -36,13 +36,13 @@ def limits_none(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=repr(PROMPT), actual=repr(text)[:200], pointer="choices[0].text")
 
 
-@check("completions/limits/default", "End after 16 tokens where no limit is given", "CMP-03")
+@check("completions/limits/default", "Stop after 16 tokens by default", "CMP-03")
 def limits_default(seen: Transcript) -> Iterator[Problem]:
-    """An answer may end for itself before that, and at the very last token."""
+    """Check the number of tokens; an answer may end by itself earlier, or with the last token."""
     exchange = at(seen, 1)
-    count, reason = counted(exchange, "completion_tokens"), first(exchange).get("finish_reason")
+    count, reason = usage_count(exchange, "completion_tokens"), first(exchange).get("finish_reason")
     if count > DEFAULT or (reason == "length" and count != DEFAULT):
-        wanted = f"at most {DEFAULT} tokens, and so many for `length`"
+        wanted = f"at most {DEFAULT} tokens, and exactly {DEFAULT} for `length`"
         yield Problem(expected=wanted, actual=f"{count}, {reason}", pointer="usage.completion_tokens")
 
 
@@ -52,9 +52,9 @@ def id_lists(target: Target) -> Steps:
         yield Request(path="/completions", json=_body(target, prompt=prompt, max_tokens=4))
 
 
-@check("completions/id-lists/taken", "Take lists of token ids where one is taken", "CMP-02")
+@check("completions/id-lists/taken", "Accept several lists of token ids if one is accepted", "CMP-02")
 def id_lists_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
 @check("completions/id-lists/indexes", "Give one choice for each list of token ids", "CMP-02")
@@ -73,6 +73,6 @@ def id_lists_indexes(seen: Transcript) -> Iterator[Problem]:
 @check("completions/id-lists/counted", "Count several prompts of token ids as their ids", "CMP-09")
 def id_lists_counted(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
-    wanted, found = sum(map(len, IDS)), counted(at(seen, 1), "prompt_tokens")
+    wanted, found = sum(map(len, IDS)), usage_count(at(seen, 1), "prompt_tokens")
     if found != wanted:
         yield Problem(expected=str(wanted), actual=str(found), pointer="usage.prompt_tokens")

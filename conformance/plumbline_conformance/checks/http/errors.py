@@ -1,4 +1,4 @@
-"""What is refused, and how."""
+"""Check refusals: status, error object, header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 Steps = Generator[Request, Exchange, None]
 
 
-@scenario("errors/broken-json", "A body that is cut in the middle")
+@scenario("errors/broken-json", "A truncated body")
 def broken_json(target: Target) -> Steps:
     yield Request(path="/chat/completions", content=b'{"model": "x", "messages": [', headers=JSON)
 
@@ -32,7 +32,7 @@ def _malformed(exchange: Exchange) -> Iterator[Problem]:
 
 
 refusal("errors/broken-json/envelope", "Write the error object with all its keys", "ERR-01")(envelope)
-refusal("errors/broken-json/request-id", "Give errors an x-request-id as well", "HTTP-03")(request_id)
+refusal("errors/broken-json/request-id", "Send an x-request-id with errors", "HTTP-03")(request_id)
 
 
 @scenario("errors/invalid-utf8", "A body that is not UTF-8")
@@ -122,11 +122,11 @@ def wrong_types_param(seen: Transcript) -> Iterator[Problem]:
 
 
 def _refusals(seen: Transcript) -> dict[str, Exchange]:
-    """What was refused, by the field that is wrong. That it is refused is another check's business."""
+    """Return the refusals by wrong field; another check reports requests that were not refused."""
     pairs = zip(WRONG_TYPES, seen.exchanges, strict=False)
     found = {name: exchange for name, exchange in pairs if answered(exchange).status in (400, 422)}
     if not found:
-        raise Inconclusive("nothing was refused; another check says so")
+        raise Inconclusive("nothing was refused; another check reports this")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What is missing, what no client sends, and what every server has to take: one scenario for each."""
+"""Check missing fields, hostile bodies, and values that every server has to accept."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from plumbline_conformance.checks.common import (
     at,
     envelope,
     error_of,
+    follow_up_accepted,
     last,
     refusal,
     refused,
     required,
-    taken,
 )
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import (
@@ -34,7 +34,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 Steps = Generator[Request, Exchange, None]
 
 
-@scenario("errors/no-model", "A request that names no model")
+@scenario("errors/no-model", "A request without a model")
 def no_model(target: Target) -> Steps:
     body = {key: value for key, value in chat(target).items() if key != "model"}
     yield Request(path="/chat/completions", json=body)
@@ -50,31 +50,31 @@ def no_messages(target: Target) -> Steps:
     yield Request(path="/chat/completions", json={"model": target.model, "max_tokens": 4})
 
 
-@check("errors/no-messages/refused", "Refuse what has not got its required field", "ERR-02")
+@check("errors/no-messages/refused", "Refuse a request without a required field", "ERR-02")
 def no_messages_refused(seen: Transcript) -> Iterator[Problem]:
     yield from refused(last(seen), 400, 422)
 
 
-@check("errors/no-messages/type", "Call it an `invalid_request_error`", "ERR-03")
+@check("errors/no-messages/type", "Set the error type to `invalid_request_error`", "ERR-03")
 def no_messages_type(seen: Transcript) -> Iterator[Problem]:
     if not 400 <= answered(last(seen)).status < 500:
-        raise Inconclusive("nothing was refused; another check says so")
+        raise Inconclusive("nothing was refused; another check reports this")
     kind = (error_of(last(seen)) or {}).get("type")
     if kind != "invalid_request_error":
         yield Problem(expected="invalid_request_error", actual=repr(kind), pointer="error.type")
 
 
-@scenario("errors/stream-refused", "A stream that cannot begin")
+@scenario("errors/stream-refused", "A streaming request that is invalid")
 def stream_refused(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, stream=True, temperature=9))
 
 
-@check("errors/stream-refused/status", "Refuse with a status, not within a stream", "HTTP-12")
+@check("errors/stream-refused/status", "Refuse with a status, not with an event", "HTTP-12")
 def stream_refused_status(seen: Transcript) -> Iterator[Problem]:
     yield from refused(last(seen), 400, 422)
 
 
-@scenario("errors/hostile", "Bodies that no client sends, and a right one after them")
+@scenario("errors/hostile", "Hostile bodies, then a valid one")
 def hostile(target: Target) -> Steps:
     for content in (b"", b"null", b"[]", b'"x"', b'{"model":' * 3000, b"\x00" * 64):
         yield Request(path="/chat/completions", content=content, headers=JSON)
@@ -87,7 +87,7 @@ def hostile(target: Target) -> Steps:
 
 
 _HOSTILE = ("HTTP-07", "ERR-08", "ERR-08", "ERR-08", "HTTP-07", "HTTP-07", "ERR-08", "ERR-07")
-"""What each of them breaks: no JSON, JSON that is no object, a member of a wrong type, a number beyond its bound."""
+"""The rule of each: not JSON (HTTP-07), not an object or a wrong type (ERR-08), a number out of range (ERR-07)."""
 
 
 @check("errors/hostile/refused", "Refuse each of them with 400", "HTTP-07", "ERR-07", "ERR-08")
@@ -105,28 +105,29 @@ def hostile_envelope(seen: Transcript) -> Iterator[Problem]:
             yield from envelope(exchange)
 
 
-@check("errors/hostile/served", "Serve the right request that follows", "HTTP-16")
+@check("errors/hostile/served", "Serve the valid request that follows", "HTTP-16")
 def hostile_served(seen: Transcript) -> Iterator[Problem]:
-    """Who says to each of them that there is no such operation, or no such model, says so at all times.
+    """Check that the valid request is not refused.
 
-    Any other refusal is one of a right request, and those before it may be its cause.
+    A 404 or 405 to all requests means that the operation or the model does not exist. The hostile requests may have
+    caused any other refusal.
     """
-    right = answered(at(seen, 8))
-    absent = right.status in (404, 405) and all(one.status == right.status for one in seen.exchanges[:8])
-    if 400 <= right.status < 500 and not absent:
+    valid = answered(at(seen, 8))
+    absent = valid.status in (404, 405) and all(one.status == valid.status for one in seen.exchanges[:8])
+    if 400 <= valid.status < 500 and not absent:
         yield Problem(
-            expected="an answer", actual=f"status {right.status}: {refusal(right)}", pointer="status"
+            expected="an answer", actual=f"status {valid.status}: {refusal(valid)}", pointer="status"
         )
         return
-    required(lambda: accepted(right))
+    required(lambda: accepted(valid))
 
 
-@scenario("chat/unknown-field", "A field that nobody knows")
+@scenario("chat/unknown-field", "An unknown field")
 def unknown_field(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, plumbline_0f3a={"a": [1, None]}))
 
 
-@check("chat/unknown-field/no-crash", "Ignore a field that is unknown, or refuse it", "HTTP-09")
+@check("chat/unknown-field/no-crash", "Ignore or refuse an unknown field", "HTTP-09")
 def unknown_no_crash(seen: Transcript) -> Iterator[Problem]:
     required(lambda: accepted(last(seen)))
     yield from ()
@@ -136,15 +137,15 @@ NULLS: list[str] = ["temperature", "top_p", "n", "stop", "stream", "max_completi
 NULLS += ["logit_bias", "presence_penalty", "metadata", "response_format", "stream_options"]
 
 
-@scenario("chat/nulls", "Nulls for everything that may be null")
+@scenario("chat/nulls", "Null for every field that may be null")
 def nulls(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target))
     yield Request(path="/chat/completions", json=chat(target, **dict.fromkeys(NULLS)))
 
 
-@check("chat/nulls/taken", "Take null for a field left out", "HTTP-10")
+@check("chat/nulls/taken", "Accept null for an omitted field", "HTTP-10")
 def nulls_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
 @scenario("errors/key", "No key, and a wrong one", needs=("key",))
@@ -161,6 +162,6 @@ def key_refused(seen: Transcript) -> Iterator[Problem]:
         if exchange.status in BUSY:
             raise Inconclusive(f"the server was busy: status {exchange.status}")
         if place == 0 and exchange.status == 400:
-            continue  # The first has the header and nothing in it, which a server may call malformed.
+            continue  # The first request has an empty header, which a server may refuse as malformed.
         if exchange.status != 401:
             yield Problem(expected="status 401", actual=f"status {exchange.status}", pointer="status")

@@ -1,4 +1,4 @@
-"""The list of models."""
+"""Check the list of models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Ta
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
-@scenario("models/list", "The list, one of its models, and one that is not in it", core=True)
+@scenario("models/list", "The list, a listed model, and an unknown one", core=True)
 def models_list(target: Target) -> Generator[Request, Exchange, None]:
     listed = yield Request(path="/models", method="GET")
     names = [model.get("id") for model in _listed(listed)]
-    # Requests may use an alias, which does not have to be listed (MOD-04).
+    # The requested model may be an alias, which does not have to be listed (MOD-04).
     name = target.model if target.model in names or not names else str(names[0])
     yield Request(path="/models/no-such-model-0f3a", method="GET")
     yield Request(path=_encoded(name), method="GET")
@@ -25,7 +25,7 @@ def models_list(target: Target) -> Generator[Request, Exchange, None]:
 
 
 MOST = 4
-"""Gateways list hundreds of models: so many others are looked at."""
+"""Number of further models to request; gateways list hundreds."""
 
 
 def _encoded(name: str) -> str:
@@ -33,7 +33,7 @@ def _encoded(name: str) -> str:
 
 
 def _others(listed: Exchange, first: str) -> list[str]:
-    """The paths of further models, and of all of these as they are where an id has a slash."""
+    """Return the paths of further models, and unescaped paths for ids with a slash."""
     names = dict.fromkeys(model["id"] for model in _listed(listed) if isinstance(model.get("id"), str))
     others = [name for name in names if name != first][:MOST]
     raw = [f"/models/{quote(name, errors='replace')}" for name in (first, *others) if "/" in name]
@@ -45,21 +45,21 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
     return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 
 
-@whole("models/list/shape", "List models as the contract says", "MOD-01")
+@whole("models/list/shape", "List models as the contract requires", "MOD-01")
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """MOD-01."""
+    """Check the schema of the list (MOD-01)."""
     yield from valid_body(exchange, "ListModelsResponse")
 
 
-@check("models/list/retrievable", "Give the same object by id as in the list", "MOD-02")
+@check("models/list/retrievable", "Return the same object by id as in the list", "MOD-02")
 def models_list_retrievable(seen: Transcript) -> Iterator[Problem]:
     listed = [_identity(model) for model in _listed(accepted(at(seen, 0)))]
     if not listed:
         raise Inconclusive("no model is listed")
-    yield from _found(answered(at(seen, 2)), listed)
+    yield from _same_model(answered(at(seen, 2)), listed)
 
 
-def _found(exchange: Exchange, listed: list[tuple[Any, ...]]) -> Iterator[Problem]:
+def _same_model(exchange: Exchange, listed: list[tuple[Any, ...]]) -> Iterator[Problem]:
     if exchange.status != 200:
         yield Problem(
             expected="a listed model", actual=f"status {exchange.status}", pointer="GET /models/{id}"
@@ -70,20 +70,18 @@ def _found(exchange: Exchange, listed: list[tuple[Any, ...]]) -> Iterator[Proble
         )
 
 
-@check(
-    "models/list/every", "Give every listed model, by an id with a slash in both ways to write it", "MOD-02"
-)
+@check("models/list/every", "Return every listed model by id, with an escaped or plain slash", "MOD-02")
 def models_list_every(seen: Transcript) -> Iterator[Problem]:
-    """Of a list of one model without a slash, `retrievable` has seen all that there is."""
+    """Check all requested models after the first, which `retrievable` checks."""
     listed = {quote(str(model.get("id")), errors="replace"): _identity(model) for model in _models(seen)}
     if not listed:
         raise Inconclusive("no model is listed")
     if answered(at(seen, 2)).status != 200:
-        raise Inconclusive("not even the first one is given; another check says so")
+        raise Inconclusive("the first one is not returned; another check reports this")
     for place in range(3, len(seen.exchanges)):
         exchange = answered(at(seen, place))
         name = exchange.url.partition("?")[0].partition("/models/")[2].replace("%2F", "/")
-        yield from _found(exchange, [listed[name]] if name in listed else [])
+        yield from _same_model(exchange, [listed[name]] if name in listed else [])
 
 
 def _models(seen: Transcript) -> list[dict[str, Any]]:
@@ -91,19 +89,19 @@ def _models(seen: Transcript) -> list[dict[str, Any]]:
 
 
 def _bare(exchange: Exchange) -> bool:
-    """Nobody serves the path, or else there would be an error object."""
+    """Return whether there is no error object, so that no handler serves the path."""
     return error_of(exchange) is None
 
 
 def _identity(model: dict[str, Any]) -> tuple[Any, ...]:
-    """What is compared; some servers make `created` up for each answer, which is another matter."""
+    """Return the fields to compare; without `created`, which some servers set anew in each answer."""
     return model.get("id"), model.get("object"), model.get("owned_by")
 
 
 @check("models/list/unknown", "Answer an unknown id with 404 `model_not_found`", "MOD-03")
 def models_list_unknown(seen: Transcript) -> Iterator[Problem]:
     if all(answered(at(seen, place)).status in (404, 405) and _bare(at(seen, place)) for place in (1, 2)):
-        raise Inconclusive("there is no GET /models/{id} at all; another check says so")
+        raise Inconclusive("there is no GET /models/{id} at all; another check reports this")
     yield from refused(at(seen, 1), 404)
     error = error_of(at(seen, 1))
     if at(seen, 1).status == 404 and (error is None or error.get("code") != "model_not_found"):

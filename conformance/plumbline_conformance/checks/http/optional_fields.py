@@ -1,4 +1,4 @@
-"""What a server may have or lack, as long as it says which: to take a field and forget it is neither."""
+"""Check optional fields: a server supports or refuses them, but does not accept and ignore them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.common import accepted, answered, at, counted, last, refused, taken
+from plumbline_conformance.checks.common import (
+    accepted,
+    answered,
+    at,
+    follow_up_accepted,
+    last,
+    refused,
+    usage_count,
+)
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response
@@ -28,15 +36,15 @@ BRIEF: dict[str, Any] = {"max_output_tokens": 16}
 NAME = "get_weather"
 
 
-@scenario("errors/functions", "A function of the old kind that has to be called")
+@scenario("errors/functions", "A forced call with the deprecated `functions`")
 def functions(target: Target) -> Steps:
-    held = {"name": NAME, "parameters": tools.schema("city")}
-    asked = {"functions": [held], "function_call": {"name": NAME}, "max_tokens": 64}
-    yield Request(path="/chat/completions", json=chat(target, messages=user("In Paris?"), **asked))
+    function = {"name": NAME, "parameters": tools.schema("city")}
+    fields = {"functions": [function], "function_call": {"name": NAME}, "max_tokens": 64}
+    yield Request(path="/chat/completions", json=chat(target, messages=user("In Paris?"), **fields))
 
 
-# HTTP-09 lets a server ignore fields that it does not know, and these two are deprecated.
-@check("errors/functions/called", "Call a function of the old kind, or refuse it", "TOOL-16", milder=True)
+# HTTP-09 allows to ignore unknown fields, and these two are deprecated.
+@check("errors/functions/called", "Call a deprecated function, or refuse it", "TOOL-16", milder=True)
 def functions_called(seen: Transcript) -> Iterator[Problem]:
     exchange = answered(last(seen))
     if exchange.status in (400, 422):
@@ -46,7 +54,7 @@ def functions_called(seen: Transcript) -> Iterator[Problem]:
         message = body["choices"][0]["message"]
         found = message.get("function_call")
     except (LookupError, TypeError, AttributeError):
-        raise Inconclusive("there is no choice with a message; other checks say so") from None
+        raise Inconclusive("there is no choice with a message; other checks report this") from None
     if not isinstance(found, dict) or found.get("name") != NAME:
         wanted = f"a call of {NAME}, or status 400"
         shown = repr(message)[:200]
@@ -60,13 +68,13 @@ RARE: list[dict[str, object]] = [
 ]
 
 
-@scenario("errors/rare-fields", "Fields of what few servers have")
+@scenario("errors/rare-fields", "Fields of rare features")
 def rare(target: Target) -> Steps:
     for fields in RARE:
         yield Request(path="/chat/completions", json=chat(target, **fields))
 
 
-@check("errors/rare-fields/no-crash", "Serve, ignore or refuse what few servers have", "CHAT-17")
+@check("errors/rare-fields/no-crash", "Serve, ignore or refuse fields of rare features", "CHAT-17")
 def rare_no_crash(seen: Transcript) -> Iterator[Problem]:
     for place, fields in enumerate(RARE):
         exchange = answered(at(seen, place))
@@ -75,26 +83,26 @@ def rare_no_crash(seen: Transcript) -> Iterator[Problem]:
             yield Problem(expected="an answer or a refusal", actual=shown, pointer="status")
 
 
-@scenario("chat/service-tier", "A request that names its tier")
+@scenario("chat/service-tier", "A request with a service tier")
 def service_tier(target: Target) -> Steps:
     yield Request(path="/chat/completions", json=chat(target, service_tier="default"))
 
 
-@whole("chat/service-tier/echoed", "Say which tier served a request that names one", "CHAT-15")
+@whole("chat/service-tier/echoed", "Return the service tier of a request that has one", "CHAT-15")
 def _echoed(exchange: Exchange) -> Iterator[Problem]:
     if not request_fields(exchange).get("service_tier"):
-        raise NotRequested("no tier was named")
+        raise NotRequested("the request has no service tier")
     found = exchange.json.get("service_tier") if isinstance(exchange.json, dict) else None
     if not isinstance(found, str):
         yield Problem(expected="the tier", actual=repr(found), pointer="service_tier")
 
 
-@scenario("errors/unknown-include", "Something to include that nobody knows", needs=("responses",))
+@scenario("errors/unknown-include", "An unknown value of `include`", needs=("responses",))
 def unknown_include(target: Target) -> Steps:
     yield Request(path="/responses", json=create_response(target, "Hi", include=["no.such_0f3a"], **BRIEF))
 
 
-@check("errors/unknown-include/refused", "Refuse to include what is unknown", "ST-18")
+@check("errors/unknown-include/refused", "Refuse an unknown value of `include`", "ST-18")
 def unknown_include_refused(seen: Transcript) -> Iterator[Problem]:
     yield from refused(last(seen), 400, 422)
 
@@ -107,27 +115,29 @@ IRRELEVANT = [
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-"""Of tools and of images, neither of which the request has."""
+"""Valid values about tools and images, which the request does not have."""
 
 
-@scenario("responses/known-include", "Things to include of which the answer has none", needs=("responses",))
+@scenario(
+    "responses/known-include", "Valid values of `include` without effect on the answer", needs=("responses",)
+)
 def known_include(target: Target) -> Steps:
     yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
     yield Request(path="/responses", json=create_response(target, "Hi", include=IRRELEVANT, **BRIEF))
 
 
-@check("responses/known-include/taken", "Take what is known to include and of which there is none", "ST-18")
+@check("responses/known-include/taken", "Accept valid values of `include` without effect", "ST-18")
 def known_include_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
-@scenario("errors/unknown-item", "A reference to an item that is nowhere", needs=("responses",))
+@scenario("errors/unknown-item", "A reference to an unknown item", needs=("responses",))
 def unknown_item(target: Target) -> Steps:
     items = [{"type": "item_reference", "id": "msg_0f3a0f3a0f3a0f3a"}, *user("Hi")]
     yield Request(path="/responses", json=create_response(target, items, **BRIEF))
 
 
-@check("errors/unknown-item/refused", "Refuse a reference to an item that is nowhere", "ST-13")
+@check("errors/unknown-item/refused", "Refuse a reference to an unknown item", "ST-13")
 def unknown_item_refused(seen: Transcript) -> Iterator[Problem]:
     yield from refused(last(seen), 400, 404, 422)
 
@@ -135,42 +145,50 @@ def unknown_item_refused(seen: Transcript) -> Iterator[Problem]:
 @scenario("responses/instructions", "Short instructions, and long ones", needs=("responses",))
 def instructions(target: Target) -> Steps:
     for count in (1, 20):
-        said = " ".join(["Be kind."] * count)
-        yield Request(path="/responses", json=create_response(target, "Hi", instructions=said, **BRIEF))
+        text = " ".join(["Be kind."] * count)
+        yield Request(path="/responses", json=create_response(target, "Hi", instructions=text, **BRIEF))
 
 
-@check("responses/instructions/longer", "Show the model its instructions", "R-14")
+@check("responses/instructions/longer", "Show the instructions to the model", "R-14")
 def instructions_longer(seen: Transcript) -> Iterator[Problem]:
-    """Both requests have some, so that a system message of the template's own stands in neither prompt."""
-    counts = [counted(at(seen, place), "input_tokens") for place in (0, 1)]
+    """Compare two requests with instructions, because a template may add a system message if there are none."""
+    counts = [usage_count(at(seen, place), "input_tokens") for place in (0, 1)]
     if counts[1] <= counts[0]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
 
 
 @scenario(
     "responses/instructions-once",
-    "A response with long instructions, and one after it",
+    "A response with long instructions, and a continuation",
     needs=("responses", "stored"),
 )
 def instructions_once(target: Target) -> Steps:
-    said = " ".join(["Be kind."] * 120)
+    text = " ".join(["Be kind."] * 120)
     made = yield Request(
-        path="/responses", json=create_response(target, "Hi", instructions=said, store=True, **BRIEF)
+        path="/responses", json=create_response(target, "Hi", instructions=text, store=True, **BRIEF)
     )
     if name := named(made):
         after = create_response(target, "And you?", previous_response_id=name, **BRIEF)
         yield Request(path="/responses", json=after)
 
 
-@check("responses/instructions-once/not-inherited", "Leave out the instructions of what came before", "R-14")
+@check(
+    "responses/instructions-once/not-inherited",
+    "Do not inherit the instructions of the previous response",
+    "R-14",
+)
 def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
-    """The instructions are longer than all that is added: a short answer, a short question, a template's words."""
-    counts = [counted(at(seen, place), "input_tokens") for place in (0, 1)]
+    """Compare token counts: the instructions are longer than all that the second request adds."""
+    counts = [usage_count(at(seen, place), "input_tokens") for place in (0, 1)]
     if counts[1] >= counts[0]:
         yield Problem(expected=f"less than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
 
 
-@scenario("responses/two-parents", "A response that is to continue two things", needs=("responses", "stored"))
+@scenario(
+    "responses/two-parents",
+    "A response with both a conversation and a previous response",
+    needs=("responses", "stored"),
+)
 def two_parents(target: Target) -> Steps:
     made = yield Request(path="/responses", json=create_response(target, "Hi", store=True, **BRIEF))
     if name := named(made):
@@ -178,9 +196,9 @@ def two_parents(target: Target) -> Steps:
         yield Request(path="/responses", json=create_response(target, "And?", **parents, **BRIEF))
 
 
-@check("responses/two-parents/refused", "Refuse a conversation beside a previous response", "ST-06")
+@check("responses/two-parents/refused", "Refuse a conversation together with a previous response", "ST-06")
 def two_parents_refused(seen: Transcript) -> Iterator[Problem]:
-    """404 is an answer of a server that looks for the conversation first."""
+    """Accept 404 as well, for servers that look up the conversation first."""
     accepted(at(seen, 0))
     yield from refused(at(seen, 1), 400, 404, 422)
 
@@ -188,16 +206,16 @@ def two_parents_refused(seen: Transcript) -> Iterator[Problem]:
 PHASE = "commentary"
 
 
-@scenario("responses/phase", "A message with a phase, as it is kept", needs=("responses", "stored"))
+@scenario("responses/phase", "A stored message with a phase", needs=("responses", "stored"))
 def phase(target: Target) -> Steps:
-    said = {"type": "message", "role": "assistant", "content": "Let me see.", "phase": PHASE}
-    items = [*user("Hi"), said, *user("And?")]
+    message = {"type": "message", "role": "assistant", "content": "Let me see.", "phase": PHASE}
+    items = [*user("Hi"), message, *user("And?")]
     made = yield Request(path="/responses", json=create_response(target, items, store=True, **BRIEF))
     if name := named(made):
         yield Request(path=f"/responses/{name}/input_items", method="GET")
 
 
-@check("responses/phase/kept", "Keep the phase of a message", "ST-20")
+@check("responses/phase/kept", "Store the phase of a message", "ST-20")
 def phase_kept(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     page = accepted(at(seen, 1)).json
@@ -205,6 +223,6 @@ def phase_kept(seen: Transcript) -> Iterator[Problem]:
     listed = [item for item in data if isinstance(item, dict)] if isinstance(data, list) else []
     found = [item.get("phase") for item in listed if item.get("role") == "assistant"]
     if not found:
-        raise Inconclusive("the message is not listed; another check looks at lists")
+        raise Inconclusive("the message is not listed; another check reports this")
     if found != [PHASE]:
         yield Problem(expected=PHASE, actual=repr(found)[:200], pointer="data[].phase")

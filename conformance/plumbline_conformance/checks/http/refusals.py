@@ -1,7 +1,7 @@
-"""Requests that no server may serve: each is wrong in one way, and says which field is wrong.
+"""Check invalid requests, each with one wrong field.
 
-Every group is one scenario whose requests are rows of a table, and four checks: that each is refused, in the right
-form, with the name of the field, without a trace of the server's inside.
+Each group is a table of requests, sent as one scenario, with four checks: the request is refused, with a valid error
+object, with the name of the field, and without internals of the server.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 Row = tuple[str, dict[str, object]]
-"""The field that is wrong, and what makes the request wrong."""
+"""The name of the wrong field, and the fields that make the request invalid."""
 Base = Callable[[Target], dict[str, object]]
 LEAKS = re.compile(
     r"Traceback \(most recent|\.py\\?\", line \d|/site-packages/|/home/\w+/|panicked at|at 0x[0-9a-f]{8}"
 )
-"""As it stands in a body: inside of JSON, quotes have a backslash before them."""
+"""Traces of internals in a JSON body, where quotes are escaped."""
 
 
 def refusals(
@@ -40,22 +40,22 @@ def refusals(
     rule: str,
     needs: tuple[str, ...] = (),
     named: bool = True,
-    own: Mapping[str, str] | None = None,
+    field_rules: Mapping[str, str] | None = None,
 ) -> None:
-    """Register a group of wrong requests.
+    """Register a group of invalid requests.
 
     Args:
-        slug: the id of their scenario.
-        title: what they are.
-        path: where they are sent.
-        base: the request that each of them spoils.
-        rows: what is spoilt.
-        rule: what whoever serves them breaks.
-        needs: capabilities.
-        named: whether there is one field to blame in each.
-        own: the rules of fields that have one of their own.
+        slug: the id of the scenario.
+        title: the title of the scenario.
+        path: the path of the requests.
+        base: returns the valid request.
+        rows: the fields that make it invalid.
+        rule: the rule that a server breaks which accepts them.
+        needs: required capabilities.
+        named: whether each request has one wrong field, which the error has to name.
+        field_rules: the rules of single fields, instead of `rule`.
     """
-    rules = {rule: None, **dict.fromkeys((own or {}).values())}
+    rules = {rule: None, **dict.fromkeys((field_rules or {}).values())}
 
     def steps(target: Target) -> Steps:
         for _, fields in rows:
@@ -66,7 +66,7 @@ def refusals(
     @check(f"{slug}/refused", "Refuse each of them with 400 or 422", *rules)
     def each(seen: Transcript) -> Iterator[Problem]:
         for (field, _), exchange in zip(rows, seen.exchanges, strict=False):
-            broken = (own or {}).get(field, rule)
+            broken = (field_rules or {}).get(field, rule)
             for problem in refused(exchange, 400, 422):
                 yield Problem(expected=problem.expected, actual=problem.actual, pointer=field, rule=broken)
 
@@ -75,7 +75,7 @@ def refusals(
         for _, exchange in _refused(rows, seen):
             yield from envelope(exchange)
 
-    @check(f"{slug}/no-leak", "Say nothing of the server's inside", "ERR-13", law=no_leak, of="refusal")
+    @check(f"{slug}/no-leak", "Show no internals of the server", "ERR-13", law=no_leak, of="refusal")
     def leak(seen: Transcript) -> Iterator[Problem]:
         for field, exchange in _refused(rows, seen, crashed=True):
             for problem in no_leak(exchange):
@@ -93,14 +93,14 @@ def refusals(
 
 
 def no_leak(exchange: Exchange) -> Iterator[Problem]:
-    """ERR-13."""
+    """Check that a refusal shows no traceback, path or address (ERR-13)."""
     shown = LEAKS.search(answered(exchange).body.decode("utf-8", "replace"))
     if shown:
-        yield Problem(expected="no trace", actual=repr(shown[0]), pointer="body")
+        yield Problem(expected="no internals", actual=repr(shown[0]), pointer="body")
 
 
 def _within(path: str, field: str) -> bool:
-    """Whether a path is the field or below it; to name the whole that holds it is help enough."""
+    """Return whether a path is the field or below it."""
     return path == field or path.startswith((f"{field}.", f"{field}["))
 
 
@@ -109,7 +109,7 @@ def _refused(rows: list[Row], seen: Transcript, *, crashed: bool = False) -> lis
     wanted = (400, 422, 500) if crashed else (400, 422)
     found = [(row[0], exchange) for row, exchange in pairs if answered(exchange).status in wanted]
     if not found:
-        raise Inconclusive("nothing was refused; another check says so")
+        raise Inconclusive("nothing was refused; another check reports this")
     return found
 
 
@@ -128,7 +128,7 @@ def _prompt(target: Target) -> dict[str, object]:
 HUGE = 10**9
 refusals(
     "errors/chat-bounds",
-    "Numbers and lists beyond the bounds of chat completions",
+    "Numbers and lists out of range in chat completions",
     "/chat/completions",
     _plain,
     [
@@ -145,7 +145,7 @@ refusals(
 )
 refusals(
     "errors/chat-types",
-    "Values of other types in chat completions",
+    "Wrong types in chat completions",
     "/chat/completions",
     _plain,
     [
@@ -162,7 +162,7 @@ refusals(
 )
 refusals(
     "errors/completions-bounds",
-    "Numbers beyond the bounds of completions",
+    "Numbers out of range in completions",
     "/completions",
     _prompt,
     [
@@ -177,7 +177,7 @@ refusals(
 )
 refusals(
     "errors/completions-types",
-    "Values of other types in completions",
+    "Wrong types in completions",
     "/completions",
     _prompt,
     [("prompt", {"prompt": 5}), ("echo", {"echo": "true"}), ("stream", {"stream": 1})],
@@ -186,7 +186,7 @@ refusals(
 )
 refusals(
     "errors/best-of",
-    "The best of several in ways that cannot be",
+    "Invalid combinations with `best_of`",
     "/completions",
     _prompt,
     [("best_of", {"best_of": 2, "stream": True}), ("best_of", {"best_of": 2, "n": 3})],
@@ -195,7 +195,7 @@ refusals(
 )
 refusals(
     "errors/responses-bounds",
-    "Numbers beyond the bounds of responses",
+    "Numbers out of range in responses",
     "/responses",
     _input,
     [
@@ -206,11 +206,11 @@ refusals(
     ],
     "ERR-07",
     needs=("responses",),
-    own={"metadata": "R-16"},
+    field_rules={"metadata": "R-16"},
 )
 refusals(
     "errors/responses-limit",
-    "A limit below the smallest one",
+    "A limit below the minimum",
     "/responses",
     _input,
     [("max_output_tokens", {"max_output_tokens": 15})],
@@ -219,7 +219,7 @@ refusals(
 )
 refusals(
     "errors/responses-types",
-    "Values of other types in responses",
+    "Wrong types in responses",
     "/responses",
     _input,
     [
@@ -236,7 +236,7 @@ refusals(
 TOOLS = [tools.weather]
 refusals(
     "errors/tool-choice",
-    "Tool choices that nothing can meet",
+    "Tool choices without such a tool",
     "/chat/completions",
     _plain,
     [
@@ -249,7 +249,7 @@ refusals(
 )
 refusals(
     "errors/responses-tool-choice",
-    "Tool choices that nothing can meet, in responses",
+    "Tool choices without such a tool, in responses",
     "/responses",
     _input,
     [
@@ -305,7 +305,7 @@ def _schema_format(schema: object) -> dict[str, object]:
 
 refusals(
     "errors/bad-schema",
-    "Schemas that are none",
+    "Invalid schemas",
     "/chat/completions",
     _plain,
     [
@@ -329,7 +329,7 @@ refusals(
 )
 refusals(
     "errors/bad-regex",
-    "A regular expression that is none",
+    "An invalid regular expression",
     "/chat/completions",
     _plain,
     [("structured_outputs", {"structured_outputs": {"regex": "(["}})],
@@ -346,7 +346,7 @@ refusals(
 )
 refusals(
     "errors/window",
-    "A limit that no window holds",
+    "A limit beyond every context window",
     "/chat/completions",
     lambda target: chat(target, messages=user("Hi"), stop=["e", "a", "i", "o"]),
     [("max_tokens", {"max_tokens": 10**8})],

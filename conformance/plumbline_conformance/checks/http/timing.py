@@ -1,4 +1,4 @@
-"""What the times of frames say. Little can be claimed of them: machines are busy, and prompts take their time."""
+"""Check the arrival times of stream events, with wide tolerances for busy machines and long prompts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SECONDS = 1.0
 SHARE = 0.01
 AT_ONCE = 0.02
 LONG = 80
-"""So many events in so small a share of so long a time, and in so few seconds, were not written one after the other:
-the share alone would accuse a quick server whose first answer waits for the model to be loaded. A text of so many
-characters is more than any server gathers before it sends them."""
+"""A stream was buffered if it lasts at least SECONDS and EVENTS events arrive within the last SHARE of it and AT_ONCE
+seconds. SHARE alone would blame a fast server that first loads the model. LONG is in characters: no server collects
+more text for one event."""
 
 
 @scenario("chat/stream-long", "A stream of many events")
@@ -42,16 +42,16 @@ def responses_long(target: Target) -> Steps:
 
 
 @stream(
-    "responses/stream-long/incremental", "Send events as they come, not all at the end", "HTTP-15", place=0
+    "responses/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15", place=0
 )
-@stream("chat/stream-long/incremental", "Send events as they come, not all at the end", "HTTP-15", place=0)
+@stream("chat/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15", place=0)
 def incremental(exchange: Exchange) -> Iterator[Problem]:
-    """HTTP-15: dozens of events that come at once at the end of a long answer were held back on their way.
+    """Detect a buffered stream: dozens of events arrive together at the end of a long answer (HTTP-15).
 
-    A long wait for the first event is no fault, nor is a short stream that comes at once.
+    A long wait for the first event is no violation, and neither is a short stream that arrives at once.
     """
     if exchange.header("content-encoding") not in (None, "identity"):
-        raise NotRequested("a packed stream comes in the pieces of its packing")
+        raise NotRequested("a compressed stream arrives in blocks")
     if not exchange.frames:
         return
     total = exchange.frames[-1][0]
@@ -64,7 +64,7 @@ def incremental(exchange: Exchange) -> Iterator[Problem]:
 
 
 @scenario(
-    "chat/tools-stream-long", "A stream of many events, with a tool that nobody needs", needs=("tools",)
+    "chat/tools-stream-long", "A stream of many events, with a tool that is not needed", needs=("tools",)
 )
 def chat_tools_long(target: Target) -> Steps:
     messages = [{"role": "user", "content": QUESTION}]
@@ -74,7 +74,7 @@ def chat_tools_long(target: Target) -> Steps:
 
 stream(
     "chat/tools-stream-long/incremental",
-    "Send events as they come, not all at the end",
+    "Send events immediately, not all at the end",
     "HTTP-15",
     place=0,
 )(incremental)
@@ -82,21 +82,21 @@ stream(
 
 @stream(
     "chat/tools-stream-long/pieces",
-    "Stream text in several events where tools are offered",
+    "Stream text in several events if tools are offered",
     "HTTP-15",
     place=0,
 )
 def pieces(exchange: Exchange) -> Iterator[Problem]:
-    """HTTP-15: a server that waits for the end to look for calls sends a long text as one event."""
+    """Detect a server that buffers a long text until its end to look for calls (HTTP-15)."""
     if not requested_tools(exchange):
-        raise NotRequested("no tools were offered")
+        raise NotRequested("the request has no tools")
     found = [delta for _, _, delta in deltas(exchange)]
     if any(delta.get("tool_calls") for delta in found):
         raise Inconclusive("the model called a tool")
     texts = [text for delta in found if isinstance(text := delta.get("content"), str) and text]
     length = sum(map(len, texts))
     if length < LONG:
-        raise Inconclusive("the text is too short to tell")
+        raise Inconclusive("the text is too short")
     if len(texts) == 1:
         shown = f"{length} characters in one"
         yield Problem(expected="text in several events", actual=shown, pointer="choices[0].delta.content")
@@ -111,25 +111,25 @@ def call_long(target: Target) -> Steps:
 
 @stream("chat/call-stream-long/pieces", "Stream long arguments in several pieces", "HTTP-15", place=0)
 def argument_pieces(exchange: Exchange) -> Iterator[Problem]:
-    """HTTP-15: a server that waits for the end of a call shows nothing of it for as long as it is written."""
-    held: dict[object, list[str]] = {}
+    """Detect a server that buffers a long call until its end (HTTP-15)."""
+    pieces_by_call: dict[object, list[str]] = {}
     for where, piece in fragments(exchange):
         function = piece.get("function")
         text = function.get("arguments") if isinstance(function, dict) else None
         if isinstance(text, str) and text:
-            held.setdefault(
+            pieces_by_call.setdefault(
                 (where.partition(".delta")[0].rpartition(" ")[2], repr(piece.get("index"))), []
             ).append(text)
-    lengths = {key: sum(map(len, texts)) for key, texts in held.items()}
+    lengths = {key: sum(map(len, texts)) for key, texts in pieces_by_call.items()}
     if all(length < LONG for length in lengths.values()):
         raise Inconclusive("no call has long arguments")
-    for key, texts in held.items():
+    for key, texts in pieces_by_call.items():
         if len(texts) == 1 and lengths[key] >= LONG:
             shown, where = f"{lengths[key]} characters in one", "delta.tool_calls[].function.arguments"
             yield Problem(expected="arguments in several pieces", actual=shown, pointer=where)
 
 
-@scenario("chat/stream-clock", "A stream twice, the second time while a second turns")
+@scenario("chat/stream-clock", "A stream twice, the second time across a full second")
 def chat_clock(target: Target) -> Steps:
     body = chat(target, max_tokens=48, temperature=0, seed=1, stream=True)
     first = yield Request(path="/chat/completions", json=body)
@@ -137,16 +137,16 @@ def chat_clock(target: Target) -> Steps:
 
 
 def _until_a_turn(exchange: Exchange) -> float:
-    """How long to wait so that a second turns in the middle of a stream that takes its time as this one did."""
+    """Return the seconds to wait so that an equally long stream crosses a full second in its middle."""
     if not exchange.frames:
         return 0.0
     middle = (exchange.frames[0][0] + exchange.frames[-1][0]) / 2
     return -(time.time() + middle) % 1.0
 
 
-@stream("chat/stream-clock/created", "Keep created the same while time goes on", "CS-01")
+@stream("chat/stream-clock/created", "Keep `created` the same in all chunks", "CS-01")
 def _created(exchange: Exchange) -> Iterator[Problem]:
-    """CS-01: a time of each chunk's own shows only where a second turns, so that no other check looks at it."""
+    """Check that `created` stays the same across a full second, where a time per chunk differs (CS-01)."""
     found = {repr(chunk.get("created")) for chunk in chunks(exchange)}
     if len(found) > 1:
         yield Problem(expected="one created", actual=", ".join(sorted(found))[:200], pointer="created")

@@ -1,4 +1,4 @@
-"""Responses: the object and the grammar of its events."""
+"""Check the response object and its streaming events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.checks.common import done_last, framing, streaming, tidy
+from plumbline_conformance.checks.common import done_last, framing, portable_framing, sse_content_type
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now
 from plumbline_conformance.checks.laws import stream, whole
 from plumbline_conformance.checks.responses.items import terminal
@@ -30,7 +30,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
-@scenario("responses/stream-text", "A short answer, whole and streamed", needs=("responses",))
+@scenario("responses/stream-text", "A short answer without and with streaming", needs=("responses",))
 def stream_text(target: Target) -> Generator[Request, Exchange, None]:
     body: dict[str, object] = {
         "model": target.model,
@@ -54,14 +54,12 @@ def _streamed(exchange: Exchange) -> object:
     return _texts(terminal(events(exchange)))
 
 
-whole("responses/stream-text/shape", "Answer with the whole response object", *SHAPE)(shape)
+whole("responses/stream-text/shape", "Answer with the complete response object", *SHAPE)(shape)
 whole("responses/stream-text/usage", "Count tokens so that the total is the sum", "R-10")(usage)
-whole("responses/stream-text/created", "Say when the response was made", "R-01")(made_now("created_at"))
-check("responses/stream-text/ids", "Give each response an id of its own", "R-01")(distinct_ids)
-check("responses/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(
-    distinct_request_ids
-)
-stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
+whole("responses/stream-text/created", "Report when the response was created", "R-01")(made_now("created_at"))
+check("responses/stream-text/ids", "Give each response a unique id", "R-01")(distinct_ids)
+check("responses/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)
+stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
 
 
 @stream("responses/stream-text/framing", "Name every event after its type", *NAMED)
@@ -70,7 +68,7 @@ def _framing(exchange: Exchange) -> Iterator[Problem]:
 
 
 stream("responses/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(
-    tidy
+    portable_framing
 )
 
 
@@ -79,14 +77,14 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
     yield from done_last(exchange, required=False)
 
 
-# Open Responses asks for it, OpenAI's own service does not send it.
+# Open Responses requires it, but OpenAI's service does not send it.
 @stream("responses/stream-text/terminator", "End with [DONE]", "SSE-06", milder=True)
 def _terminated(exchange: Exchange) -> Iterator[Problem]:
     yield from breaking("SSE-06", done_last(exchange))
 
 
-stream("responses/stream-text/event-shapes", "Send events as the contract says", "RS-21")(event_shapes)
-stream("responses/stream-text/event-types", "Send no events but those of the contract", "RS-17")(event_types)
+stream("responses/stream-text/event-shapes", "Send events as the contract requires", "RS-21")(event_shapes)
+stream("responses/stream-text/event-types", "Send only events of the contract", "RS-17")(event_types)
 
 
 @stream("responses/stream-text/lifecycle", "Begin with created, end with exactly one terminal event", "RS-01")
@@ -115,11 +113,11 @@ stream(
 )(nesting)
 stream(
     "responses/stream-text/sums",
-    "Let deltas sum to done, done to the item, items to the response",
+    "Make deltas add up to done events, items and response",
     *SUMS,
 )(summed)
 
 
-@check("responses/stream-text/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
+@check("responses/stream-text/same-as-whole", "Stream the same content as without streaming", "RS-16")
 def responses_same(seen: Transcript) -> Iterator[Problem]:
     yield from same(seen, _whole, _streamed)

@@ -1,4 +1,4 @@
-"""What a response may continue besides another one: a conversation, or single items of an earlier response."""
+"""Check responses that continue a conversation, or refer to single items of an earlier response."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
+from plumbline_conformance.checks.common import (
+    accepted,
+    answered,
+    at,
+    follow_up_accepted,
+    refused,
+    usage_count,
+)
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.state import named
 from plumbline_conformance.checks.sample_requests import user
@@ -24,38 +31,38 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}
-NOWHERE = "conv_0f3a0f3a0f3a0f3a"
+UNKNOWN_ID = "conv_0f3a0f3a0f3a0f3a"
 BEGIN, FIRST, SECOND, LISTED, UNKNOWN = range(5)
 
 
 @scenario("responses/conversation", "A conversation of two responses", needs=("responses", "conversations"))
 def conversation(target: Target) -> Steps:
-    """Exchanges: begin it, a response by its id, the same by an object, its items, one of nobody's; delete it."""
+    """Exchanges: create, a response by id, the same by object, list items, an unknown conversation, delete."""
     begun = yield Request(path="/conversations", json={})
     if (name := named(begun)) is None:
         return
     yield Request(path="/responses", json=create_response(target, "Hi", conversation=name, **BRIEF))
     yield Request(path="/responses", json=create_response(target, "Hi", conversation={"id": name}, **BRIEF))
     yield Request(path=f"/conversations/{name}/items?limit=100", method="GET")
-    yield Request(path="/responses", json=create_response(target, "Hi", conversation=NOWHERE, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation=UNKNOWN_ID, **BRIEF))
     yield Request(path=f"/conversations/{name}", method="DELETE")
 
 
-@check("responses/conversation/echo", "Name the conversation in its responses", "ST-09")
+@check("responses/conversation/echo", "Return the conversation in its responses", "ST-09")
 def conversation_echo(seen: Transcript) -> Iterator[Problem]:
     name = named(accepted(at(seen, BEGIN)))
     for place in (FIRST, SECOND):
         found = answered(at(seen, place)).json
-        held = found.get("conversation") if isinstance(found, dict) else None
-        if not isinstance(held, dict) or held.get("id") != name:
+        echoed = found.get("conversation") if isinstance(found, dict) else None
+        if not isinstance(echoed, dict) or echoed.get("id") != name:
             wanted = f"an object with the id {name}"
-            yield Problem(expected=wanted, actual=repr(held)[:200], pointer="conversation", exchange=place)
+            yield Problem(expected=wanted, actual=repr(echoed)[:200], pointer="conversation", exchange=place)
 
 
-@check("responses/conversation/prepended", "Show the model what the conversation has", "ST-09")
+@check("responses/conversation/prepended", "Show the items of the conversation to the model", "ST-09")
 def conversation_prepended(seen: Transcript) -> Iterator[Problem]:
-    """The same question twice: the second time it stands after the first and its answer."""
-    counts = [counted(at(seen, place), "input_tokens") for place in (FIRST, SECOND)]
+    """Ask the same question twice: the second prompt also has the first question and its answer."""
+    counts = [usage_count(at(seen, place), "input_tokens") for place in (FIRST, SECOND)]
     if counts[1] <= counts[0]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
 
@@ -71,8 +78,8 @@ def conversation_appended(seen: Transcript) -> Iterator[Problem]:
 
 
 def _messages(answer: Any, key: str) -> list[dict[str, Any]]:
-    held = answer.get(key) if isinstance(answer, dict) else None
-    items = [item for item in held if isinstance(item, dict)] if isinstance(held, list) else []
+    value = answer.get(key) if isinstance(answer, dict) else None
+    items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
     return [item for item in items if item.get("type") == "message"]
 
 
@@ -84,11 +91,11 @@ def conversation_unknown(seen: Transcript) -> Iterator[Problem]:
 
 @scenario(
     "responses/item-reference",
-    "A question after an item of an earlier response, and without it",
+    "A question with and without a reference to an earlier item",
     needs=("responses", "stored"),
 )
 def item_reference(target: Target) -> Steps:
-    """Exchanges: make, the same question without and with a reference to what was made."""
+    """Exchanges: create, then the same question without and with a reference to the created message."""
     made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
     yield Request(path="/responses", json=create_response(target, [*user("Hi"), *user("And?")], **BRIEF))
     name = _first_item(made)
@@ -103,21 +110,21 @@ def _first_item(exchange: Exchange) -> str | None:
     return name if isinstance(name, str) else None
 
 
-@check("responses/item-reference/resolved", "Put a stored item where it is referred to", "ST-13")
+@check("responses/item-reference/resolved", "Replace a reference by the stored item", "ST-13")
 def item_reference_resolved(seen: Transcript) -> Iterator[Problem]:
-    """To refuse every reference is honest; one that is taken and leaves nothing in the prompt is forgotten."""
+    """Detect a server that accepts a reference but does not show the item to the model. Refusing it is allowed."""
     if _first_item(accepted(at(seen, 0))) is None:
         raise Inconclusive("the response has no message to refer to")
     if answered(at(seen, 2)).status in (400, 404, 422):
-        raise Rejected(f"items cannot be referred to: status {at(seen, 2).status}")
-    alone, found = (counted(at(seen, place), "input_tokens") for place in (1, 2))
+        raise Rejected(f"the server refuses item references: status {at(seen, 2).status}")
+    alone, found = (usage_count(at(seen, place), "input_tokens") for place in (1, 2))
     if found <= alone:
         yield Problem(expected=f"more than {alone}", actual=str(found), pointer="usage.input_tokens")
 
 
 @scenario(
     "responses/stored-call",
-    "A call that is kept, and its output without the call",
+    "A stored call, and its output without the call",
     needs=("responses", "stored", "tools"),
 )
 def stored_call(target: Target) -> Steps:
@@ -133,18 +140,18 @@ def stored_call(target: Target) -> Steps:
 
 
 def _called(exchange: Exchange) -> str | None:
-    held = exchange.json.get("output") if isinstance(exchange.json, dict) else None
-    items = [item for item in held if isinstance(item, dict)] if isinstance(held, list) else []
+    output = exchange.json.get("output") if isinstance(exchange.json, dict) else None
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     names = [item.get("call_id") for item in items if item.get("type") == "function_call"]
     return names[0] if names and isinstance(names[0], str) else None
 
 
-@check("responses/stored-call/answered", "Take the output of a call that a kept response made", "ST-04")
+@check("responses/stored-call/answered", "Accept the output of a call of a stored response", "ST-04")
 def stored_call_answered(seen: Transcript) -> Iterator[Problem]:
-    """A server that keeps what was said, and not what was called, finds no call for the output."""
+    """Detect a server that stores messages but not calls, so that it finds no call for the output."""
     made = accepted(at(seen, 0))
     if isinstance(made.json, dict) and made.json.get("status") == "incomplete":
         raise Inconclusive("the token limit cut the call")
     if _called(made) is None:
-        raise Untestable("a call was forced, and none was made")
-    yield from taken(seen, 1)
+        raise Untestable("the request forces a call, but the server made none")
+    yield from follow_up_accepted(seen, 1)

@@ -1,10 +1,10 @@
-"""What the Responses API takes, and that it counts the same as chat completions."""
+"""Check inputs of the Responses API, and that it counts tokens as chat completions do."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.checks.common import accepted, at, counted, taken, whole_shapes
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, usage_count, whole_shapes
 from plumbline_conformance.checks.responses.shared_laws import NEEDS, create_response
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
@@ -23,9 +23,9 @@ HISTORY: list[dict[str, object]] = [
 ]
 
 
-@scenario("responses/inputs", "The forms that an input may have", needs=NEEDS)
+@scenario("responses/inputs", "The formats of an input", needs=NEEDS)
 def inputs(target: Target) -> Steps:
-    """Exchanges: text, the same as a message, every kind of item, the same question to chat."""
+    """Exchanges: a text, the same as a message, every type of item, the same question to chat completions."""
     brief = {"max_output_tokens": 16}
     yield Request(path="/responses", json=create_response(target, "Hi", **brief))
     yield Request(
@@ -36,22 +36,22 @@ def inputs(target: Target) -> Steps:
 
 
 def _count(seen: Transcript, place: int, key: str = "input_tokens") -> int:
-    return counted(at(seen, place), key)
+    return usage_count(at(seen, place), key)
 
 
 whole_shapes("responses/inputs", "Response", 0, 1, 2)
 
 
-@check("responses/inputs/text", "Read a text as one message of the user", "R-12")
+@check("responses/inputs/text", "Treat a text as one user message", "R-12")
 def inputs_text(seen: Transcript) -> Iterator[Problem]:
     counts = [_count(seen, 0), _count(seen, 1)]
     if counts[0] != counts[1]:
         yield Problem(expected=str(counts[1]), actual=str(counts[0]), pointer="usage.input_tokens")
 
 
-@check("responses/inputs/items", "Take messages, history, calls and their outputs", "R-13")
+@check("responses/inputs/items", "Accept messages, history, calls and their outputs", "R-13")
 def inputs_items(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 2)
+    yield from follow_up_accepted(seen, 2)
 
 
 @check("responses/inputs/longer", "Count a longer input as more tokens", "R-10")
@@ -69,66 +69,73 @@ def inputs_chat(seen: Transcript) -> Iterator[Problem]:
 
 
 QUESTION = "Which of the four seasons do you like best, and why is it that one? Say it in a single word."
-SPOKEN = (("user", QUESTION), ("assistant", "Spring, for its light."), ("user", QUESTION))
-DRESS = 4 * len(SPOKEN)
-"""What templates may put around parts: less than a message has, and than its id would cost."""
+TURNS = (("user", QUESTION), ("assistant", "Spring, for its light."), ("user", QUESTION))
+TEMPLATE_TOKENS = 4 * len(TURNS)
+"""Tokens that templates may add around parts; fewer than a message has, or its id would add."""
 VARIANTS = ("bare", "with-ids", "with-phase", "custom-call")
 BARE, IDS, PHASE, CUSTOM = range(len(VARIANTS))
 
 
-def _spoken(form: int) -> list[dict[str, object]]:
-    """One conversation: as a client writes it, as a server stores it, and with what few clients send."""
+def _conversation(variant: int) -> list[dict[str, object]]:
+    """Return a conversation as a client writes it, as a server stores it, or with rare items."""
     items: list[dict[str, object]] = []
-    for place, (role, text) in enumerate(SPOKEN):
+    for place, (role, text) in enumerate(TURNS):
         item: dict[str, object] = {"type": "message", "role": role, "content": text}
-        if form == IDS:
-            said: dict[str, object] = {"type": "input_text", "text": text}
+        if variant == IDS:
+            part: dict[str, object] = {"type": "input_text", "text": text}
             if role == "assistant":
-                said = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-            kept = {"id": f"msg_0f3a0f3a0f3a0f3a{place}", "status": "completed", "content": [said]}
-            item |= kept
-        if form == PHASE and role == "assistant":
+                part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            item |= {"id": f"msg_0f3a0f3a0f3a0f3a{place}", "status": "completed", "content": [part]}
+        if variant == PHASE and role == "assistant":
             item["phase"] = "final_answer"
         items.append(item)
-    if form == CUSTOM:
+    if variant == CUSTOM:
         call = {"call_id": "call_1", "name": "write", "input": "2024"}
         items.append({"type": "custom_tool_call", **call})
         items.append({"type": "custom_tool_call_output", "call_id": "call_1", "output": "written"})
     return items
 
 
-@scenario("responses/item-forms", "A conversation as it is said, as it is stored, and with more", needs=NEEDS)
+@scenario(
+    "responses/item-forms",
+    "A conversation as written by clients, as stored, and with rare items",
+    needs=NEEDS,
+)
 def item_variants(target: Target) -> Steps:
-    for form in range(len(VARIANTS)):
-        yield Request(path="/responses", json=create_response(target, _spoken(form), max_output_tokens=16))
+    for variant in range(len(VARIANTS)):
+        yield Request(
+            path="/responses", json=create_response(target, _conversation(variant), max_output_tokens=16)
+        )
 
 
-@check("responses/item-forms/with-ids", "Take messages that have ids and states", "R-13")
+@check("responses/item-forms/with-ids", "Accept messages with ids and states", "R-13")
 def item_variants_ids(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, IDS)
+    yield from follow_up_accepted(seen, IDS)
 
 
-@check("responses/item-forms/same-text", "Read a message with an id and a state as the same message", "R-13")
+@check("responses/item-forms/same-text", "Treat a message with an id and a state like one without", "R-13")
 def item_variants_same(seen: Transcript) -> Iterator[Problem]:
-    """A message that is dropped costs nothing, and one whose id is shown to the model costs much more."""
+    """Detect by the token count that a server drops the message, or shows its id to the model."""
     wanted, found = _count(seen, BARE), _count(seen, IDS)
-    if abs(found - wanted) > DRESS:
+    if abs(found - wanted) > TEMPLATE_TOKENS:
         shown = f"about {wanted}, as without ids"
         yield Problem(expected=shown, actual=str(found), pointer="usage.input_tokens", exchange=IDS)
 
 
-@check("responses/item-forms/with-phase", "Take a message that has a phase", "R-13")
+@check("responses/item-forms/with-phase", "Accept a message with a phase", "R-13")
 def item_variants_phase(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, PHASE)
+    yield from follow_up_accepted(seen, PHASE)
 
 
-@check("responses/item-forms/custom-call", "Take a custom call and its output", "R-13", milder=True)
+@check("responses/item-forms/custom-call", "Accept a custom call and its output", "R-13", milder=True)
 def item_variants_custom(seen: Transcript) -> Iterator[Problem]:
-    """Servers of good repute have no custom tools, and say so."""
-    yield from taken(seen, CUSTOM)
+    """Report only a warning, because several servers refuse custom tools."""
+    yield from follow_up_accepted(seen, CUSTOM)
 
 
-@scenario("responses/count", "The tokens of an input, counted beforehand", needs=("responses", "count"))
+@scenario(
+    "responses/count", "The token count of an input, before and in a response", needs=("responses", "count")
+)
 def count(target: Target) -> Steps:
     yield Request(path="/responses", json=create_response(target, "Hi there", max_output_tokens=16))
     yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi there"})
@@ -146,7 +153,7 @@ def count_object(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=wanted, actual=repr(found)[:200], pointer="object")
 
 
-@check("responses/count/same", "Count beforehand what the usage says afterwards", "R-15")
+@check("responses/count/same", "Count the same tokens as the usage of the response", "R-15")
 def count_same(seen: Transcript) -> Iterator[Problem]:
     wanted = _count(seen, 0)
     answer = accepted(at(seen, 1)).json

@@ -1,4 +1,4 @@
-"""The grammar of a Responses stream: items that may be open side by side, and their parts, which may not."""
+"""Check the nesting of a Responses stream: several items may be open at once, but only one part of an item."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ TEXTS = {
     "response.function_call_arguments": "arguments",
     "response.custom_tool_call_input": "input",
 }
-"""Streams of fragments, and the member of the event that ends each that has all of them."""
+"""Event types with deltas, and the field of their done event that has the complete text."""
 
 
 Fault = tuple[str, str]
-"""A rule, and what it wants."""
+"""A broken rule, and the expected event."""
 
 
 class Items:
-    """The items of a stream that are open."""
+    """Track the open items of a stream."""
 
     def __init__(self) -> None:
         self.open: dict[int, tuple[Any, int | None, int]] = {}
-        """By output index: the item's id, its open part, how many parts it has had."""
+        """By output index: the item's id, its open part, its number of parts so far."""
         self._met: set[int] = set()
 
     def judge(self, events: list[dict[str, Any]]) -> Iterator[Problem]:
-        """RS-05 to RS-08 over a whole stream."""
+        """Check RS-05 to RS-08 for all events of a stream."""
         for number, event in enumerate(events):
-            said = self.meet(event)
-            if said is not None:
-                rule, wanted = said
+            fault = self.meet(event)
+            if fault is not None:
+                rule, wanted = fault
                 where = f"event {number}, {event['type']}"
-                yield Problem(expected=wanted, actual="not so", pointer=where, rule=rule)
+                yield Problem(expected=wanted, actual="this event instead", pointer=where, rule=rule)
         if self.open and any(event.get("type") == "response.completed" for event in events):
             shown = f"{len(self.open)} open"
-            yield Problem(expected="every item done", actual=shown, pointer="the end", rule="RS-05")
+            yield Problem(
+                expected="a done event for every item", actual=shown, pointer="the end", rule="RS-05"
+            )
 
     def meet(self, event: dict[str, Any]) -> Fault | None:
-        """Take an event; return the rule and what should have been, if it comes at the wrong time."""
+        """Process an event; return the broken rule and the expected event if it comes at the wrong time."""
         kind = event.get("type")
         place = event.get("output_index")
         if not isinstance(kind, str) or not isinstance(place, int):
@@ -86,15 +88,15 @@ class Items:
 
 
 def terminal(events: list[dict[str, Any]]) -> Any:
-    """The response of the terminal event."""
+    """Return the response of the terminal event."""
     found = [event for event in events if event.get("type") in TERMINAL]
     if not found:
-        raise Inconclusive("there is no terminal event; another check says so")
+        raise Inconclusive("there is no terminal event; another check reports this")
     return found[-1].get("response")
 
 
 def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-09, RS-14: deltas, done, the part, the item and the response say the same text."""
+    """Check that deltas, done events, parts, items and the response have the same text (RS-09, RS-14)."""
     texts: dict[tuple[Any, Any, str], str] = {}
     done: dict[int, Any] = {}
     for number, event in enumerate(events):
@@ -118,7 +120,7 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
     output = terminal(events)["output"]
     if without_nulls(output) != without_nulls([item for _, item in sorted(done.items())]):
         shown = repr(output)[:200]
-        wanted = "the items that were done"
+        wanted = "the items of the done events"
         yield Problem(expected=wanted, actual=shown, pointer="response.output", rule="RS-14")
 
 

@@ -1,4 +1,4 @@
-"""Reasoning, structured output and logprobs on the Responses API, and the limits of an answer."""
+"""Check reasoning, structured output, logprobs and limits on the Responses API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.chat.logprobs import ranked, sampled_in
 from plumbline_conformance.checks.chat.structured_output import PLACE
-from plumbline_conformance.checks.common import accepted, at, required, taken, whole_shapes
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
@@ -23,34 +23,34 @@ from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
-def _thinks(target: Target) -> dict[str, object]:
+def _with_reasoning(target: Target) -> dict[str, object]:
     return create_response(target, "Hi", reasoning={"effort": "low"}, max_output_tokens=256)
 
 
-pair("responses/reasoning", "An answer with reasoning", _thinks, needs=("reasoning",))
+pair("responses/reasoning", "An answer with reasoning", _with_reasoning, needs=("reasoning",))
 
 
-def _thought(exchange: Exchange) -> list[dict[str, Any]]:
+def _reasoning_items(exchange: Exchange) -> list[dict[str, Any]]:
     found = items(exchange, "reasoning")
     if not found:
         raise Inconclusive("the response has no reasoning item")
     return found
 
 
-@either("responses/reasoning/first", "Put reasoning before the message that it led to", "RS-12")
+@either("responses/reasoning/first", "Put reasoning before the message", "RS-12")
 def _first(exchange: Exchange) -> Iterator[Problem]:
-    _thought(exchange)
+    _reasoning_items(exchange)
     kinds = [item.get("type") for item in items(exchange)]
     if kinds[0] != "reasoning":
         yield Problem(expected="reasoning first", actual=repr(kinds), pointer="output")
 
 
-@stream("responses/reasoning/events", "Stream raw reasoning as a part with deltas and an end", "RS-12")
+@stream("responses/reasoning/events", "Stream raw reasoning as a part with deltas and done events", "RS-12")
 def _part_events(exchange: Exchange) -> Iterator[Problem]:
-    names = {item.get("id") for item in _thought(exchange) if item.get("content")}
+    names = {item.get("id") for item in _reasoning_items(exchange) if item.get("content")}
     for name in names:
-        own = [event for event in events(exchange) if event.get("item_id") == name]
-        order = list(dict.fromkeys(str(event.get("type")).removeprefix("response.") for event in own))
+        of_item = [event for event in events(exchange) if event.get("item_id") == name]
+        order = list(dict.fromkeys(str(event.get("type")).removeprefix("response.") for event in of_item))
         raw = [kind for kind in order if "summary" not in kind]
         stem = ["reasoning_text.delta", "reasoning_text.done"]
         if raw != ["content_part.added", *stem, "content_part.done"]:
@@ -60,12 +60,12 @@ def _part_events(exchange: Exchange) -> Iterator[Problem]:
 
 
 @either("responses/reasoning/not-in-text", "Keep reasoning out of the text", "ST-19")
-def _apart(exchange: Exchange) -> Iterator[Problem]:
-    thought = "".join(_texts(item) for item in _thought(exchange))
-    said = "".join(_texts(item) for item in items(exchange, "message"))
-    leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in said + thought]
-    if leaked or (len(thought) > 20 and thought in said):
-        yield Problem(expected="no reasoning", actual=repr(said)[:200], pointer="output_text")
+def _not_in_text(exchange: Exchange) -> Iterator[Problem]:
+    reasoning = "".join(_texts(item) for item in _reasoning_items(exchange))
+    content = "".join(_texts(item) for item in items(exchange, "message"))
+    leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in content + reasoning]
+    if leaked or (len(reasoning) > 20 and reasoning in content):
+        yield Problem(expected="no reasoning", actual=repr(content)[:200], pointer="output_text")
 
 
 def _texts(item: dict[str, Any]) -> str:
@@ -76,13 +76,13 @@ def _texts(item: dict[str, Any]) -> str:
 
 @whole("responses/reasoning/counted", "Count the tokens of reasoning", "ST-19", "R-10")
 def _counted(exchange: Exchange) -> Iterator[Problem]:
-    _thought(exchange)
+    _reasoning_items(exchange)
     usage = response(exchange).get("usage")
     details = usage.get("output_tokens_details") if isinstance(usage, dict) else None
     count = details.get("reasoning_tokens") if isinstance(details, dict) else None
     total = usage.get("output_tokens") if isinstance(usage, dict) else None
     if not isinstance(count, int) or not isinstance(total, int) or not 1 <= count <= total:
-        # Not to count them is one thing, to count more of them than of all another.
+        # R-10: more reasoning tokens than output tokens. ST-19: no count.
         rule = "R-10" if isinstance(count, int) and isinstance(total, int) and count > total else "ST-19"
         where = "usage.output_tokens_details"
         yield Problem(expected=f"1 to {total}", actual=repr(count), pointer=where, rule=rule)
@@ -92,32 +92,32 @@ def _counted(exchange: Exchange) -> Iterator[Problem]:
     "responses/reasoning-round", "Reasoning items, sent back in four ways", needs=("responses", "reasoning")
 )
 def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
-    first = yield Request(path="/responses", json=_thinks(target))
+    first = yield Request(path="/responses", json=_with_reasoning(target))
     output = first.json.get("output") if isinstance(first.json, dict) else None
     made = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
-    asked = {"role": "user", "content": "Hi"}
+    question = {"role": "user", "content": "Hi"}
     bare: dict[str, Any] = {"type": "reasoning", "summary": []}
     corrupt = {**bare, "id": "rs_other", "encrypted_content": "no such thing"}
     for between in (made, [bare], [{**bare, "encrypted_content": None}], [corrupt]):
-        given = [asked, *between, {"role": "user", "content": "Thanks"}]
-        yield Request(path="/responses", json={**_thinks(target), "input": given})
+        given = [question, *between, {"role": "user", "content": "Thanks"}]
+        yield Request(path="/responses", json={**_with_reasoning(target), "input": given})
 
 
 whole_shapes("responses/reasoning-round", "Response", 0, 1)
 
 
-@check("responses/reasoning-round/own", "Take the server's own reasoning items back", "ST-16")
+@check("responses/reasoning-round/own", "Accept the server's own reasoning items", "ST-16")
 def round_returned(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
-@check("responses/reasoning-round/bare", "Take reasoning items without id and content", "ST-16")
+@check("responses/reasoning-round/bare", "Accept reasoning items without id and content", "ST-16")
 def round_bare(seen: Transcript) -> Iterator[Problem]:
     for place in (2, 3):
-        yield from taken(seen, place)
+        yield from follow_up_accepted(seen, place)
 
 
-@check("responses/reasoning-round/corrupt", "Refuse or ignore encrypted content that is none", "ST-16")
+@check("responses/reasoning-round/corrupt", "Refuse or ignore invalid encrypted content", "ST-16")
 def round_corrupt(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     found = at(seen, 4)
@@ -127,8 +127,8 @@ def round_corrupt(seen: Transcript) -> Iterator[Problem]:
 
 
 def _schema(target: Target) -> dict[str, object]:
-    form = {"type": "json_schema", "name": "place", "strict": True, "schema": PLACE}
-    return create_response(target, "Name a place, as JSON.", text={"format": form})
+    output_format = {"type": "json_schema", "name": "place", "strict": True, "schema": PLACE}
+    return create_response(target, "Name a place, as JSON.", text={"format": output_format})
 
 
 pair("responses/json-schema", "An answer under a strict schema", _schema)
@@ -144,7 +144,7 @@ def _document(exchange: Exchange) -> Iterator[Problem]:
     if response(exchange).get("status") == "incomplete":
         raise Inconclusive("the token limit cut the answer")
     if not items(exchange, "message") and requested_tools(exchange):
-        raise Inconclusive("the answer is no text")
+        raise Inconclusive("the answer is not text")
     text = "".join(_texts(item) for item in items(exchange, "message"))
     if not fits(schema, parsed(text)):
         yield Problem(expected="one document that validates", actual=repr(text)[:200], pointer="output_text")
@@ -176,14 +176,14 @@ def _entries(exchange: Exchange) -> list[dict[str, Any]]:
     ]
 
 
-def _some(exchange: Exchange) -> list[dict[str, Any]]:
+def _some_entries(exchange: Exchange) -> list[dict[str, Any]]:
     found = _entries(exchange)
     if not found:
-        raise Inconclusive("there are no entries; another check says so")
+        raise Inconclusive("there are no entries; another check reports this")
     return found
 
 
-@either("responses/logprobs/given", "Fill the logprobs of the text where they are included", "LP-06")
+@either("responses/logprobs/given", "Send logprobs of the text if `include` has them", "LP-06")
 def _given(exchange: Exchange) -> Iterator[Problem]:
     if any(_texts(item) for item in items(exchange, "message")) and not _entries(exchange):
         yield Problem(expected="entries", actual="none", pointer="output_text.logprobs")
@@ -191,7 +191,7 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("responses/logprobs/join", "Give entries whose bytes join to the text", "LP-03")
 def _joined(exchange: Exchange) -> Iterator[Problem]:
-    found = _some(exchange)
+    found = _some_entries(exchange)
     if not all(isinstance(entry.get("bytes"), list) for entry in found):
         raise Inconclusive("there are no bytes to join")
     text = "".join(_texts(item) for item in items(exchange, "message")).rstrip("\ufffd")
@@ -203,7 +203,7 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _listed(exchange: Exchange) -> list[dict[str, Any]]:
-    return [one for one in _some(exchange) if isinstance(one.get("top_logprobs"), list)]
+    return [one for one in _some_entries(exchange) if isinstance(one.get("top_logprobs"), list)]
 
 
 @whole("responses/logprobs/ranked", "Give the alternatives best first, each once", "LP-02")
@@ -216,9 +216,9 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
     yield from sampled_in([one for one in _listed(exchange) if "token" in one])
 
 
-@stream("responses/logprobs/deltas", "Let the entries of deltas join to those of the end", "LP-07")
+@stream("responses/logprobs/deltas", "Send as many entries in deltas as in done events", "LP-07")
 def _deltas(exchange: Exchange) -> Iterator[Problem]:
-    _some(exchange)
+    _some_entries(exchange)
     deltas, ends = 0, 0
     for event in events(exchange):
         count = len(event.get("logprobs") or [])
@@ -237,7 +237,12 @@ def _cut(target: Target) -> dict[str, object]:
 pair("responses/limits", "An answer with a limit, metadata and instructions", _cut)
 
 
-@either("responses/limits/incomplete", "Say `incomplete` and why where the limit was met", "R-05", "R-03")
+@either(
+    "responses/limits/incomplete",
+    "Report `incomplete` with the reason if the limit was reached",
+    "R-05",
+    "R-03",
+)
 def _limited(exchange: Exchange) -> Iterator[Problem]:
     limit = requested_limit(exchange)
     found = response(exchange)
@@ -251,7 +256,7 @@ def _limited(exchange: Exchange) -> Iterator[Problem]:
     state = found.get("status")
     wanted = {"incomplete": "max_output_tokens", "completed": None}
     if state in wanted and reason not in (wanted[state], "content_filter" if state == "incomplete" else None):
-        # What is complete has no reason to be incomplete, and what is not has this one.
+        # R-05: an incomplete response without the reason. R-03: a completed one with a reason.
         rule, where = "R-05" if state == "incomplete" else "R-03", "incomplete_details.reason"
         yield Problem(expected=repr(wanted[state]), actual=repr(reason), pointer=where, rule=rule)
     if (state == "completed") != (found.get("completed_at") is not None):
@@ -259,22 +264,20 @@ def _limited(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="a time when completed", actual=shown, pointer="completed_at", rule="R-03")
 
 
-@either(
-    "responses/limits/last-item", "Call the item incomplete that the limit cut, and no other", "R-05", "R-07"
-)
+@either("responses/limits/last-item", "Mark only the item that the limit cut as incomplete", "R-05", "R-07")
 def _last_item(exchange: Exchange) -> Iterator[Problem]:
     if response(exchange).get("status") != "incomplete" or not items(exchange):
         raise Inconclusive("the answer was not cut")
     states = [item.get("status") for item in items(exchange)]
     last = items(exchange)[-1]
     if last.get("type") == "function_call" and set(states) == {"completed"}:
-        raise Inconclusive("the limit fell behind a call that is whole")
+        raise Inconclusive("the limit came after a complete call")
     if states[-1] != "incomplete" or "incomplete" in states[:-1]:
         wanted, rule = "incomplete at the end", "R-07" if "incomplete" in states[:-1] else "R-05"
         yield Problem(expected=wanted, actual=repr(states), pointer="output[].status", rule=rule)
 
 
-@either("responses/limits/echo", "Echo what was asked for", "R-11", "R-16")
+@either("responses/limits/echo", "Echo fields of the request", "R-11", "R-16")
 def _echo(exchange: Exchange) -> Iterator[Problem]:
     wanted = {
         key: request_fields(exchange)[key] for key in ECHOED if request_fields(exchange).get(key) is not None

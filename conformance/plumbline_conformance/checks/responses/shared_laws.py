@@ -1,4 +1,4 @@
-"""What every stream of the Responses API keeps, whatever it is asked for."""
+"""Check laws that apply to every answer of the Responses API, non-streaming and streaming."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
-    "LIFE",
+    "LIFECYCLE",
     "NAMED",
     "NEEDS",
     "NESTING",
@@ -34,12 +34,12 @@ __all__ = [
     "SNAPSHOTS",
     "SUMS",
     "create_response",
+    "event_order",
     "event_shapes",
     "event_types",
     "events",
     "items",
     "known_types",
-    "life",
     "lifecycle",
     "nesting",
     "outputs",
@@ -58,22 +58,22 @@ Body = Callable[[Target], dict[str, object]]
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 SHAPE = rules_of_shape("Response")
 NAMED = ("SSE-04", "SSE-01", "SSE-03")
-LIFE = ("RS-01", "RS-02")
+LIFECYCLE = ("RS-01", "RS-02")
 NESTING = ("RS-07", "RS-05", "RS-06", "RS-08")
 SUMS = ("RS-09", "RS-14")
 SNAPSHOTS = ("RS-03", "RS-04", "R-05", "RS-14")
-"""The rules of each claim about a stream."""
+"""The rules of the stream laws."""
 VOLATILE = {"id", "call_id", "status", "encrypted_content"}
 
 
 def create_response(target: Target, question: object, **fields: object) -> dict[str, object]:
-    """A request of the Responses API that wants the same answer each time."""
+    """Return a request of the Responses API with temperature 0, which is not stored."""
     given = {"max_output_tokens": 128, "temperature": 0, "store": False, **fields}
     return {"model": target.model, "input": question, **given}
 
 
 def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> None:
-    """Register a scenario that asks one thing in both forms, with the laws of both."""
+    """Register a scenario that sends a request without and with `stream`, with the laws of both answers."""
 
     def steps(target: Target) -> Generator[Request, Exchange, None]:
         yield from whole_and_streamed("/responses", body(target), outputs, outputs)
@@ -85,28 +85,28 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
     for name, title, rules, law in _STREAMED:
         stream(f"{slug}/{name}", title, *rules)(law)
 
-    @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
+    @check(f"{slug}/same-as-whole", "Stream the same content as without streaming", "RS-16")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
         yield from same(seen, outputs, outputs)
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """R-01, R-03, R-11, R-21: by the member that is wrong."""
+    """Check the schema of the answer; the wrong field determines the rule (R-01, R-03, R-11, R-21)."""
     yield from valid_body(exchange, "Response")
 
 
 def usage(exchange: Exchange) -> Iterator[Problem]:
-    """R-10: nothing is counted before the end."""
+    """Check that the usage adds up (R-10); a response that has not ended has none."""
     answer = exchange.json
     if not isinstance(answer, dict):
-        raise Inconclusive("the answer is no object; another check says so")
+        raise Inconclusive("the answer is not an object; another check reports this")
     if answer.get("status") in ("queued", "in_progress"):
         raise Inconclusive("the response has not ended")
     yield from usage_adds_up(answer.get("usage"), prompt="input_tokens", completion="output_tokens")
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:
-    """SSE-01, SSE-03, SSE-04, SSE-07, HTTP-02."""
+    """Check content type, framing and `[DONE]` (SSE-01, SSE-03, SSE-04, SSE-07, HTTP-02)."""
     yield from content_type(exchange, "text/event-stream")
     yield from framing(exchange, named=True)
     yield from done_last(exchange, required=False)
@@ -121,44 +121,46 @@ def _of_events(claim: Callable[[list[dict[str, Any]]], Iterator[Problem]], doc: 
 
 
 def events(exchange: Exchange) -> list[dict[str, Any]]:
-    """The events of a stream that are objects."""
+    """Return the events of a stream that are JSON objects."""
     return [event for event in accepted(exchange).chunks if isinstance(event, dict)]
 
 
 def response(exchange: Exchange) -> dict[str, Any]:
-    """The response of an answer in either form."""
+    """Return the response object of an answer, or of the terminal event of a stream."""
     found = terminal(events(exchange)) if is_stream(exchange) else accepted(exchange).json
     if not isinstance(found, dict):
-        raise Inconclusive("there is no response; another check says so")
+        raise Inconclusive("there is no response; another check reports this")
     return found
 
 
 def items(exchange: Exchange, kind: str | None = None) -> list[dict[str, Any]]:
-    """Its items, or those of one type."""
+    """Return the output items of an answer, or those of one type."""
     output = response(exchange).get("output")
     found = [one for one in output if isinstance(one, dict)] if isinstance(output, list) else []
     return [one for one in found if kind is None or one.get("type") == kind]
 
 
 def outputs(exchange: Exchange) -> object:
-    """What an answer says, without what may differ between two that say the same."""
+    """Return status and output without the fields that may differ between equal answers."""
     output = response(exchange)["output"]
-    return response(exchange).get("status"), _steady(without_nulls(output))
+    return response(exchange).get("status"), _stable_fields(without_nulls(output))
 
 
-def _steady(value: Any) -> Any:
+def _stable_fields(value: Any) -> Any:
     match value:
         case dict():
             return {
-                key: _steady(member) for key, member in value.items() if key not in VOLATILE and member != []
+                key: _stable_fields(member)
+                for key, member in value.items()
+                if key not in VOLATILE and member != []
             }
         case list():
-            return [_steady(member) for member in value]
+            return [_stable_fields(member) for member in value]
     return value
 
 
 def shapes(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-21: every event by the schema of its type; a type that has none is the business of `known_types`."""
+    """Check every event against the schema of its type (RS-21); `known_types` reports unknown types."""
     for number, event in enumerate(found):
         kind = event.get("type")
         if isinstance(kind, str) and kind in event_schemas():
@@ -166,7 +168,7 @@ def shapes(found: list[dict[str, Any]]) -> Iterator[Problem]:
 
 
 def known_types(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-17: types with a colon are extensions, and marked as such."""
+    """Check for unknown event types (RS-17); types with a colon are extensions."""
     for number, event in enumerate(found):
         kind = event.get("type")
         if not isinstance(kind, str) or (":" not in kind and kind not in event_schemas()):
@@ -177,8 +179,8 @@ def known_types(found: list[dict[str, Any]]) -> Iterator[Problem]:
             )
 
 
-def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-01, RS-02."""
+def event_order(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Check the first and the terminal event (RS-01), and the sequence numbers (RS-02)."""
     kinds = [event.get("type") for event in found]
     if kinds[:1] != ["response.created"]:
         shown = repr(kinds[:1])
@@ -188,21 +190,24 @@ def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
         wanted = "one terminal event, the last"
         yield Problem(expected=wanted, actual=repr(ends), pointer="events", rule="RS-01")
     numbers = [event.get("sequence_number") for event in found]
-    counted = [number for number in numbers if isinstance(number, int)]
-    if len(counted) != len(numbers) or any(b <= a for a, b in pairwise(counted)):
+    integers = [number for number in numbers if isinstance(number, int)]
+    if len(integers) != len(numbers) or any(b <= a for a, b in pairwise(integers)):
         wanted, shown = "strictly increasing integers", repr(numbers[:20])
         yield Problem(expected=wanted, actual=shown, pointer="sequence_number", rule="RS-02")
 
 
 def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RS-03, RS-04, RS-14, R-05: of one response, empty at first and as its event says at the end."""
-    held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
+    """Check the response snapshots in events (RS-03, RS-04, RS-14, R-05).
+
+    All have the same id, the first ones have no output, and the last one has the status of its event.
+    """
+    numbered = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
-        values = {repr(snapshot.get(key)) for _, snapshot in held}
+        values = {repr(snapshot.get(key)) for _, snapshot in numbered}
         if len(values) > 1:
             shown = ", ".join(sorted(values))[:200]
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="RS-03")
-    for number, snapshot in held:
+    for number, snapshot in numbered:
         kind = found[number].get("type")
         if kind in ("response.created", "response.in_progress"):
             early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
@@ -211,26 +216,28 @@ def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
             rule = "RS-04"
         else:
             wrong = [] if kind == f"response.{snapshot.get('status')}" else ["status"]
-            # What the limit cut is incomplete, in its event and in its response; of others RS-14 says the same.
+            # R-05 for an answer that the limit cut, RS-14 for all others.
             rule = (
                 "R-05" if "incomplete" in (snapshot.get("status"), str(kind).partition(".")[2]) else "RS-14"
             )
         for key in wrong:
             shown, where = repr(snapshot.get(key))[:100], f"event {number}, response.{key}"
-            yield Problem(expected=f"what {kind} is", actual=shown, pointer=where, rule=rule)
+            yield Problem(expected=f"the value for {kind}", actual=shown, pointer=where, rule=rule)
 
 
-event_shapes = _of_events(shapes, "RS-21.")
-event_types = _of_events(known_types, "RS-17.")
-lifecycle = _of_events(life, "RS-01, RS-02.")
-nesting = _of_events(lambda found: Items().judge(found), "RS-05 to RS-08.")
-summed = _of_events(sums, "RS-09, RS-14.")
-steady = _of_events(snapshots, "RS-03, RS-04, RS-14, R-05.")
+event_shapes = _of_events(shapes, "Check the schema of every event (RS-21).")
+event_types = _of_events(known_types, "Check for unknown event types (RS-17).")
+lifecycle = _of_events(event_order, "Check first event, terminal event and numbers (RS-01, RS-02).")
+nesting = _of_events(
+    lambda found: Items().judge(found), "Check the nesting of items and parts (RS-05 to RS-08)."
+)
+summed = _of_events(sums, "Check that deltas add up to items and response (RS-09, RS-14).")
+snapshots_agree = _of_events(snapshots, "Check the snapshots (RS-03, RS-04, RS-14, R-05).")
 Row = tuple[str, str, tuple[str, ...], Law]
 _WHOLE: tuple[Row, ...] = (
     (
         "shape",
-        "Answer with the whole response object",
+        "Answer with the complete response object",
         SHAPE,
         shape,
     ),
@@ -238,12 +245,12 @@ _WHOLE: tuple[Row, ...] = (
 )
 _STREAMED: tuple[Row, ...] = (
     ("wire", "Name every event after its type", (*NAMED, "SSE-07", "HTTP-02"), wire),
-    ("event-shapes", "Send events as the contract says", ("RS-21",), event_shapes),
-    ("event-types", "Send no events but those of the contract", ("RS-17",), event_types),
+    ("event-shapes", "Send events as the contract requires", ("RS-21",), event_shapes),
+    ("event-types", "Send only events of the contract", ("RS-17",), event_types),
     (
         "lifecycle",
         "Begin with created, end with one terminal event, count upwards",
-        LIFE,
+        LIFECYCLE,
         lifecycle,
     ),
     (
@@ -252,6 +259,6 @@ _STREAMED: tuple[Row, ...] = (
         NESTING,
         nesting,
     ),
-    ("sums", "Let deltas sum to done, done to the item, items to the response", SUMS, summed),
-    ("snapshots", "Say the same of the response in all its snapshots", SNAPSHOTS, steady),
+    ("sums", "Make deltas add up to done events, items and response", SUMS, summed),
+    ("snapshots", "Send consistent snapshots of the response", SNAPSHOTS, snapshots_agree),
 )

@@ -1,4 +1,4 @@
-"""Responses that are kept: found again, listed, continued, deleted."""
+"""Check stored responses: get, list, continue, delete."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from plumbline_conformance.checks.common import (
     accepted,
     answered,
     at,
-    counted,
     envelope,
     error_of,
     refused,
+    usage_count,
     whole_shapes,
     without_nulls,
 )
@@ -32,19 +32,19 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "stored")
-NOBODY = "resp_0f3a0f3a0f3a0f3a"
+UNKNOWN_ID = "resp_0f3a0f3a0f3a0f3a"
 BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}
 
 
 def named(exchange: Exchange) -> str | None:
-    """The id of a response, if it can stand in a path."""
+    """Return the id of a response, if it is safe in a path."""
     name = exchange.json.get("id") if isinstance(exchange.json, dict) else None
     return name if isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum() else None
 
 
-@scenario("responses/stored", "A response from its making to its end", needs=NEEDS)
+@scenario("responses/stored", "A stored response until its deletion", needs=NEEDS)
 def stored(target: Target) -> Steps:
-    """Exchanges: make, get, items, continue, cancel, delete, then get, items, delete and continue once more."""
+    """Exchanges: create, get, list items, continue, cancel, delete, then get, list items, delete and continue again."""
     made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
     name = named(made)
     if name is None:
@@ -62,24 +62,24 @@ def stored(target: Target) -> Steps:
     yield Request(path="/responses", json=after)
 
 
-@check("responses/stored/get", "Give a kept response as it was made", "ST-01")
+@check("responses/stored/get", "Return a stored response unchanged", "ST-01")
 def stored_get(seen: Transcript) -> Iterator[Problem]:
-    yield from _same(accepted(at(seen, 0)).json, _found(at(seen, 1)))
+    yield from _same(accepted(at(seen, 0)).json, _must_exist(at(seen, 1)))
 
 
-def _found(exchange: Exchange) -> Exchange:
-    """What has to be there: a refusal is no honest answer for what the server said it keeps."""
+def _must_exist(exchange: Exchange) -> Exchange:
+    """Return the exchange for a stored response; a refusal breaks the rule, because the server claimed to store it."""
     return answered(exchange)
 
 
-def _lacked(exchange: Exchange) -> bool:
-    """There is no such operation: no such method, or a path of which nobody writes an error object."""
+def _not_offered(exchange: Exchange) -> bool:
+    """Return whether the operation does not exist: 405, 501, or 404 without an error object."""
     return exchange.status in (405, 501) or (exchange.status == 404 and error_of(exchange) is None)
 
 
-def _offered(exchange: Exchange) -> Exchange:
-    """Go on only with an operation that the server has: a response can be kept without all of them."""
-    if _lacked(answered(exchange)):
+def _require_operation(exchange: Exchange) -> Exchange:
+    """Return the exchange if the operation exists; a server may store responses without all operations."""
+    if _not_offered(answered(exchange)):
         raise Rejected(f"there is no such operation: status {exchange.status}")
     return exchange
 
@@ -91,10 +91,10 @@ def _same(wanted: Any, found: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(wanted)[:200], actual=repr(found.json)[:200], pointer="body")
 
 
-@check("responses/stored/items", "List the input of a kept response", "ST-08")
+@check("responses/stored/items", "List the input of a stored response", "ST-08")
 def stored_items(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
-    found = _offered(at(seen, 2))
+    found = _require_operation(at(seen, 2))
     if found.status != 200:
         yield Problem(expected="status 200", actual=f"status {found.status}", pointer="status")
         return
@@ -116,70 +116,70 @@ def _page(page: Any) -> Iterator[Problem]:
         yield Problem(expected="a boolean", actual=repr(page.get("has_more")), pointer="has_more")
 
 
-@check("responses/stored/continued", "Continue from a kept response, and name it", "ST-04")
+@check("responses/stored/continued", "Continue a stored response, and return its id", "ST-04")
 def stored_continued(seen: Transcript) -> Iterator[Problem]:
     name = named(accepted(at(seen, 0)))
-    found = _found(at(seen, 3))
+    found = _must_exist(at(seen, 3))
     echoed = found.json.get("previous_response_id") if isinstance(found.json, dict) else None
     if found.status != 200 or echoed != name:
         shown = f"status {found.status}, {echoed!r}"
         yield Problem(expected=f"status 200, {name!r}", actual=shown, pointer="previous_response_id")
 
 
-@check("responses/stored/context", "Count what came before as part of the input", "ST-04")
+@check("responses/stored/context", "Count the earlier conversation as part of the input", "ST-04")
 def stored_context(seen: Transcript) -> Iterator[Problem]:
-    counts = [counted(at(seen, place), "input_tokens") for place in (0, 3)]
+    counts = [usage_count(at(seen, place), "input_tokens") for place in (0, 3)]
     if counts[1] <= counts[0]:
         yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
 
 
-@check("responses/stored/cancel", "Cancel only what runs in the background", "ST-11")
+@check("responses/stored/cancel", "Cancel only background responses", "ST-11")
 def stored_cancel(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     yield from refused(at(seen, 4), 400, 409)
 
 
-@check("responses/stored/delete", "Say what was deleted", "ST-02")
+@check("responses/stored/delete", "Confirm a deletion with the id", "ST-02")
 def stored_delete(seen: Transcript) -> Iterator[Problem]:
     name = named(accepted(at(seen, 0)))
-    found = _offered(at(seen, 5))
+    found = _require_operation(at(seen, 5))
     body = found.json if isinstance(found.json, dict) else {}
     if found.status != 200 or (body.get("id"), body.get("deleted")) != (name, True):
         yield Problem(expected=f"{name} deleted", actual=repr(found.json)[:200], pointer="body")
 
 
-@check("responses/stored/gone", "Know nothing of what was deleted", "ST-02")
+@check("responses/stored/gone", "Answer 404 for a deleted response", "ST-02")
 def stored_gone(seen: Transcript) -> Iterator[Problem]:
     if accepted(at(seen, 0)) and at(seen, 5).status != 200:
-        raise Inconclusive("it was not deleted; another check says so")
+        raise Inconclusive("it was not deleted; another check reports this")
     for place in (6, 7, 8):
         yield from refused(at(seen, place), 404)
 
 
-@check("responses/stored/not-continued", "Refuse to continue what was deleted", "ST-02")
+@check("responses/stored/not-continued", "Refuse to continue a deleted response", "ST-02")
 def stored_not_continued(seen: Transcript) -> Iterator[Problem]:
     if accepted(at(seen, 0)) and at(seen, 5).status != 200:
-        raise Inconclusive("it was not deleted; another check says so")
+        raise Inconclusive("it was not deleted; another check reports this")
     yield from refused(at(seen, 9), 400, 404)
 
 
-@scenario("responses/stored-stream", "A streamed response that is kept", needs=NEEDS)
+@scenario("responses/stored-stream", "A streamed and stored response", needs=NEEDS)
 def stored_stream(target: Target) -> Steps:
     made = yield Request(path="/responses", json=create_response(target, "Hi", stream=True, **BRIEF))
     found = [event for event in made.chunks if isinstance(event, dict) and "response" in event]
-    held = found[-1]["response"] if found else None
-    name = held.get("id") if isinstance(held, dict) else None
+    response = found[-1]["response"] if found else None
+    name = response.get("id") if isinstance(response, dict) else None
     if isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum():
         yield Request(path=f"/responses/{name}", method="GET")
 
 
-@check("responses/stored-stream/get", "Give after the stream what its last event said", "RS-19")
+@check("responses/stored-stream/get", "Return the response of the last event after the stream", "RS-19")
 def stored_stream_get(seen: Transcript) -> Iterator[Problem]:
-    yield from _same(terminal(events(at(seen, 0))), _found(at(seen, 1)))
+    yield from _same(terminal(events(at(seen, 0))), _must_exist(at(seen, 1)))
 
 
-@scenario("responses/unkept", "A response that is not to be kept", needs=NEEDS)
-def unkept(target: Target) -> Steps:
+@scenario("responses/unkept", "A response that is not stored", needs=NEEDS)
+def not_stored(target: Target) -> Steps:
     made = yield Request(
         path="/responses", json=create_response(target, "Hi", max_output_tokens=16, store=False)
     )
@@ -187,14 +187,14 @@ def unkept(target: Target) -> Steps:
         yield Request(path=f"/responses/{name}", method="GET")
 
 
-@check("responses/unkept/gone", "Keep nothing where `store` is false", "ST-01")
-def unkept_gone(seen: Transcript) -> Iterator[Problem]:
+@check("responses/unkept/gone", "Store nothing if `store` is false", "ST-01")
+def not_stored_gone(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     yield from refused(at(seen, 1), 404)
 
 
-@check("responses/unkept/echo", "Echo that nothing is kept", "R-11")
-def unkept_echo(seen: Transcript) -> Iterator[Problem]:
+@check("responses/unkept/echo", "Echo that nothing is stored", "R-11")
+def not_stored_echo(seen: Transcript) -> Iterator[Problem]:
     found = accepted(at(seen, 0)).json
     if not isinstance(found, dict) or found.get("store") is not False:
         shown = repr(found.get("store") if isinstance(found, dict) else found)[:100]
@@ -206,7 +206,7 @@ ITEMS = [{"role": "user", "content": text} for text in ("One", "Two", "Three")]
 
 @scenario("responses/pages", "The input of a response, page by page", needs=NEEDS)
 def pages(target: Target) -> Steps:
-    """Exchanges: make, all, all ascending, two, the rest."""
+    """Exchanges: create, all items, all ascending, a page of two, the rest."""
     made = yield Request(path="/responses", json=create_response(target, ITEMS, **BRIEF))
     name = named(made)
     if name is None:
@@ -228,28 +228,28 @@ def _names(seen: Transcript, place: int) -> list[str]:
     return [str(name) for name in found]
 
 
-@check("responses/pages/shape", "List items as the contract says", "ST-08")
+@check("responses/pages/shape", "List items as the contract requires", "ST-08")
 def pages_shape(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
     for place in (1, 2, 3, 4):
         yield from violations("ResponseItemList", accepted(at(seen, place)).json, f"answer {place}, ")
 
 
-@check("responses/pages/order", "List the newest item first, and the oldest where `asc` is said", "ST-08")
+@check("responses/pages/order", "List the newest item first, or the oldest with `order=asc`", "ST-08")
 def pages_order(seen: Transcript) -> Iterator[Problem]:
     down, up = _names(seen, 1), _names(seen, 2)
     if len(down) != len(ITEMS) or up != down[::-1]:
         yield Problem(expected=repr(down[::-1]), actual=repr(up), pointer="data[].id")
 
 
-@check("responses/pages/after", "Go on after the last item of a page", "ST-08")
+@check("responses/pages/after", "Continue after the last item of a page", "ST-08")
 def pages_after(seen: Transcript) -> Iterator[Problem]:
     every, first, rest = _names(seen, 1), _names(seen, 3), _names(seen, 4)
     if first + rest != every or len(first) != 2:
         yield Problem(expected=repr(every), actual=repr([first, rest]), pointer="data[].id")
 
 
-@check("responses/pages/has-more", "Say on every page whether more follows", "ST-08")
+@check("responses/pages/has-more", "Report on every page whether more follows", "ST-08")
 def pages_more(seen: Transcript) -> Iterator[Problem]:
     pages = [accepted(at(seen, place)).json for place in (3, 4)]
     found = [page.get("has_more") if isinstance(page, dict) else None for page in pages]
@@ -257,9 +257,9 @@ def pages_more(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="[True, False]", actual=repr(found), pointer="has_more")
 
 
-@scenario("responses/branches", "Two children of one parent, and a grandchild", needs=NEEDS)
+@scenario("responses/branches", "Two continuations of one response, and one of a continuation", needs=NEEDS)
 def branches(target: Target) -> Steps:
-    """Exchanges: parent, first child, the same child again, a grandchild."""
+    """Exchanges: a response, a continuation, the same again, a continuation of the first continuation."""
     made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
     if (name := named(made)) is None:
         return
@@ -273,13 +273,13 @@ def branches(target: Target) -> Steps:
 
 
 def _counts(seen: Transcript) -> list[int]:
-    return [counted(at(seen, place), "input_tokens") for place in range(4)]
+    return [usage_count(at(seen, place), "input_tokens") for place in range(4)]
 
 
 whole_shapes("responses/branches", "Response", 0, 1, 2, 3)
 
 
-@check("responses/branches/apart", "Keep the children of one parent apart", "ST-07")
+@check("responses/branches/apart", "Keep two continuations of one response apart", "ST-07")
 def branches_apart(seen: Transcript) -> Iterator[Problem]:
     counts = _counts(seen)
     if counts[1] != counts[2]:
@@ -287,35 +287,33 @@ def branches_apart(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=wanted, actual=found, pointer="usage.input_tokens", exchange=2)
 
 
-@check(
-    "responses/branches/transitive", "Continue from all that came before, not from the parent alone", "ST-04"
-)
+@check("responses/branches/transitive", "Continue the whole chain of responses, not only the last", "ST-04")
 def branches_transitive(seen: Transcript) -> Iterator[Problem]:
     counts = _counts(seen)
     if counts[3] <= counts[1]:
         yield Problem(expected=f"more than {counts[1]}", actual=str(counts[3]), pointer="usage.input_tokens")
 
 
-@scenario("errors/unknown-response", "A response that was never made", needs=NEEDS)
+@scenario("errors/unknown-response", "An unknown response id", needs=NEEDS)
 def unknown_response(target: Target) -> Steps:
-    yield Request(path=f"/responses/{NOBODY}", method="GET")
-    yield Request(path=f"/responses/{NOBODY}", method="DELETE")
-    yield Request(path=f"/responses/{NOBODY}/cancel", json={})
-    yield Request(path=f"/responses/{NOBODY}/input_items", method="GET")
-    yield Request(path="/responses", json=create_response(target, "Hi", previous_response_id=NOBODY))
+    yield Request(path=f"/responses/{UNKNOWN_ID}", method="GET")
+    yield Request(path=f"/responses/{UNKNOWN_ID}", method="DELETE")
+    yield Request(path=f"/responses/{UNKNOWN_ID}/cancel", json={})
+    yield Request(path=f"/responses/{UNKNOWN_ID}/input_items", method="GET")
+    yield Request(path="/responses", json=create_response(target, "Hi", previous_response_id=UNKNOWN_ID))
 
 
 @check("errors/unknown-response/refused", "Answer an unknown id with 404 on every route", "ST-03")
 def unknown_refused(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges[:4]:
-        if not _lacked(exchange):
+        if not _not_offered(exchange):
             yield from refused(exchange, 404)
 
 
 @check("errors/unknown-response/envelope", "Write the error object with all its keys", "ERR-01")
 def unknown_envelope(seen: Transcript) -> Iterator[Problem]:
     for exchange in seen.exchanges:
-        if not _lacked(exchange):
+        if not _not_offered(exchange):
             yield from envelope(exchange)
 
 
@@ -327,7 +325,7 @@ def unknown_previous(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="previous_response_not_found", actual=repr(code), pointer="error.code")
 
 
-@check("responses/stored/shape", "Give a kept response as the contract says", *SHAPE)
+@check("responses/stored/shape", "Return a stored response as the contract requires", *SHAPE)
 def stored_shape(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1, 3):
         if at(seen, place).status == 200:

@@ -1,4 +1,4 @@
-"""Tools on the Responses API."""
+"""Check tools on the Responses API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.common import taken, whole_shapes
+from plumbline_conformance.checks.common import follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
@@ -37,7 +37,7 @@ def _calls(exchange: Exchange, kind: str = CALL, *, forced: bool = False) -> lis
     found = items(exchange, kind)
     if not found:
         if forced:
-            raise Untestable("a call was forced, and none was made")
+            raise Untestable("the request forces a call, but the server made none")
         raise Inconclusive("the model called no tool")
     return found
 
@@ -70,29 +70,33 @@ def _known(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=f"calls of {shown}", actual=repr(found), pointer="item.name")
 
 
-@either("responses/tool/call-id", "Give a call an id of 1 to 64 characters that is not its item's", "TOOL-09")
+@either(
+    "responses/tool/call-id", "Give a call an id of 1 to 64 characters, different from the item's", "TOOL-09"
+)
 def _call_id(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     for call in calls:
         name = call.get("call_id")
         if not isinstance(name, str) or not 1 <= len(name) <= 64 or name == call.get("id"):
             shown = repr((name, call.get("id")))[:200]
-            yield Problem(expected="a call_id of its own", actual=shown, pointer="item.call_id")
+            yield Problem(expected="a separate call_id", actual=shown, pointer="item.call_id")
     if len({repr(call.get("call_id")) for call in calls}) != len(calls):
         yield Problem(expected="ids that differ", actual="the same", pointer="item.call_id")
 
 
-@stream("responses/tool/call-events", "Add a call, stream its arguments, end them, end it", "RS-10")
+@stream("responses/tool/call-events", "Send the events of a call in order", "RS-10")
 def _call_events(exchange: Exchange) -> Iterator[Problem]:
     yield from _ordered(events(exchange), _calls(exchange), "function_call_arguments")
 
 
 def _ordered(found: list[dict[str, Any]], calls: list[dict[str, Any]], stem: str) -> Iterator[Problem]:
-    """What happens to a call, in this order; parts are for messages."""
+    """Check the order of a call's events, which have no content parts."""
     wanted = ["output_item.added", f"{stem}.delta", f"{stem}.done", "output_item.done"]
     for call in calls:
-        own = [event for event in found if call.get("id") in (event.get("item_id"), _item(event).get("id"))]
-        kinds = [str(event.get("type")).removeprefix("response.") for event in own]
+        of_call = [
+            event for event in found if call.get("id") in (event.get("item_id"), _item(event).get("id"))
+        ]
+        kinds = [str(event.get("type")).removeprefix("response.") for event in of_call]
         order = list(dict.fromkeys(kinds))
         if [kind for kind in wanted if kind in order or not kind.endswith(".delta")] != order:
             yield Problem(expected=", ".join(wanted), actual=", ".join(order), pointer=str(call.get("id")))
@@ -103,7 +107,7 @@ def _item(event: dict[str, Any]) -> dict[str, Any]:
     return item if isinstance(item, dict) else {}
 
 
-@stream("responses/tool/added-empty", "Add a call with its name and call_id, and nothing in it yet", "RS-05")
+@stream("responses/tool/added-empty", "Add a call with name and call_id, but without arguments", "RS-05")
 def _added(exchange: Exchange) -> Iterator[Problem]:
     _calls(exchange)
     heads: dict[Any, dict[str, Any]] = {}
@@ -122,7 +126,7 @@ def _added(exchange: Exchange) -> Iterator[Problem]:
                 yield Problem(expected=repr(head)[:200], actual=repr(item)[:200], pointer=where)
 
 
-@stream("responses/tool/done-arguments", "Say the arguments as a whole when they are done", "RS-10")
+@stream("responses/tool/done-arguments", "Send the complete arguments in the done event", "RS-10")
 def _done(exchange: Exchange) -> Iterator[Problem]:
     wanted = [call.get("arguments") for call in _calls(exchange)]
     ends = [e for e in events(exchange) if e.get("type") == "response.function_call_arguments.done"]
@@ -131,19 +135,19 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="arguments")
 
 
-@whole("responses/tool/completed", "Call a response with calls completed", "R-02", "R-07")
+@whole("responses/tool/completed", "Set the status of a response with calls to `completed`", "R-02", "R-07")
 def _completed(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     states = [response(exchange).get("status"), *(call.get("status") for call in calls)]
     if any(state not in ("completed", None) for state in states) or states[0] is None:
-        # The response's own status, or that of an item which nothing has cut.
+        # R-02: the status of the response. R-07: that of an item.
         rule = "R-02" if states[0] != "completed" else "R-07"
         yield Problem(expected="completed", actual=repr(states), pointer="status", rule=rule)
 
 
-@whole("responses/tool/ended", "End a response no earlier than it began", "R-03")
+@whole("responses/tool/ended", "Complete a response no earlier than it was created", "R-03")
 def _ended(exchange: Exchange) -> Iterator[Problem]:
-    """Whether there is a time at all is a question of its own; within a second the two may be rounded apart."""
+    """Compare the two times, with one second for rounding; another check reports missing times."""
     found = response(exchange)
     begun, ended = found.get("created_at"), found.get("completed_at")
     if not isinstance(begun, int | float) or not isinstance(ended, int | float):
@@ -156,10 +160,10 @@ def _two(target: Target) -> dict[str, object]:
     return create_response(target, tools.PLACES, tools=[WEATHER, TIME])
 
 
-pair("responses/tools", "Two functions that are both asked for", _two, needs=NEEDS)
+pair("responses/tools", "Two functions that are both needed", _two, needs=NEEDS)
 
 
-@whole("responses/tools/ids", "Give every item and every call an id of its own", "R-08", "TOOL-09")
+@whole("responses/tools/ids", "Give every item and every call a unique id", "R-08", "TOOL-09")
 def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     if len(calls) < 2:
@@ -171,7 +175,7 @@ def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="ids that differ", actual=", ".join(found), pointer=where, rule=rule)
 
 
-@stream("responses/tools/output-index", "Stream items under the places they have in the output", "RS-06")
+@stream("responses/tools/output-index", "Stream items with their index in the output", "RS-06")
 def _places(exchange: Exchange) -> Iterator[Problem]:
     final = [item.get("id") for item in items(exchange)]
     for number, event in enumerate(events(exchange)):
@@ -192,16 +196,16 @@ pair("responses/tool-required", "A call that is required", _required, needs=NEED
 
 @both(
     "responses/tool-required/called",
-    ("Call at least one tool where `required` is said", "TOOL-04"),
-    ("Stream at least one call where `required` is said", "TOOL-04"),
+    ("Call at least one tool if `tool_choice` is `required`", "TOOL-04"),
+    ("Stream at least one call if `tool_choice` is `required`", "TOOL-04"),
 )
-def _some(exchange: Exchange) -> Iterator[Problem]:
-    if not _made(exchange):
+def _any_call(exchange: Exchange) -> Iterator[Problem]:
+    if not _called_names(exchange):
         yield Problem(expected="a call of some tool", actual="[]", pointer="output")
 
 
-def _made(exchange: Exchange) -> list[Any]:
-    """The names of what was called, in an answer that was not cut."""
+def _called_names(exchange: Exchange) -> list[Any]:
+    """Return the names of the called tools; inconclusive if the answer was cut."""
     if response(exchange).get("status") == "incomplete":
         raise Inconclusive("the token limit cut the answer")
     return [call.get("name") for kind in (CALL, CUSTOM) for call in items(exchange, kind)]
@@ -220,8 +224,8 @@ pair("responses/tool-named", "A function that is named", _named, needs=NEEDS)
     ("Call exactly the tool that is named", "TOOL-05"),
     ("Stream a call of exactly the tool that is named", "TOOL-05"),
 )
-def _only(exchange: Exchange) -> Iterator[Problem]:
-    wanted, found = allowed_tools(exchange), _made(exchange)
+def _only_allowed(exchange: Exchange) -> Iterator[Problem]:
+    wanted, found = allowed_tools(exchange), _called_names(exchange)
     if not found or not set(map(repr, found)) <= set(map(repr, wanted)):
         shown = " or ".join(sorted(wanted))
         yield Problem(expected=f"a call of {shown}", actual=repr(found), pointer="output")
@@ -234,8 +238,8 @@ def _none(target: Target) -> dict[str, object]:
 pair("responses/tool-none", "Tools that may not be called", _none, needs=NEEDS)
 
 
-@either("responses/tool-none/no-calls", "Call nothing where `none` is said", "TOOL-03")
-def _uncalled(exchange: Exchange) -> Iterator[Problem]:
+@either("responses/tool-none/no-calls", "Call no tool if `tool_choice` is `none`", "TOOL-03")
+def _no_calls(exchange: Exchange) -> Iterator[Problem]:
     found = items(exchange, CALL)
     if found:
         yield Problem(expected="no calls", actual=str(len(found)), pointer="output")
@@ -245,10 +249,10 @@ def _single(target: Target) -> dict[str, object]:
     return create_response(target, tools.PLACES, tools=[WEATHER, TIME], parallel_tool_calls=False)
 
 
-pair("responses/tool-single", "Two functions, of which one may be called", _single, needs=NEEDS)
+pair("responses/tool-single", "Two functions, with parallel calls off", _single, needs=NEEDS)
 
 
-@either("responses/tool-single/one", "Make at most one call where parallel calls are off", "TOOL-07")
+@either("responses/tool-single/one", "Make at most one call if parallel calls are off", "TOOL-07")
 def _at_most_one(exchange: Exchange) -> Iterator[Problem]:
     found = _calls(exchange)
     if len(found) > 1:
@@ -267,8 +271,8 @@ pair("responses/tool-custom", "A custom tool whose input is one line of a gramma
 
 
 @either("responses/tool-custom/input", "Give a custom tool input that matches its grammar", "TOOL-14")
-def _year(exchange: Exchange) -> Iterator[Problem]:
-    """The grammar of this scenario is four digits; that of other requests is not looked at."""
+def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
+    """Check the input of the scenario's tool (four digits), not that of other requests."""
     ours = (
         requested_tools(exchange).get("write", {}).get("description")
         == tools.flat(tools.words)["description"]
@@ -278,14 +282,18 @@ def _year(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="four digits", actual=repr(call.get("input"))[:200], pointer="input")
 
 
-@stream("responses/tool-custom/events", "Add a custom call, stream its input, end it", "RS-11")
+@stream("responses/tool-custom/events", "Send the events of a custom call in order", "RS-11")
 def _custom_events(exchange: Exchange) -> Iterator[Problem]:
     yield from _ordered(events(exchange), _calls(exchange, CUSTOM, forced=True), "custom_tool_call_input")
 
 
-@scenario("responses/tool-round", "A call, its output, and what stands between", needs=("responses", "tools"))
+@scenario(
+    "responses/tool-round",
+    "A call and its output, with and without a message between",
+    needs=("responses", "tools"),
+)
 def tool_round(target: Target) -> Generator[Request, Exchange, None]:
-    """The server's own items are sent back as they came; where it called nothing, a call is made up."""
+    """Send the server's items back unchanged, or a made-up call if it called nothing."""
     first = yield Request(path="/responses", json=_one(target))
     try:
         made = [item for item in first.json["output"] if isinstance(item["type"], str)]
@@ -294,13 +302,17 @@ def tool_round(target: Target) -> Generator[Request, Exchange, None]:
         made, calls = [], []
     if not calls:
         made = calls = [{"type": CALL, "call_id": "call_1", "name": "get_weather", "arguments": "{}"}]
-    asked = [{"role": "user", "content": QUESTION}]
+    question = [{"role": "user", "content": QUESTION}]
     outputs = [
         {"type": "function_call_output", "call_id": call["call_id"], "output": "21 degrees"} for call in calls
     ]
     between = [{"role": "user", "content": "Wait."}]
     parts = [{**output, "output": [{"type": "input_text", "text": "21 degrees"}]} for output in outputs]
-    for given in ([*asked, *made, *outputs], [*asked, *made, *between, *outputs], [*asked, *made, *parts]):
+    for given in (
+        [*question, *made, *outputs],
+        [*question, *made, *between, *outputs],
+        [*question, *made, *parts],
+    ):
         yield Request(path="/responses", json={**_one(target), "input": given})
 
 
@@ -309,18 +321,18 @@ whole_shapes("responses/tool-round", "Response", 0, 1, 2, 3)
 
 @check(
     "responses/tool-round/answered",
-    "Take the server's own items back, with the output of the call",
+    "Accept the server's own items with the output of the call",
     "TOOL-10",
 )
 def round_answered(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 1)
+    yield from follow_up_accepted(seen, 1)
 
 
-@check("responses/tool-round/apart", "Pair outputs with calls by call_id, whatever stands between", "TOOL-11")
+@check("responses/tool-round/apart", "Pair outputs with calls by call_id, with a message between", "TOOL-11")
 def round_apart(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 2)
+    yield from follow_up_accepted(seen, 2)
 
 
-@check("responses/tool-round/parts", "Take the output of a call as content parts", "TOOL-10")
+@check("responses/tool-round/parts", "Accept the output of a call as content parts", "TOOL-10")
 def round_parts(seen: Transcript) -> Iterator[Problem]:
-    yield from taken(seen, 3)
+    yield from follow_up_accepted(seen, 3)

@@ -1,4 +1,4 @@
-"""Responses over a WebSocket: turns, what follows from one to the next, and what does not end the connection."""
+"""Check responses over a WebSocket: turns, continuations, errors that keep the connection."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal, required
 from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import (
-    LIFE,
+    LIFECYCLE,
     NESTING,
     SNAPSHOTS,
     SUMS,
     create_response,
+    event_order,
     known_types,
-    life,
     shapes,
     snapshots,
 )
@@ -38,22 +38,22 @@ LOST = "previous_response_not_found"
 
 
 def create(target: Target, question: object = "Hi", **fields: object) -> dict[str, object]:
-    """The client's event; WS-02 leaves `stream` and `background` out."""
+    """Return the client's event, which has no `stream` and `background` (WS-02)."""
     return {"type": "response.create", **create_response(target, question, max_output_tokens=16, **fields)}
 
 
 def turn(target: Target, socket: str = "a", question: object = "Hi", **fields: object) -> Request:
-    """A turn on one of the scenario's connections."""
+    """Return a request that starts a turn on one of the scenario's connections."""
     return on(socket, create(target, question, **fields))
 
 
 def on(socket: str, event: object) -> Request:
-    """A message on one of the scenario's connections, and what comes of it."""
+    """Return a request that sends a message on one of the scenario's connections."""
     return Request(path="/responses", method="WEBSOCKET", socket=socket, json=event)
 
 
 def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
-    """The messages of a turn that are objects."""
+    """Return the messages of a turn that are JSON objects."""
     if exchange.error is not None and not exchange.error.startswith(CLOSED):
         raise Inconclusive(exchange.error)
     if exchange.status != 101:
@@ -67,7 +67,7 @@ def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def done(exchange: Exchange) -> list[dict[str, Any]]:
-    """The events of a turn that was not refused."""
+    """Return the events of a turn that did not fail."""
     found = messages_of(exchange)
     for number, event in enumerate(found):
         if event.get("type") in ("error", "response.failed"):
@@ -77,28 +77,28 @@ def done(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def final(exchange: Exchange) -> dict[str, Any]:
-    """The response of the last event."""
+    """Return the response of the last event."""
     found = done(exchange)
-    held = found[-1].get("response") if found else None
-    if not isinstance(held, dict):
-        raise Inconclusive("there is no response at the end; another check says so")
-    return held
+    response = found[-1].get("response") if found else None
+    if not isinstance(response, dict):
+        raise Inconclusive("there is no response at the end; another check reports this")
+    return response
 
 
 def _id(exchange: Exchange) -> str | None:
-    held = [event.get("response") for event in exchange.chunks if isinstance(event, dict)]
-    names = [one.get("id") for one in held if isinstance(one, dict)]
+    responses = [event.get("response") for event in exchange.chunks if isinstance(event, dict)]
+    names = [one.get("id") for one in responses if isinstance(one, dict)]
     return names[-1] if names and isinstance(names[-1], str) else None
 
 
 def _error(exchange: Exchange) -> dict[str, Any]:
-    """The error that ended a turn; empty where there is none."""
+    """Return the error that ended a turn; empty without one."""
     found = messages_of(exchange)
-    held = found[-1].get("error") if found and found[-1].get("type") == "error" else None
-    return held if isinstance(held, dict) else {}
+    error = found[-1].get("error") if found and found[-1].get("type") == "error" else None
+    return error if isinstance(error, dict) else {}
 
 
-@scenario("websocket/upgrade", "The address of the WebSocket, asked without an upgrade", needs=NEEDS)
+@scenario("websocket/upgrade", "A GET of the WebSocket's path without an upgrade", needs=NEEDS)
 def upgrade(target: Target) -> Steps:
     yield Request(path="/responses", method="GET")
 
@@ -112,13 +112,13 @@ def upgrade_refused(seen: Transcript) -> Iterator[Problem]:
         yield from envelope(found)
 
 
-@scenario("websocket/key", "A WebSocket that is opened with a wrong key", needs=(*NEEDS, "key"))
+@scenario("websocket/key", "A WebSocket with a wrong key", needs=(*NEEDS, "key"))
 def wrong_key(target: Target) -> Steps:
     headers = {"authorization": WRONG_KEY}
     yield Request(path="/responses", method="WEBSOCKET", json=create(target), headers=headers)
 
 
-@check("websocket/key/refused", "Refuse the handshake of a wrong key", "HTTP-06")
+@check("websocket/key/refused", "Refuse a handshake with a wrong key", "HTTP-06")
 def key_refused(seen: Transcript) -> Iterator[Problem]:
     found = at(seen, 0)
     if found.status == 0 or found.status in BUSY or found.error is not None:
@@ -158,9 +158,11 @@ def turn_shapes(seen: Transcript) -> Iterator[Problem]:
     yield from breaking("RS-17", known_types(found))
 
 
-@check("websocket/turn/lifecycle", "Begin, end and count as a stream does", *LIFE)
-def turn_life(seen: Transcript) -> Iterator[Problem]:
-    yield from life(done(at(seen, 0)))
+@check(
+    "websocket/turn/lifecycle", "Send first event, terminal event and numbers as a stream does", *LIFECYCLE
+)
+def turn_lifecycle(seen: Transcript) -> Iterator[Problem]:
+    yield from event_order(done(at(seen, 0)))
 
 
 @check("websocket/turn/nesting", "Open, fill and close items and parts in order", *NESTING)
@@ -168,34 +170,38 @@ def turn_nesting(seen: Transcript) -> Iterator[Problem]:
     yield from Items().judge(done(at(seen, 0)))
 
 
-@check("websocket/turn/sums", "Let deltas sum to done, done to the item, items to the response", *SUMS)
+@check("websocket/turn/sums", "Make deltas add up to done events, items and response", *SUMS)
 def turn_sums(seen: Transcript) -> Iterator[Problem]:
     yield from sums(done(at(seen, 0)))
 
 
-@check("websocket/turn/snapshots", "Say the same of the response in all its snapshots", *SNAPSHOTS)
+@check("websocket/turn/snapshots", "Send consistent snapshots of the response", *SNAPSHOTS)
 def turn_snapshots(seen: Transcript) -> Iterator[Problem]:
     yield from snapshots(done(at(seen, 0)))
 
 
-@check("websocket/turn/ended", "Let the terminal event end the turn, and begin the next one anew", "WS-04")
+@check(
+    "websocket/turn/ended",
+    "End a turn with the terminal event, and start the next with a new response",
+    "WS-04",
+)
 def turn_ended(seen: Transcript) -> Iterator[Problem]:
     first = final(at(seen, 0)).get("id")
     found = done(at(seen, 1))
-    held = found[0].get("response") if found else None
-    name = held.get("id") if isinstance(held, dict) else None
+    response = found[0].get("response") if found else None
+    name = response.get("id") if isinstance(response, dict) else None
     if not found or found[0].get("type") != "response.created" or name == first:
         shown = repr(found[:1])[:200]
         yield Problem(expected="response.created of another response", actual=shown, pointer="event 0")
 
 
-@scenario("websocket/queue", "Two turns that are asked for at once", needs=NEEDS)
+@scenario("websocket/queue", "Two turns, requested at once", needs=NEEDS)
 def queue(target: Target) -> Steps:
     both = [create(target, "One"), create(target, "Two")]
     yield Request(path="/responses", method="WEBSOCKET", socket="a", json=both, turns=2)
 
 
-@check("websocket/queue/in-order", "Answer one after the other", "WS-04")
+@check("websocket/queue/in-order", "Answer turns one after the other", "WS-04")
 def queue_order(seen: Transcript) -> Iterator[Problem]:
     found = done(at(seen, 0))
     begins = [number for number, event in enumerate(found) if event.get("type") == "response.created"]
@@ -214,9 +220,13 @@ def queue_order(seen: Transcript) -> Iterator[Problem]:
         )
 
 
-@scenario("websocket/continue", "A response that is not kept, continued here and elsewhere", needs=NEEDS)
-def onward(target: Target) -> Steps:
-    """Exchanges: make, continue, continue on another connection, make one there."""
+@scenario(
+    "websocket/continue",
+    "A response that is not stored, continued on its and another connection",
+    needs=NEEDS,
+)
+def continued(target: Target) -> Steps:
+    """Exchanges: create, continue, continue on another connection, create there."""
     first = yield turn(target)
     name = _id(first)
     if name is None:
@@ -227,15 +237,15 @@ def onward(target: Target) -> Steps:
 
 
 @check("websocket/continue/continued", "Continue the latest response of the connection", "WS-05")
-def onward_continued(seen: Transcript) -> Iterator[Problem]:
+def continued_latest(seen: Transcript) -> Iterator[Problem]:
     name = final(at(seen, 0)).get("id")
     echoed = final(at(seen, 1)).get("previous_response_id")
     if echoed != name:
         yield Problem(expected=repr(name), actual=repr(echoed), pointer="response.previous_response_id")
 
 
-@check("websocket/continue/context", "Count what came before as part of the input", "ST-04")
-def onward_context(seen: Transcript) -> Iterator[Problem]:
+@check("websocket/continue/context", "Count the earlier conversation as part of the input", "ST-04")
+def continued_context(seen: Transcript) -> Iterator[Problem]:
     before, after = (_input(final(at(seen, place))) for place in (0, 1))
     if after <= before:
         yield Problem(expected=f"more than {before}", actual=str(after), pointer="usage.input_tokens")
@@ -245,12 +255,12 @@ def _input(response: dict[str, Any]) -> int:
     usage = response.get("usage")
     count = usage.get("input_tokens") if isinstance(usage, dict) else None
     if not isinstance(count, int):
-        raise Inconclusive("the response has no usage; another check says so")
+        raise Inconclusive("the response has no usage; another check reports this")
     return count
 
 
-@check("websocket/continue/elsewhere", "Know nothing of it on another connection", "WS-05")
-def onward_elsewhere(seen: Transcript) -> Iterator[Problem]:
+@check("websocket/continue/elsewhere", "Do not continue it on another connection", "WS-05")
+def continued_elsewhere(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, 0))
     code = _error(at(seen, 2)).get("code")
     if code != LOST:
@@ -258,14 +268,14 @@ def onward_elsewhere(seen: Transcript) -> Iterator[Problem]:
 
 
 @check("websocket/continue/usable", "Stay usable after an error", "WS-05")
-def onward_usable(seen: Transcript) -> Iterator[Problem]:
+def continued_usable(seen: Transcript) -> Iterator[Problem]:
     required(lambda: done(at(seen, 3)))
     yield from ()
 
 
-@scenario("websocket/failed", "A continuation that fails, and what it leaves", needs=NEEDS)
+@scenario("websocket/failed", "A failed continuation, and another one after it", needs=NEEDS)
 def failed(target: Target) -> Steps:
-    """Exchanges: make, answer a call that was never made, continue."""
+    """Exchanges: create, send the output of an unknown call, continue."""
     first = yield turn(target)
     name = _id(first)
     if name is None:
@@ -275,7 +285,7 @@ def failed(target: Target) -> Steps:
     yield turn(target, "a", "And you?", previous_response_id=name)
 
 
-@check("websocket/failed/orphan", "Fail a turn that answers a call which was never made", "WS-09")
+@check("websocket/failed/orphan", "Fail a turn with the output of an unknown call", "WS-09")
 def failed_orphan(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, 0))
     found = messages_of(at(seen, 1))
@@ -284,22 +294,22 @@ def failed_orphan(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="an error", actual=shown, pointer="the last event")
 
 
-@check("websocket/failed/evicted", "Forget the response whose continuation failed", "WS-06")
+@check("websocket/failed/evicted", "Evict a response after its continuation failed", "WS-06")
 def failed_evicted(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, 0))
     if messages_of(at(seen, 1))[-1:] and messages_of(at(seen, 1))[-1].get("type") not in (
         "error",
         "response.failed",
     ):
-        raise Inconclusive("the continuation did not fail; another check says so")
+        raise Inconclusive("the continuation did not fail; another check reports this")
     code = _error(at(seen, 2)).get("code")
     if code != LOST:
         yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
 
 
-@scenario("websocket/errors", "What is no event, and a right one after it", needs=NEEDS)
+@scenario("websocket/errors", "Invalid events, then a valid one", needs=NEEDS)
 def errors(target: Target) -> Steps:
-    """Exchanges: no JSON, an unknown event, a field of a wrong type, a right turn."""
+    """Exchanges: invalid JSON, an unknown event, a field of a wrong type, a valid turn."""
     yield Request(path="/responses", method="WEBSOCKET", socket="a", content=b'{"type": ')
     yield on("a", {"type": "response.no_such_event"})
     yield on("a", {**create(target), "max_output_tokens": "many"})
@@ -311,19 +321,19 @@ def errors_envelope(seen: Transcript) -> Iterator[Problem]:
     for place in (0, 1, 2):
         found = messages_of(at(seen, place))
         last = found[-1] if found else {}
-        held = last.get("error")
+        error = last.get("error")
         if (
             last.get("type") != "error"
             or not isinstance(last.get("status"), int)
-            or not isinstance(held, dict)
+            or not isinstance(error, dict)
         ):
             wanted = "an error event with status and error"
             yield Problem(expected=wanted, actual=repr(last)[:200], pointer="the last event")
-        elif not isinstance(held.get("code"), str) or not isinstance(held.get("message"), str):
-            yield Problem(expected="a code and a message", actual=repr(held)[:200], pointer="error")
+        elif not isinstance(error.get("code"), str) or not isinstance(error.get("message"), str):
+            yield Problem(expected="a code and a message", actual=repr(error)[:200], pointer="error")
 
 
-@check("websocket/errors/usable", "Answer a right event after a wrong one", "WS-05")
+@check("websocket/errors/usable", "Answer a valid event after an invalid one", "WS-05")
 def errors_usable(seen: Transcript) -> Iterator[Problem]:
     required(lambda: done(at(seen, 3)))
     yield from ()
