@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["nox>=2025.5"]
 # ///
-"""The front door: every session installs what it needs and says in one line what it is for."""
+"""Define the development sessions; each installs what it needs (`nox -l` lists them)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "contract", "tests"]
+nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = Path(__file__).parent
 CONSTRAINTS = "constraints.txt"
@@ -25,8 +25,8 @@ BENCH = "serve,dev,peers"
 class Environment:
     """An environment that several sessions share.
 
-    nox gives every session one of its own, but torch is large and daily work needs the same packages everywhere:
-    `.nox/serve` is what a user installs, `.nox/serve,dev` has the tools as well. Each is made once, and again when
+    nox would create one per session, but torch is large and most sessions need the same packages. `.env-serve` has what
+    a user installs, `.env-serve-dev` the development tools as well. An environment is created once and updated when
     pyproject.toml or constraints.txt change.
     """
 
@@ -43,8 +43,8 @@ class Environment:
                 f"Setting up {self._folder.relative_to(ROOT)}: this happens once and takes a few minutes."
             )
             venv.create(self._folder, with_pip=True)
-        # torch comes first and alone, pinned to the very release: where a CPU build of that release is at hand, the
-        # pin takes it, and nothing that is installed later can replace it.
+        # torch is installed first, alone and with an exact pin: pip then takes a local CPU build of that release where
+        # there is one, and no later requirement replaces it.
         self._pip(_pin("torch"))
         self._pip("-c", str(_constraints(self._folder)), "-e", f".[{extras}]")
         stamp.write_text(wanted, "utf-8")
@@ -68,14 +68,14 @@ def _pin(name: str, constraints: str = CONSTRAINTS) -> str:
 
 
 def _constraints(environment: Path, name: str = CONSTRAINTS, torch: str | None = None) -> Path:
-    """The pins to install with, written into the environment; `torch` is the pin of a torch that is not the file's.
+    """Write the pins to install with into the environment; `torch` replaces the pin of torch in the file.
 
-    torch's CUDA builds bring the very Triton that they were built with, its CPU builds none. A pin of ours must not
-    contradict the former, and is needed for the latter: the kernels are tested under Triton's interpreter.
+    torch's CUDA builds require the Triton that they were built with, its CPU builds none. Our pin of Triton must not
+    contradict the former and is needed for the latter: the kernels are tested under Triton's interpreter.
     """
-    brought = any(environment.glob("lib/python*/site-packages/triton-*.dist-info"))
+    installed = any(environment.glob("lib/python*/site-packages/triton-*.dist-info"))
     lines = (ROOT / name).read_text("utf-8").splitlines()
-    kept = [line for line in lines if not (brought and line.startswith("triton=="))]
+    kept = [line for line in lines if not (installed and line.startswith("triton=="))]
     kept = [torch if torch and line.startswith("torch==") else line for line in kept]
     path = environment / name
     path.write_text("\n".join(kept) + "\n", "utf-8")
@@ -91,14 +91,14 @@ def serve(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the fast suite, or a part of it with `-- PATH …`; `-- -n 0` runs it in one process."""
-    # The processes share a machine with the servers that some tests start: four are enough for any.
+    # Some tests start servers on the same machine, so more than four processes do not help.
     parallel = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
     Environment(session, DEV).run("python", "-m", "pytest", *parallel, *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def properties(session: nox.Session) -> None:
-    """Try the laws of dialects and promised forms for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
+    """Test the laws of dialects and structured output for hours: 20,000 examples, 3,000 schemas, 1,000 answers."""
     long = {
         "PLUMBLINE_PROFILE": "long",
         "PLUMBLINE_LAWS": "thorough",
@@ -108,23 +108,23 @@ def properties(session: nox.Session) -> None:
     }
     paths = session.posargs or [
         "tests/properties",
-        "tests/forms",
+        "tests/structured_output",
         "tests/dialects",
-        "tests/server/test_promised_calls.py",
+        "tests/server/test_constrained_calls.py",
     ]
     Environment(session, DEV).run("python", "-m", "pytest", *paths, **long)
 
 
 @nox.session(venv_backend="none")
 def differential(session: nox.Session) -> None:
-    """Compare our reading of outputs with vLLM's and SGLang's; `-- --write` writes the list."""
-    script = ("tests/differential/environment.py", "--install", "tests/differential/compare.py")
+    """Compare our parsing of outputs with vLLM's and SGLang's; `-- --write` updates docs/dialect-differences.md."""
+    script = ("conformance/reference_parsers/environment.py", "--install", "tests/differential/compare.py")
     Environment(session, SERVE).run("python", *script, *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
-    """Check formatting, style and who may import whom; `-- --fix` mends what can be mended."""
+    """Check formatting, style and imports between packages; `-- --fix` fixes what it can."""
     environment = Environment(session, DEV)
     fix = "--fix" in session.posargs
     environment.run("ruff", "format", *([] if fix else ["--check"]), ".")
@@ -134,28 +134,29 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Type-check our packages, strictly."""
+    """Type-check the packages with mypy, strictly."""
     Environment(session, DEV).run("mypy", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Write the generated code from the contract; `-- --check` fails if it is not fresh."""
+    """Generate code from the contract; `-- --check` fails if the committed code differs."""
     Environment(session, DEV).run("python", "openapi/generate", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def contract(session: nox.Session) -> None:
-    """Prove the contract: valid, fresh, reviewed against the official document, every example and rule id."""
-    environment = Environment(session, DEV)
-    environment.run("python", "openapi/generate", "--check")
-    environment.run("python", "-m", "pytest", "tests/contract", *session.posargs)
+    """Check the contract: validity, generated code, differences from the official document, examples, rule ids.
+
+    `tests` runs the same tests; this is the quick way after a change of the contract.
+    """
+    Environment(session, DEV).run("python", "-m", "pytest", "tests/contract", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
     """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
-    Environment(session, SERVE).run("python", "-m", "plumbline_conformance.own", *session.posargs)
+    Environment(session, SERVE).run("python", "conformance/own_server/check.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -166,25 +167,25 @@ def peers(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
-    """Fuzz our server with our strategies and with schemathesis: 2,000 examples each, or `-- --examples N --seed N`."""
-    Environment(session, DEV).run("python", "-m", "plumbline_conformance.fuzz.own", *session.posargs)
+    """Fuzz our server with the judge's strategies and with schemathesis (`-- --examples N --seed N`; default 2,000)."""
+    Environment(session, DEV).run("python", "conformance/own_server/fuzz.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
-    """Hold the judge's checks against servers that break one rule each, and print who was caught by what."""
-    Environment(session, DEV).run("python", "tests/conformance/zoo.py", *session.posargs)
+    """Run the judge's checks against servers that break one rule each, and print which checks found which."""
+    Environment(session, DEV).run("python", "tests/conformance/run_mutants.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure overheads, start-up and speed, beside the parsers and servers of others that are installed."""
+    """Measure overheads, start-up and speed, beside other parsers and servers that are installed."""
     Environment(session, BENCH).run("python", "benchmarks/run.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def pocket(session: nox.Session) -> None:
-    """Make the pocket model (hours on a CPU; training resumes), or do one of its steps with `-- train`."""
+    """Train the pocket model (hours on a CPU; training resumes), or run one step with `-- train`."""
     environment = Environment(session, DEV)
     steps = (
         [session.posargs]
@@ -197,26 +198,26 @@ def pocket(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def scripted(session: nox.Session) -> None:
-    """Make the scripted checkpoint (about a minute) in `.scripted`, or another with `-- --scripts FILE --out DIR`."""
+    """Train the scripted checkpoint (a minute) into `.scripted`, or another with `-- --scripts FILE --out DIR`."""
     arguments = session.posargs or ["--out", ".scripted"]
     Environment(session, SERVE).run("plumbline", "script-model", *arguments)
 
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Run the examples of the README against a server and compare with what the README says."""
+    """Run the examples of the README against a server and compare their output."""
     Environment(session, DEV).run("python", "-m", "pytest", "tests/docs", *session.posargs)
 
 
 @nox.session(venv_backend="virtualenv")
 def minimums(session: nox.Session) -> None:
-    """Run the fast suite on the oldest releases that pyproject.toml allows, but for torch (minimums.txt names them)."""
+    """Run the fast suite on the oldest releases that pyproject.toml allows (minimums.txt), except torch."""
     _test_on_minimums(session, _pin("torch"))
 
 
 @nox.session(name="minimums-torch", venv_backend="virtualenv", python="3.12")
 def minimums_torch(session: nox.Session) -> None:
-    """The same on Python 3.12 with the oldest torch, which brings its own Triton and gigabytes of CUDA libraries."""
+    """Run the fast suite on Python 3.12 with the oldest torch, which installs gigabytes of CUDA libraries."""
     _test_on_minimums(session, _pin("torch", "minimums.txt"))
 
 

@@ -1,4 +1,4 @@
-"""The machine and the versions behind a number."""
+"""Describe the machine and package versions of a benchmark run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """What a reader needs to judge a number: processor, cores, load, Python, packages, commit."""
+    """Return processor, cores, load, Python, packages and commit."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

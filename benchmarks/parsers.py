@@ -1,11 +1,12 @@
-"""What other servers' parsers cost beside ours: the same outputs in the same tokens, in the same run.
+"""Compare the cost of our parsers with other servers' parsers, on the same tokens in the same run.
 
-    python tests/differential/environment.py benchmarks/parsers.py --passes 2
+    python conformance/reference_parsers/environment.py benchmarks/parsers.py --passes 2
 
-Theirs are called in-process, as their servers call them, through the adapters of `tests/differential`. Tokens are whole
-markers and pieces of four characters. What a parser is given, such as the text and the ids so far, is made beforehand,
-so that nothing but its own work is measured, in time of the process. `same_message` says whether a client would get
-what it gets from us. Goal: 3 us or less per token, whatever the length.
+Other parsers are called in-process, as their servers call them, through the adapters of
+`conformance/reference_parsers`. Tokens are whole markers and pieces of four characters. The arguments of a parser, such
+as the text and ids so far, are prepared in advance, so that only its own work is measured, in CPU time.
+`same_message` tells whether a client would get the same message as from our parser. Goal: 3 us or less per token,
+whatever the length.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests/differential")]
+sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "conformance/reference_parsers")]
 
-from ours import said, thinks  # noqa: E402
 from peers import Peer, Stream, cut, peers  # noqa: E402
+from plumbline_messages import content_message, reasoning_message  # noqa: E402
 
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls  # noqa: E402
 from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
@@ -37,7 +38,7 @@ from plumbline.events import TextDelta  # noqa: E402
 SIZE = 4
 """Characters of a token."""
 ENOUGH = 0.3
-"""Seconds after which an output is not read once more in the same pass."""
+"""Seconds after which a parser does not read an output again in the same pass."""
 ROUNDS = 9
 WIRE = [
     {"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in TOOLS.items()
@@ -51,8 +52,8 @@ SHAPES = {
 }
 
 
-class Reading(NamedTuple):
-    """One output and everybody who reads it; ours is the first."""
+class Case(NamedTuple):
+    """One output and the parsers that read it; ours is the first."""
 
     dialect: str
     shape: str
@@ -60,7 +61,7 @@ class Reading(NamedTuple):
 
 
 def ours(markup: Markers, pieces: list[str], tools: dict[str, Any], *, inside: bool) -> Stream:
-    """Our parser, ready to read the tokens."""
+    """Prepare our parser for the tokens."""
     parser = MarkerParser(markup, tools, inside=inside, new_id=lambda name, number: "id")
     tokens = [TextDelta(piece) for piece in pieces]
 
@@ -70,18 +71,18 @@ def ours(markup: Markers, pieces: list[str], tools: dict[str, Any], *, inside: b
         told.append(parser.finish("stop"))
         return told
 
-    fold = said if tools else thinks
+    fold = content_message if tools else reasoning_message
     return Stream(len(tokens), read, lambda told: fold(list(chain.from_iterable(told))))
 
 
-def readings(found: list[Peer]) -> Iterator[Reading]:
-    """Every output of a dialect that one of them has as well."""
+def cases(found: list[Peer]) -> Iterator[Case]:
+    """Yield every output of a dialect that at least one other server has as well."""
     for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
         named = {peer: name for peer in found if (name := _name(dialect, set(peer.names())))}
         if not dialect.messages and named:
             yield from (_calls(dialect, named, shape) for shape in SHAPES)
     for thinking in dict.fromkeys(REASONING_DIALECTS.values()):
-        named = {peer: name for peer in found if (name := _name(thinking, set(peer.thinkers())))}
+        named = {peer: name for peer in found if (name := _name(thinking, set(peer.reasoning_parsers())))}
         if not thinking.messages and named:
             yield _thinking(thinking, named)
 
@@ -90,7 +91,7 @@ def _name(dialect: ToolDialect | ReasoningDialect, known: set[str]) -> str | Non
     return next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
 
 
-def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Reading:
+def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Case:
     text = render_utterance(SHAPES[shape], dialect, None)
     markup = Markers(dialect, None)
     markers = sorted(markup.texts)
@@ -98,10 +99,10 @@ def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Reading:
     by: dict[str, Callable[[], Stream]] = {"plumbline": lambda: ours(markup, pieces, TOOLS, inside=False)}
     for peer, name in named.items():
         by[peer.name] = lambda peer=peer, name=name: peer.stream(name, text, WIRE, markers, size=SIZE)
-    return Reading(dialect.name, shape, by)
+    return Case(dialect.name, shape, by)
 
 
-def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Reading:
+def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Case:
     text = render_utterance(Utterance(("a",), TEXT), None, dialect)
     markup = Markers(None, dialect)
     # Some of their parsers look for the markers of calls as well.
@@ -113,16 +114,16 @@ def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Reading:
         "plumbline": lambda: ours(markup, pieces, {}, inside=dialect.starts_inside)
     }
     for peer, name in named.items():
-        by[peer.name] = lambda peer=peer, name=name: peer.think_stream(
+        by[peer.name] = lambda peer=peer, name=name: peer.stream_reasoning(
             name, text, markers, opened, variables, size=SIZE
         )
-    return Reading(dialect.name, "thinking", by)
+    return Case(dialect.name, "thinking", by)
 
 
-def measure(reading: Reading, row: dict[str, Any]) -> None:
-    """Let everybody read the output a few times; what is in the row stays where it is not bettered."""
+def measure(case: Case, row: dict[str, Any]) -> None:
+    """Let every parser read the output a few times; the row keeps the fastest time."""
     expected = None
-    for name, made in reading.by.items():
+    for name, made in case.by.items():
         spent = 0.0
         for _ in range(ROUNDS):
             try:
@@ -131,7 +132,7 @@ def measure(reading: Reading, row: dict[str, Any]) -> None:
                 told = stream.read()
                 took = time.process_time() - began
                 read = stream.message(told)
-            except Exception as error:  # It does not read this family here, or stumbles.
+            except Exception as error:  # The parser does not support this family here, or fails.
                 row.setdefault("failed", {})[name] = f"{type(error).__name__}: {str(error)[:80]}"
                 break
             if name == "plumbline":
@@ -146,24 +147,27 @@ def measure(reading: Reading, row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Print the rows and whose parsers they are of, as JSON."""
+    """Print the rows and the versions of the other servers, as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--passes", type=int, default=1, help="through everything; the fastest reading counts"
+        "--passes",
+        type=int,
+        default=1,
+        help="repeat everything this many times and keep the fastest (default 1)",
     )
     passes = parser.parse_args().passes
     found = peers()
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     gc.disable()
     for number in range(passes if found else 0):
-        for reading in readings(found):
+        for case in cases(found):
             row = rows.setdefault(
-                (reading.dialect, reading.shape),
-                {"dialect": reading.dialect, "reading": reading.shape, "tokens": 0, "us_per_token": {}},
+                (case.dialect, case.shape),
+                {"dialect": case.dialect, "case": case.shape, "tokens": 0, "us_per_token": {}},
             )
-            measure(reading, row)
+            measure(case, row)
             gc.collect()
         print(f"pass {number + 1} of {passes}", file=sys.stderr)
     versions = {peer.name: peer.version for peer in found}

@@ -1,4 +1,4 @@
-"""The least that a proxy can do in Python: hand on bytes, and look at nothing. What `plumbline watch` is compared with.
+"""Relay bytes without reading them: the minimal proxy that `plumbline watch` is compared with.
 
 python benchmarks/relay.py --upstream http://127.0.0.1:8000
 """
@@ -18,7 +18,7 @@ except ModuleNotFoundError:
 
 
 class End(asyncio.Protocol):
-    """One connection; what comes before there is another one waits."""
+    """Relay one connection; bytes that arrive before the upstream is connected wait."""
 
     transport: asyncio.Transport
 
@@ -41,7 +41,7 @@ class End(asyncio.Protocol):
 
 
 async def main() -> None:
-    """Relay until the process is ended."""
+    """Relay until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upstream", required=True)
     upstream = urlsplit(parser.parse_args().upstream)

@@ -1,4 +1,4 @@
-"""`nox -s bench`: run everything, print a table, and write it with its environment to benchmarks/results/."""
+"""Run the benchmarks (`nox -s bench`), print tables, and write them with the environment to benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "conformance/reference_parsers")]
 
-from tests.differential.environment import run as run_beside_peers  # noqa: E402
+from environment import run as run_with_other_parsers  # noqa: E402
 
-from benchmarks import forms, serving, startup  # noqa: E402
+from benchmarks import serving, startup, structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS = ("transformers", "transformers-cb")
+PARTS = ("micro", "parsers", "startup", "structured_output", "serving")
 
 COLUMNS = {
     "micro": {
@@ -36,14 +37,14 @@ COLUMNS = {
     },
     "parsers": {
         "dialect": "dialect",
-        "reading": "reading",
+        "case": "case",
         "tokens": "tokens",
         "us_per_token_plumbline": "us/token",
         "us_per_token_vLLM": "vLLM",
         "us_per_token_SGLang": "SGLang",
         "other_message": "another message",
     },
-    "forms": {
+    "structured_output": {
         "batch": "batch",
         "free_tokens_per_second": "free tokens/s",
         "json_schema_tokens_per_second": "schema tokens/s",
@@ -72,19 +73,33 @@ COLUMNS = {
 
 
 def main() -> None:
-    """Run the parts that were asked for."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", default=[], help="micro, parsers, startup, forms, serving; default: all"
+        "parts",
+        nargs="*",
+        choices=PARTS,
+        metavar="PART",
+        help=f"what to measure: {', '.join(PARTS)} (default: all)",
     )
-    parser.add_argument("--model", type=Path, default=ROOT / "src/plumbline/pocket/model")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--passes", type=int, default=1, help="of micro and parsers, of which each row is the fastest"
+        "--model",
+        type=Path,
+        default=ROOT / "src/plumbline/pocket/model",
+        help="model folder to serve (default: the pocket model)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of startup, structured_output and serving (default 5)"
+    )
+    parser.add_argument(
+        "--passes",
+        type=int,
+        default=1,
+        help="passes of micro and parsers; each row keeps the fastest (default 1)",
     )
     parser.add_argument("--name", default="cpu", help="part of the file name of the results")
     options = parser.parse_args()
-    parts = options.parts or ["micro", "parsers", "startup", "forms", "serving"]
+    parts = options.parts or PARTS
     result: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(),
@@ -96,8 +111,8 @@ def main() -> None:
         result["environment"]["packages"] |= versions
     if "startup" in parts:
         result["startup"] = startup.measure(options.model, rounds=options.rounds)
-    if "forms" in parts:
-        result["forms"] = [forms.measure(options.model, rounds=options.rounds)]
+    if "structured_output" in parts:
+        result["structured_output"] = [structured_output.measure(options.model, rounds=options.rounds)]
     if "serving" in parts:
         names = ["plumbline", *(name for name in PEERS if available(name))]
         if len(names) == 1:
@@ -111,10 +126,10 @@ def main() -> None:
 
 
 def micro(passes: int) -> list[dict[str, Any]]:
-    """The pytest-benchmark suite, reduced to medians and what each one counts.
+    """Run the pytest-benchmark suite and reduce it to medians and costs per unit.
 
-    A neighbour on the same processor slows down all rounds of a row, for they take a moment: several passes meet it in
-    several moments.
+    All rounds of one row take place within a moment, so another load on the machine can slow down all of them. Several
+    passes spread them out.
     """
     fastest: dict[str, dict[str, Any]] = {}
     for _ in range(passes):
@@ -154,8 +169,8 @@ def _pass() -> list[dict[str, Any]]:
 
 
 def parsers(passes: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Our parsers beside those of other servers, where these can be imported, and the versions of the latter."""
-    done = run_beside_peers(["benchmarks/parsers.py", "--passes", str(passes)])
+    """Measure our parsers beside those of other servers that can be imported; returns rows and their versions."""
+    done = run_with_other_parsers(["benchmarks/parsers.py", "--passes", str(passes)])
     done.check_returncode()
     found = json.loads(done.stdout)
     if not found["peers"]:
@@ -166,7 +181,7 @@ def parsers(passes: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     return [
         {
             "dialect": row["dialect"],
-            "reading": row["reading"],
+            "case": row["case"],
             "tokens": row["tokens"],
             **{f"us_per_token_{name}": cost for name, cost in row["us_per_token"].items()},
             "other_message": ", ".join(
@@ -179,7 +194,7 @@ def parsers(passes: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured, one line a row."""
+    """Print the results as tables."""
     console = Console(width=140)
     for part, keys in COLUMNS.items():
         rows = result.get(part)

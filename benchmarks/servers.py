@@ -1,4 +1,4 @@
-"""Starts the servers that are measured, on loopback, and ends the processes that it started."""
+"""Start the measured servers on loopback, and end the processes that it started."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ THREADS = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""One compute thread for everybody: on two shared cores the client needs the other one."""
+"""One compute thread for every server: on two cores the client needs the other one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers."""
+    """A running server."""
 
     name: str
     base_url: str
@@ -39,7 +39,7 @@ class Server:
 
 
 def available(name: str) -> bool:
-    """Whether this server is installed here."""
+    """Return whether this server is installed."""
     if name == "plumbline":
         return True
     return shutil.which("transformers") is not None and _importable("fastapi") and _importable("accelerate")
@@ -85,18 +85,18 @@ def started(
     folder: Path | None = None,
     **variables: str,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server's process from when it answers until the block ends.
+    """Run a server process and yield it once it answers; end it when the block ends.
 
     Args:
-        command: what starts it.
-        port: where it listens, on loopback.
+        command: the command line.
+        port: the loopback port that it listens on.
         ready: the path that answers 200 once it serves.
-        patience: seconds that it may take until then.
-        folder: where it runs; here by default.
-        variables: of its environment, beside ours.
+        patience: seconds to wait for that.
+        folder: its working directory; the current one by default.
+        variables: additional environment variables.
 
     Raises:
-        RuntimeError: it ended or did not answer in time; what it wrote last is printed.
+        RuntimeError: it ended or did not answer in time; its last output is printed.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -119,13 +119,13 @@ def started(
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far, all threads (Linux)."""
+    """Return user and system time of a process so far in seconds, all threads (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_memory(pid: int) -> int:
-    """The largest resident size of a process, in bytes (Linux)."""
+    """Return the largest resident size of a process, in bytes (Linux)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -147,7 +147,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, patience: float) -> No
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens at."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,9 +1,9 @@
-"""Tokens per second and time per output token through HTTP, ours and `transformers serve` in turn on the same folder.
+"""Measure tokens per second and time per output token over HTTP, beside `transformers serve` on the same folder.
 
-All servers run at the same time and are measured one after the other, A B C A B C …, so that a drift of the machine
-hits all. `transformers serve` is there twice: as it starts by default, and with its continuous batching. Tokens are
-what the server's usage says; greedy decoding of the same weights gives all the same work, which is checked. CPU time
-of the whole server process stands beside the wall clock, because it does not depend on neighbours.
+All servers run at the same time and are measured in turn, A B C A B C …, so that load on the machine affects all.
+`transformers serve` runs twice: with its defaults, and with continuous batching. Tokens are counted by the servers'
+usage; greedy decoding of the same weights gives all servers the same work, which is checked. The CPU time of the whole
+server process is reported beside the wall clock, because it depends less on other load.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OURS = "plumbline"
 
 @dataclass(slots=True)
 class Stream:
-    """What one streamed answer showed."""
+    """Measurements of one streamed answer."""
 
     tokens: int
     first: float
@@ -72,7 +72,7 @@ async def one(client: httpx.AsyncClient, server: Server, prompt: str) -> Stream:
 
 
 async def load(server: Server, concurrency: int, requests: int) -> dict[str, Any]:
-    """`requests` answers, `concurrency` at a time."""
+    """Request `requests` answers, `concurrency` at a time."""
     limits = httpx.Limits(max_connections=concurrency)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         gate = asyncio.Semaphore(concurrency)
@@ -97,19 +97,19 @@ async def load(server: Server, concurrency: int, requests: int) -> dict[str, Any
             (stream.whole - stream.first) / max(stream.tokens - 1, 1) for stream in found
         )
         * 1e3,
-        # transformers serve sends the two line ends after an empty thought as text; the answers are compared.
+        # Answers are compared, and transformers serve sends the two line ends after an empty thought as text.
         "texts": sorted({stream.text.strip() for stream in found}),
     }
 
 
 def measure(folder: Path, names: list[str], *, rounds: int = 5) -> list[dict[str, Any]]:
-    """Rows of medians for concurrency 1, 8 and 32, with the ratios to each peer."""
+    """Return rows of medians for concurrency 1, 8 and 32, with the ratios to each peer."""
     from contextlib import ExitStack
 
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         servers = [stack.enter_context(serve(name, folder)) for name in names]
-        for server in servers:  # Warm every path once; nobody pays for a first call inside the measurement.
+        for server in servers:  # Warm every server up, so that no first call is measured.
             asyncio.run(load(server, 4, 8))
         for concurrency, requests in ((1, 4), (8, 16), (32, 64)):
             runs: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}

@@ -1,4 +1,4 @@
-"""From starting the process to the last byte of a first answer, and the memory it took."""
+"""Measure the time from starting the process to the end of the first answer, and its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["measure"]
 
 
 def measure(folder: Path, *, rounds: int = 5) -> dict[str, Any]:
-    """Medians over fresh processes. Goal: under 6 s and under 1 GB on two cores."""
+    """Return medians over new processes. Goal: under 6 s and under 1 GB on two cores."""
     seconds: list[float] = []
     memory: list[float] = []
     for _ in range(rounds):

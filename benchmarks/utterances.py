@@ -1,4 +1,4 @@
-"""What models are taken to say where the cost of reading it is measured."""
+"""Define the model outputs whose parsing is benchmarked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TOOLS: dict[str, Any] = {
 
 
 def call(times: int) -> Utterance:
-    """A call with a long string."""
+    """Return a call with a long string."""
     return Utterance((Call("f", json.dumps({"text": PROSE * times})),))
 
 
 def small_calls(count: int) -> Utterance:
-    """Many calls with short arguments."""
+    """Return many calls with short arguments."""
     return Utterance(tuple(Call("f", json.dumps({"text": f"word {n}"})) for n in range(count)))

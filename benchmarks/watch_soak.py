@@ -1,14 +1,13 @@
-"""What `plumbline watch` adds to an event: many streams at once, straight to a server and through the proxy.
+"""Measure the delay that `plumbline watch` adds to an event, with many streams at once.
 
     python benchmarks/watch_soak.py --streams 100 --events 100 --interval 0.02 --out benchmarks/results/FILE.json
 
-Every event carries the time at which it was written, so its delay is what passed until a client had it. Server and
-clients share one process and one loop in all runs, and do as little as they can, so that it is the proxy that is
-measured; the difference is what it adds, and beside it stands what the barest relay adds (relay.py). Clients begin one
-after the other, and each asks again when its stream has ended, so that at any time some streams begin, some end, and
-others are judged; delays count while all are at it. Every byte is compared. With `--in-step` the events of all streams
-are written at the same moments, as by an engine that finishes one token of each at a time: the last of a hundred waits
-for all others, straight or not.
+Every event carries the time at which it was written, so its delay is the time until a client has read it. Streams run
+directly to the server, through a minimal relay (relay.py) and through the proxy; the difference to the direct run is
+the added delay. Server and clients share one process and one event loop in all runs. Clients start one after the other
+and request again when their stream has ended, so that at any time some streams begin, some end and others are judged;
+delays count while all clients are active. Every byte is compared. With `--in-step` the events of all streams are
+written at the same moments, as by an engine that finishes one token of each stream at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SENT = re.compile(rb'"sent": ([0-9.]+)\}\n\n\r\n')
 
 
 class Upstream(asyncio.Protocol):
-    """Streams chat chunks at a steady pace and remembers what it sent on each."""
+    """Stream chat chunks at a steady pace and record what was sent on each stream."""
 
     def __init__(self, events: int, interval: float, sent: dict[str, bytes]) -> None:
         self._events = events
@@ -64,7 +63,7 @@ class Upstream(asyncio.Protocol):
             self._next()
 
     def _events_of(self, name: str) -> None:
-        """Everything of the events but their times: writing JSON would keep the clients waiting."""
+        """Prepare the events except for their times, because writing JSON would delay the clients."""
         chunk = {"id": f"chatcmpl-{name}", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         word = {"index": 0, "delta": {"content": "word "}, "finish_reason": None}
@@ -95,7 +94,7 @@ class Upstream(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """Notes what it reads and when, and looks at it when the stream has ended."""
+    """Record what it reads and when; parse it after the stream has ended."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -115,11 +114,11 @@ class Client(asyncio.Protocol):
 
     @property
     def wire(self) -> bytes:
-        """All that came."""
+        """Return all bytes read."""
         return b"".join(data for _, data in self._reads)
 
     def delays(self) -> Iterator[tuple[float, float]]:
-        """Of each event: when it was written, and the seconds until its last byte was read."""
+        """Return for each event when it was written and the seconds until its last byte was read."""
         read, now, reads = 0, 0.0, iter(self._reads)
         for match in SENT.finditer(self.wire):
             while read < match.end():
@@ -131,7 +130,7 @@ class Client(asyncio.Protocol):
 async def measure(
     port: int, sent: dict[str, bytes], streams: int, turns: int, seconds: float, late: float
 ) -> dict[str, float]:
-    """All clients, of which each stream takes so many seconds, and begins up to `late` seconds after its turn."""
+    """Run all clients; a stream takes `seconds` and starts up to `late` seconds after its turn."""
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
 
@@ -162,7 +161,7 @@ async def measure(
 
 
 async def main() -> int:
-    """Measure straight, through a relay and through the proxy; 0 if what is added is within what is allowed."""
+    """Measure directly, through a relay and through the proxy; returns 0 if the added delay is within the limits."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -222,7 +221,7 @@ async def main() -> int:
 
 
 async def _started(*command: str) -> tuple[asyncio.subprocess.Process, int]:
-    """A process of this Python, and the port on which it says that it listens."""
+    """Start a process with this Python and read from its output the port that it listens on."""
     variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, env=variables
@@ -233,7 +232,7 @@ async def _started(*command: str) -> tuple[asyncio.subprocess.Process, int]:
 
 
 def _added(straight: list[dict[str, float]], through: list[dict[str, float]]) -> dict[str, float]:
-    """The median of the rounds, each against its own straight one: a busy machine changes by the minute."""
+    """Return the median over rounds, each compared with its own direct run, because load changes over minutes."""
     pairs = list(zip(straight, through, strict=True))
     return {
         key: statistics.median(slow[key] - fast[key] for fast, slow in pairs)

@@ -1,4 +1,4 @@
-"""What the server and the engine cost by themselves, without a model. CPU time of one process, no sockets."""
+"""Measure the overhead of server and engine without a model: CPU time of one process, no sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import NullRunner
 from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings, pocket_model
@@ -31,7 +31,7 @@ TEXT = "The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50
 
 
 def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
-    """The whole server over an engine that plays `num_tokens` tokens at once."""
+    """Build the whole server over an engine that replays `num_tokens` tokens at once."""
     folder: Path = pocket_model()
     tokenizer = TextTokenizer.from_folder(folder)
     token = tokenizer.encode_text("a")[0]
@@ -59,7 +59,7 @@ def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
 
 
 async def call(app: Any, path: str, body: dict[str, Any]) -> int:
-    """One request straight into the ASGI application; returns the number of body messages."""
+    """Send one request to the ASGI application; returns the number of body messages."""
     payload = json.dumps(body).encode()
     scope = {
         "type": "http",
@@ -138,7 +138,7 @@ def test_server_per_request(benchmark: Any, surface: str) -> None:
 
 @pytest.mark.parametrize("batch", [1, 8, 32])
 def test_engine_per_token(benchmark: Any, batch: int) -> None:
-    """Scheduler, slots, settling: 200 steps with a runner that draws random tokens. Goal: 20 us or less at batch 8."""
+    """Scheduler and slots: 200 steps with a runner that draws random tokens. Goal: 20 us or less at batch 8."""
     steps = 200
     prompt = list(range(10, 74))
 
@@ -166,7 +166,7 @@ def test_engine_per_token(benchmark: Any, batch: int) -> None:
 
 @pytest.mark.parametrize(("stop", "logprobs"), [((), False), (("END", "###"), False), ((), True)])
 def test_detokenise_per_token(benchmark: Any, stop: tuple[str, ...], logprobs: bool) -> None:
-    """What the road does with every token; goal: 0.5 us or less without stop strings and logprobs."""
+    """Detokenising, stop strings and logprobs per token. Goal: 0.5 us or less without stop strings and logprobs."""
     tokenizer = TextTokenizer.from_folder(pocket_model())
     ids = tokenizer.encode_text(TEXT)
 
@@ -186,7 +186,7 @@ def test_detokenise_per_token(benchmark: Any, stop: tuple[str, ...], logprobs: b
 
 
 def test_decode_stream_per_token(benchmark: Any) -> None:
-    """The tokenizers library's own stream, which other servers use, over the same tokens. It knows no stop strings."""
+    """The decode stream of the tokenizers library over the same tokens, which other servers use; no stop strings."""
     library = Tokenizer.from_file(str(pocket_model() / "tokenizer.json"))
     ids = library.encode(TEXT, add_special_tokens=False).ids
 

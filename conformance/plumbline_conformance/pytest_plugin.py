@@ -1,9 +1,9 @@
-"""The suite inside a server author's own tests: `pytest --plumbline-url URL --plumbline-model NAME`.
+"""Run the suite as pytest items: `pytest --plumbline-url URL --plumbline-model NAME`.
 
-Every check becomes one test item, which pytest chooses, orders and reports like any other. The requests are sent once,
-when the first of them runs, and only those that the chosen items look at. Under pytest-xdist the workers run what else
-there is, and the process that leads them judges afterwards: a server that every worker asked would be asked several
-times at once. Without the option nothing is collected and nothing of the suite is imported.
+Every check is one test item, which pytest selects, orders and reports like any other. Requests are sent once, when the
+first item runs, and only those that the selected items need. Under pytest-xdist the workers run the other tests, and
+the controller runs the checks afterwards, so that the requests are not sent once per worker. Without the option nothing
+is collected and nothing of the suite is imported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from plumbline_conformance.case import Target
-    from plumbline_conformance.judge import Finding
+    from plumbline_conformance.judge.verdicts import Finding
     from plumbline_conformance.reports.model import Report
+    from plumbline_conformance.suite.model import Target
 
 __all__ = [
     "pytest_addoption",
@@ -31,7 +31,7 @@ __all__ = [
 
 _NAME = "plumbline"
 _PREFIX = f"{_NAME}::"
-"""How the node id of an item begins; behind it is the id of its check."""
+"""Prefix of an item's node id; the check id follows."""
 _CHOICE: pytest.StashKey[tuple[Target, list[str]]] = pytest.StashKey()
 _NOTES: pytest.StashKey[list[str]] = pytest.StashKey()
 
@@ -39,45 +39,61 @@ _NOTES: pytest.StashKey[list[str]] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the options."""
     group = parser.getgroup("plumbline", "judge an OpenAI-compatible server")
-    group.addoption("--plumbline-url", metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    group.addoption("--plumbline-model", metavar="NAME", help="the model to ask for")
-    group.addoption("--plumbline-api-key", metavar="KEY", help="default: OPENAI_API_KEY")
-    group.addoption("--plumbline-profile", metavar="NAME", default="full")
+    group.addoption(
+        "--plumbline-url", metavar="URL", help="root of the API, such as http://127.0.0.1:8000/v1"
+    )
+    group.addoption("--plumbline-model", metavar="NAME", help="model name to request")
+    group.addoption(
+        "--plumbline-api-key", metavar="KEY", help="API key (default: the variable OPENAI_API_KEY)"
+    )
+    group.addoption(
+        "--plumbline-profile", metavar="NAME", default="full", help="set of checks (default full)"
+    )
     group.addoption(
         "--plumbline-check",
         action="append",
         default=[],
         metavar="ID",
-        help="a check, pattern or rule; repeatable",
+        help="id of a check or rule, a prefix or a pattern; repeatable",
     )
-    group.addoption("--plumbline-strict", action="store_true", help="a broken SHOULD fails as well")
+    group.addoption("--plumbline-strict", action="store_true", help="broken SHOULD rules fail as well")
     group.addoption(
-        "--plumbline-trials", type=int, default=3, metavar="N", help="further attempts at a broken MUST"
+        "--plumbline-trials",
+        type=int,
+        default=3,
+        metavar="N",
+        help="repetitions of a scenario that broke a MUST (default 3)",
     )
-    group.addoption("--plumbline-timeout", type=float, default=60.0, metavar="SECONDS")
+    group.addoption(
+        "--plumbline-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit of one request (default 60)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options, before anything is collected or a worker is started."""
+    """Read the options before collection and before workers start."""
     config.addinivalue_line("markers", f"{_NAME}: a check of the server at --plumbline-url")
     if config.getoption("--plumbline-url"):
-        # They are no paths, and pytest would look for files of these names.
+        # Remove check ids from the arguments, because pytest would look for files of these names.
         asked = [found for found in config.args if found.startswith(_PREFIX)]
         config.args = [found for found in config.args if found not in asked]
         config.stash[_CHOICE] = _choice(config, [found.removeprefix(_PREFIX) for found in asked])
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which of the ids that were asked for are former ones."""
+    """Report which selected ids are former ones."""
     return config.stash.get(_NOTES, [])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collect the checks where nothing else is: in the process that leads the workers of pytest-xdist."""
+    """Collect the checks in the controller of pytest-xdist, which collects nothing else."""
     result = yield
     if _leads(session.config):
-        # The hook by which items are chosen, so that -k, -m, --deselect and --lf mean the same as without workers.
+        # Call the selection hook, so that -k, -m, --deselect and --lf work as without workers.
         session.items = []
         session.config.hook.pytest_collection_modifyitems(
             session=session, config=session.config, items=session.items
@@ -91,7 +107,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Add the checks to whatever else is collected, before anything is chosen from it."""
+    """Add the checks to the collected items, before selection."""
     if _CHOICE not in config.stash:
         return
     if not hasattr(config, "workerinput"):
@@ -102,10 +118,10 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Judge here what the workers have not been given."""
+    """Run the checks here, which the workers do not have."""
     result = yield
     if _leads(session.config):
-        # What is counted so far is what a worker collected; with nothing at all, pytest says that nothing was.
+        # The count so far is that of a worker; with 0, pytest would report that no tests ran.
         session.testscollected += len(session.items)
         followers: list[pytest.Item | None] = [*session.items[1:], None]
         for item, following in zip(session.items, followers, strict=False):
@@ -118,14 +134,14 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 
 def _leads(config: pytest.Config) -> bool:
-    """Whether this process hands out what is collected to workers, and the suite was asked for."""
+    """Return whether this process is the controller of workers, and the suite is enabled."""
     return _CHOICE in config.stash and config.pluginmanager.hasplugin("dsession")
 
 
 def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
-    """Whether --lf wants only what the other processes run: the workers (`here`), or the one that leads them.
+    """Return whether --lf selects only items of the other processes, the controller or the workers.
 
-    pytest runs everything where nothing of what failed is among what it collected, and each of them sees its part.
+    pytest runs all items if none of the failed ones is collected, and each process collects only its part.
     """
     if not config.getoption("lf", False):
         return False
@@ -134,11 +150,11 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 
 
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
-    """Who is judged, and by which checks: those of the options, and of them those that node ids ask for."""
+    """Return the target and the checks of the options, restricted to those that node ids select."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
-    from plumbline_conformance.aliases import notes
-    from plumbline_conformance.inputs import UnusableInput, target_of
-    from plumbline_conformance.selection import PROFILES, Selection, UnknownChoice, named
+    from plumbline_conformance.client.target_input import UnusableInput, target_of
+    from plumbline_conformance.suite.aliases import notes
+    from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice, named
 
     option = config.getoption
     if not option("--plumbline-model"):
@@ -161,34 +177,34 @@ def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]
 
 
 class _Suite(pytest.Collector):
-    """The whole run: asked once, when the first of its items needs it."""
+    """Run the requests once, when the first item needs them."""
 
     _reports: dict[str, tuple[Report, Finding]] | None = None
 
     def collect(self) -> list[pytest.Item]:
-        """One for each chosen check."""
+        """Return one item per selected check."""
         _, names = self.config.stash[_CHOICE]
         return [_Item.from_parent(self, name=name, nodeid=f"{_PREFIX}{name}") for name in names]
 
     def result(self, name: str) -> tuple[Report, Finding]:
-        """What a check found."""
+        """Return the finding of a check."""
         if self._reports is None:
             self._reports = self._run()
         return self._reports[name]
 
     def _run(self) -> dict[str, tuple[Report, Finding]]:
-        from plumbline_conformance.credentials import redacted_exchange, redacted_url
-        from plumbline_conformance.discovery import apis_of, discovered
-        from plumbline_conformance.discretion import judge_discreetly
-        from plumbline_conformance.judge import record
-        from plumbline_conformance.recording import Header, Options
+        from plumbline_conformance.judge.redacted_findings import judge_redacted
+        from plumbline_conformance.recording.file import Header, Options
+        from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
         from plumbline_conformance.reports.model import report_of
-        from plumbline_conformance.selection import scenarios_of
+        from plumbline_conformance.runner.preflight import apis_of, discovered
+        from plumbline_conformance.runner.run import record
+        from plumbline_conformance.suite.selection import scenarios_of
 
         option = self.config.getoption
         target, _ = self.config.stash[_CHOICE]
         key = target.api_key
-        # What -k and its like left out is not asked for.
+        # Scenarios of deselected items are not requested.
         wanted = scenarios_of([item.name for item in self.session.items if item.parent is self])
         patience, trials = option("--plumbline-timeout"), max(0, option("--plumbline-trials"))
         known = asyncio.run(discovered(target, apis_of(wanted), patience=patience))
@@ -201,7 +217,7 @@ class _Suite(pytest.Collector):
             first = redacted_exchange(exchanges[0], [key] if key else [])
             _end(f"{redacted_url(target.base_url)} cannot be reached: {first.error or ''}")
         secrets = [key] if key else []
-        findings = [finding for transcript in seen for finding in judge_discreetly(transcript, secrets)]
+        findings = [finding for transcript in seen for finding in judge_redacted(transcript, secrets)]
         profile = option("--plumbline-profile")
         options = Options(trials=trials, concurrency=4, timeout=patience, profile=profile, limit=target.limit)
         header = Header.of(target.base_url, target.model, key, options=options)
@@ -210,24 +226,24 @@ class _Suite(pytest.Collector):
 
 
 def _end(why: str) -> NoReturn:
-    """A server that cannot be judged is no success, and a hundred items that all say so are no help."""
+    """Fail once if the server cannot be judged, instead of in every item."""
     pytest.exit(f"plumbline: {why}", returncode=2)
 
 
 class _Broken(Exception):  # noqa: N818 - a rule is
-    """The check says so."""
+    """The check failed."""
 
 
 class _Item(pytest.Item):
-    """One check."""
+    """A check as a test item."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.add_marker(_NAME)
 
     def runtest(self) -> None:
-        """Pass, fail, or skip where there was no verdict."""
-        from plumbline_conformance.baseline import VIOLATIONS
+        """Pass, fail, or skip without a verdict."""
+        from plumbline_conformance.reports.baseline import VIOLATIONS
         from plumbline_conformance.reports.standing import blamed
         from plumbline_conformance.reports.text import failure_lines
 
@@ -241,7 +257,7 @@ class _Item(pytest.Item):
         if finding.verdict == "pass":
             return
         if self.name in blamed(report, strict=strict):
-            # What every server has to serve is neither skipped nor passed: `plumbline check` ends with 1 or 2.
+            # A required check without a verdict fails, as `plumbline check` exits with 1 or 2.
             raise _Broken(text)
         if finding.verdict in VIOLATIONS:
             self.add_report_section("call", "plumbline", text)
@@ -249,11 +265,11 @@ class _Item(pytest.Item):
         pytest.skip(f"{finding.verdict}: {finding.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The judge's text instead of a traceback of the judge."""
+        """Return the judge's text instead of a traceback."""
         if isinstance(excinfo.value, _Broken):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[str, int | None, str]:
-        """Where pytest says that it is."""
+        """Return the location that pytest shows."""
         return "plumbline", None, self.name

@@ -9,10 +9,10 @@ from differences import Run, differences_markdown, read_run, reasons
 from servers import PEERS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.recording import read_recording
+from plumbline_conformance.cli.matrix import columns_from, matrix_for
+from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.reports.matrix import Column, matrix_markdown
 from plumbline_conformance.reports.matrix_html import matrix_html
-from plumbline_conformance.side_by_side import columns_from, matrix_for
 
 __all__ = ["differences", "pages", "recordings"]
 

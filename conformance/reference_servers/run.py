@@ -26,9 +26,9 @@ from environments import Absent, Environment  # noqa: E402
 from pages import pages  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
 
+from own_server.launch import KEY  # noqa: E402
 from plumbline.pocket.corpus import MODEL_DIR  # noqa: E402
-from plumbline_conformance.own import KEY  # noqa: E402
-from plumbline_conformance.side_by_side import columns_from  # noqa: E402
+from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
 
 HOME = ROOT / ".nox"
 RECORDINGS = ROOT / "conformance" / "recordings"

@@ -1,6 +1,14 @@
-"""Triton kernels of Plumbline, each with a torch twin in the same file; this package imports nothing of ours.
+"""Provide the engine's operations as Triton kernels, each with a reference implementation in torch (`*_torch`).
 
-The twin is the execution path on CPU, the oracle of the tests and the documentation of the kernel.
+The reference implementation runs on CPU and is what the tests compare the kernel with. The package imports nothing
+from the server. One module per group of operations:
+
+    norm       RMS norm, alone and fused with the residual add
+    rope_kv    rotary embedding, fused with writing keys and values into the paged cache
+    attention  attention over the paged cache; its Triton kernels are in `_attention_triton`
+    swiglu     the gated activation
+    logits     penalties and grammar bitmasks
+    sampling   temperature, top-k, top-p, min-p and the draw
 """
 
 from plumbline_kernels._backend import use_triton

@@ -1,10 +1,11 @@
-"""Where a kernel runs and with what settings: the one place that knows whether Triton is here.
+"""Choose between Triton and torch for each call, and look up the launch settings of the kernels.
 
-CPU tensors go to the torch twin, CUDA tensors to Triton. `PLUMBLINE_FORCE_TRITON=1` sends CPU tensors to Triton
-too, which only works under its interpreter (`TRITON_INTERPRET=1`, set before this package is imported): that is
-how the kernels are tested without a GPU. Without Triton installed the CPU path still works.
+CPU tensors go to the reference implementation in torch, CUDA tensors to Triton. `PLUMBLINE_FORCE_TRITON=1` sends CPU
+tensors to Triton too, which only works under its interpreter (`TRITON_INTERPRET=1`, set before this package is
+imported): that is how the kernels are tested without a GPU. Without Triton installed the CPU path still works.
 
-Tile sizes come from `tuning.json`, measured offline: tuning while serving would cost seconds per shape.
+Tile sizes come from `tuning.json`, because tuning while serving would cost seconds per shape. They are conservative
+values that fit the registers and shared memory of sm_90 (tests/kernels/test_compile.py); none was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ try:
     tl = triton.language
     jit = triton.jit
 except ImportError:  # pragma: no cover - depends on the platform
-    # What the signatures of the kernels are made of; this is also why their files have no postponed annotations,
-    # which the interpreter does not read.
+    # Kernel signatures use `tl.constexpr`. The interpreter reads these annotations, so the files with kernels do not
+    # postpone annotations.
     tl = SimpleNamespace(constexpr=int)
 
     def jit(fn: Callable[..., Any]) -> Any:
@@ -50,7 +51,7 @@ _FORCED = os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
 @dataclass(frozen=True, slots=True)
 class CompileCase:
-    """A kernel with the types and constants of one launch, so that tests can compile it without a GPU."""
+    """The types and constants of one launch of a kernel: tests compile it without a GPU."""
 
     name: str
     kernel: Any
@@ -58,23 +59,23 @@ class CompileCase:
     constants: Mapping[str, Any]
     options: Mapping[str, int]
     instructions: tuple[str, ...] = ()
-    """What the compiled code must contain."""
+    """PTX instructions that the compiled code must contain."""
 
 
 def use_triton(x: Tensor) -> bool:
-    """Whether the operation on `x` runs as a Triton kernel."""
+    """Return whether the operation on `x` runs as a Triton kernel."""
     return x.is_cuda or _FORCED
 
 
 def check(condition: bool, message: str) -> None:
-    """Raise ValueError with `message` unless `condition` holds."""
+    """Raise ValueError with `message` if `condition` is false."""
     if not condition:
         raise ValueError(message)
 
 
 @cache
 def tuning(name: str) -> dict[str, int]:
-    """The tile sizes and launch options of a kernel."""
+    """Return the tile sizes and launch options of a kernel."""
     table: dict[str, dict[str, int]] = json.loads(
         Path(__file__).with_name("tuning.json").read_text(encoding="utf-8")
     )
@@ -82,10 +83,10 @@ def tuning(name: str) -> dict[str, int]:
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`."""
+    """Return the least power of two that is at least `n`."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Return a / b, rounded up."""
     return -(-a // b)

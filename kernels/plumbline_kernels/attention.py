@@ -1,4 +1,4 @@
-"""Attention over the paged cache, for any mix of decodes and prefill chunks in one call.
+"""Compute attention over the paged cache, for any mix of decodes and prefill chunks in one call.
 
 A sequence in a step:
 
@@ -10,45 +10,18 @@ Token i of the chunk is at position context_len + i and attends to all positions
 w, position p attends to (p - w, p]. Cache slots that a sequence does not own may hold anything, NaN included.
 """
 
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline_kernels import _attention_triton
+from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import cdiv, check, use_triton
 
 __all__ = ["AttentionBatch", "paged_attention"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionBatch:
-    """Who attends to what in one step. The tensors describe this step only: build a new batch for the next one."""
-
-    query_start_loc: Tensor
-    """int32 [num_seqs + 1]: sequence i owns the tokens from entry i up to entry i + 1."""
-    seq_lens: Tensor
-    """int32 [num_seqs]: context_len + query_len."""
-    block_tables: Tensor
-    """int32 [num_seqs, max_blocks]: block ids in order; unused entries are 0."""
-    slot_mapping: Tensor
-    """int64 [num_tokens]: the cache slot of each new token, -1 for padding."""
-    positions: Tensor
-    """int64 [num_tokens]."""
-    max_query_len: int
-    max_seq_len: int
-    """Host integers, known when the step is planned, so that nothing waits for the device."""
-    num_decodes: int = 0
-    """The first `num_decodes` sequences have query_len 1; the rest are prefill chunks."""
-    exact: bool = False
-    """On CPU: give every query the same bits in any batch and any chunking, decoded or prefilled. Without it that
-    holds for decodes with up to two query heads per key head, and the rest may differ in the last bits. The price is
-    the speed of long prompts: about a half more time for 256 tokens, three times as much for 2,000."""
-    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
-    """What the CPU path derives from the tensors above, shared by the layers of the step."""
 
 
 def paged_attention(
@@ -75,7 +48,7 @@ def paged_attention(
 
 
 class _Decodes(NamedTuple):
-    """The gather of all decodes at once, padded to the longest."""
+    """One gather for all decodes, padded to the longest."""
 
     num_seqs: int
     slots: Tensor  # int64 [num_seqs * length]; padding repeats the sequence's last own slot
@@ -83,7 +56,7 @@ class _Decodes(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """A few queries of a chunk with the keys that they see."""
+    """Consecutive queries of a chunk, with the keys that they attend to."""
 
     tokens: slice
     keys: slice  # of the chunk's keys
@@ -105,7 +78,7 @@ def paged_attention_torch(
     scale: float,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """The twin: one gather and one SDPA call for all decodes; one gather per chunk and a call per block of it.
+    """Compute `paged_attention` in torch: one gather and one SDPA call for all decodes, one call per block of a chunk.
 
     A decode's keys are laid out so that summing them goes the same way in any batch: see `_PADDING` and `_SPLIT`.
     If the batch is `exact`, each query of a chunk is an entry of its own as well, with the keys broadcast, not copied.
@@ -222,7 +195,7 @@ def _plan_decodes(
 
 @lru_cache(maxsize=64)
 def _offsets(length: int) -> Tensor:
-    """0 .. length - 1 as a row; a decoding batch asks for the same length many times."""
+    """Return 0 .. length - 1 as a row; cached, because a decoding batch asks for the same length many times."""
     return torch.arange(length).unsqueeze(0)
 
 
@@ -236,7 +209,7 @@ def _plan_chunk(
     dtype: torch.dtype,
 ) -> _Chunk:
     def first_key(position: int) -> int:
-        """Where the keys of a block start whose first query is at `position`."""
+        """Return the first key position of a block whose first query is at `position`."""
         return 0 if window is None else max(0, position - window + 1) // _SPLIT * _SPLIT
 
     context_len = seq_len - (stop - start)
@@ -258,5 +231,5 @@ def _plan_chunk(
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to add to the scores, [queries, 1, 1, keys]: -inf where `hidden` [queries, keys] is set."""
+    """Return a mask to add to the scores, [queries, 1, 1, keys]: -inf where `hidden` [queries, keys] is set."""
     return torch.where(hidden, float("-inf"), 0.0).to(dtype)[:, None, None]

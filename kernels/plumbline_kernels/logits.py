@@ -1,4 +1,4 @@
-"""What is done to the logits before the draw: penalties for what was seen, and the mask of a grammar."""
+"""Change logits before the draw: penalties for tokens seen before, and the bitmask of a grammar."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def apply_penalties(
     frequency: Tensor,
     presence: Tensor,
 ) -> None:
-    """Penalise in place the tokens that were seen.
+    """Penalise, in place, tokens of the prompt and the output.
 
     Args:
         logits: fp32 [B, V].
@@ -27,7 +27,7 @@ def apply_penalties(
         output_counts: int32 [B, V], how often each token was generated.
         repetition: fp32 [B]; divides positive and multiplies negative logits of tokens in prompt or output.
         frequency: fp32 [B]; times the count, subtracted.
-        presence: fp32 [B]; subtracted once from what was generated.
+        presence: fp32 [B]; subtracted once from each generated token.
     """
     check_logits("apply_penalties", logits)
     check(
@@ -52,7 +52,7 @@ def apply_penalties_torch(
     frequency: Tensor,
     presence: Tensor,
 ) -> None:
-    """The twin; a penalty that no row uses costs one comparison."""
+    """Compute `apply_penalties` in torch; a penalty that no row uses costs one comparison."""
     generated = output_counts > 0
     if bool((repetition != 1).any()):
         factor = repetition.unsqueeze(1)
@@ -82,7 +82,7 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor) -> None:
 
 
 def apply_bitmask_torch(logits: Tensor, bitmask: Tensor) -> None:
-    """The twin. NumPy unpacks bits in one pass, torch in four, and on a CPU a step waits for this."""
+    """Compute `apply_bitmask` in torch; NumPy unpacks the bits in one pass where torch needs four."""
     vocab = logits.shape[1]
     octets = bitmask.contiguous().cpu().numpy().astype("<i4", copy=False).view(np.uint8)
     bits = np.unpackbits(octets, axis=1, bitorder="little")[:, :vocab]
@@ -143,7 +143,7 @@ def _bitmask_kernel(
     mask = token < vocab
     word = tl.load(bitmask_ptr + row * bitmask_stride + token // 32, mask=mask, other=-1)
     forbidden = ((word >> (token % 32)) & 1) == 0
-    # Only what is masked is written: the other logits are neither read nor stored.
+    # Only masked logits are written; the others are neither read nor stored.
     values = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
     tl.store(logits_ptr + row * logits_stride + token, values, mask=mask & forbidden)
 
@@ -194,7 +194,7 @@ def _launch_bitmask(logits: Tensor, bitmask: Tensor) -> None:
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """One launch of each: their blocks do not depend on the model."""
+    """Yield one launch of each kernel: their block sizes do not depend on the model."""
     rows = {f"{name}_ptr": "*fp32" for name in ("repetition", "frequency", "presence")}
     yield CompileCase(
         "apply_penalties",

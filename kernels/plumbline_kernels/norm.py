@@ -1,4 +1,4 @@
-"""RMS normalisation, alone and fused with the residual add that precedes it.
+"""Compute the RMS norm, alone and fused with the residual add that precedes it.
 
 `rms_norm(x) = x / sqrt(mean(x²) + eps) * weight`, with the sums in fp32.
 """
@@ -32,10 +32,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return (rms_norm(x + residual), x + residual); the sum is written into `residual`.
+    """Return (rms_norm(x + residual), x + residual); write the sum into `residual`.
 
-    All of `x`, `residual` and the results are [T, D] of one dtype. The sum is rounded to that dtype before it is
-    normalised, as it is where the two are apart.
+    `x`, `residual` and both results are [T, D] of one dtype. The sum is rounded to that dtype before the norm, so the
+    fused operation gives the same result as the two separate ones.
     """
     _check("add_rms_norm", x, weight)
     check(residual.shape == x.shape and residual.dtype == x.dtype, "add_rms_norm: residual must be like x")
@@ -45,21 +45,25 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def twice(weight: Tensor) -> Tensor:
-    """The weight [D] as the twins take it, [2 * D]: they normalise (x, -x). A model makes it once."""
+    """Return the weight [D] repeated, [2 * D], as the torch implementations take it: they normalise (x, -x).
+
+    A model computes it once per layer.
+    """
     return torch.cat((weight, weight))
 
 
 def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The twin of `add_rms_norm`, with the weight from `twice`."""
+    """Compute `add_rms_norm` in torch, with the weight from `twice`."""
     residual = residual.add_(x)
     return rms_norm_torch(residual, weight, eps), residual
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """The twin of `rms_norm`, with the weight from `twice` or none; also for the last dimension of [T, heads, hd].
+    """Compute `rms_norm` in torch over the last dimension, with the weight from `twice` or none.
 
     The mean of (x, -x) is zero and its variance is mean(x²), so torch's fused layer norm of it is the RMS norm of x:
-    one operation instead of the five that `F.rms_norm` decomposes into on CPU. The rows of the result may lie apart.
+    one operation instead of the five that `F.rms_norm` decomposes into on CPU.
+    `x` may be [T, heads, hd]; the result is a view with strided rows.
     """
     width = x.shape[-1]
     return F.layer_norm(torch.cat((x, -x), -1), (2 * width,), weight, None, eps).narrow(-1, 0, width)
@@ -117,7 +121,7 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> T
 
 
 def _num_warps(width: int) -> int:
-    """Wide rows take more warps: a row is held in registers."""
+    """Return the warps per row; wide rows take more, because a program keeps its row in registers."""
     return max(4, min(16, next_power_of_2(width) // tuning("rms_norm")["columns_per_warp"]))
 
 
@@ -127,7 +131,7 @@ def _check(name: str, x: Tensor, weight: Tensor) -> None:
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """The launches of a 0.5 B and an 8 B model, and the widest row."""
+    """Yield the launches of a 0.5 B and an 8 B model, and the widest row."""
     for width in (896, 4096, 16384):
         for add in (False, True):
             yield CompileCase(

@@ -1,4 +1,4 @@
-"""Rotary embedding of the queries and keys, fused with writing the keys and values into the paged cache.
+"""Rotate queries and keys (RoPE), fused with writing keys and values into the paged cache.
 
 The rotation is the one of GPT-NeoX and Hugging Face ("rotate half"): with a head cut in halves (a, b) and the row
 (cos, sin) of the token's position, the result is (a·cos - b·sin, b·cos + a·sin). Qwen3 normalises each head first.
@@ -17,7 +17,7 @@ __all__ = ["RopePlan", "merge_head_norms", "plan_rope", "rope_kv_write"]
 
 
 class RopePlan(NamedTuple):
-    """What the twin derives from positions and slots; the same for every layer of a step."""
+    """Tensors that the CPU path derives from positions and slots; the same for every layer of a step."""
 
     cos: Tensor  # fp32 [T, 1, hd]: cos in both halves
     sin: Tensor  # fp32 [T, 1, hd]: -sin in the first half, sin in the second
@@ -26,7 +26,7 @@ class RopePlan(NamedTuple):
 
 
 def plan_rope(cos_sin: Tensor, positions: Tensor, slot_mapping: Tensor) -> RopePlan:
-    """Gather the rotations of a step and sort out its padding rows, once for all layers (CPU only)."""
+    """Gather the rotations of a step and drop its padding rows, once for all layers (CPU only)."""
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
     rows = None
     if slot_mapping.numel() and int(slot_mapping.min()) < 0:
@@ -63,7 +63,7 @@ def rope_kv_write(
         q_norm_weight: [hd]; with `k_norm_weight`, each head is RMS-normalised before the rotation.
         k_norm_weight: [hd], see `q_norm_weight`.
         eps: For these norms.
-        plan: `plan_rope` of the same tensors, to share its work between layers; only the CPU path looks at it.
+        plan: `plan_rope` of the same tensors, to share its work between layers; only the CPU path uses it.
     """
     head_dim = k_cache.shape[-1]
     check(qkv.dim() == 2, "rope_kv_write: qkv must be [T, (H + 2 * KV) * hd]")
@@ -84,7 +84,7 @@ def rope_kv_write(
 
 
 def merge_head_norms(q_norm: Tensor, k_norm: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
-    """The weights [H + KV, hd] of the heads' norms as the twin takes them. A model makes them once."""
+    """Return the weights of the head norms, [H + KV, hd], as the torch implementation takes them."""
     return torch.cat((q_norm.expand(num_heads, -1), k_norm.expand(num_kv_heads, -1)))
 
 
@@ -97,9 +97,9 @@ def rope_kv_write_torch(
     head_norms: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """The twin: q and k are normalised and rotated together, then the new rows are copied to their slots.
+    """Compute `rope_kv_write` in torch: normalise and rotate q and k together, then copy the new rows to their slots.
 
-    The weights of its norms come from `merge_head_norms`.
+    The norm weights come from `merge_head_norms`.
     """
     num_kv_heads, head_dim = k_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -244,7 +244,7 @@ def _launch(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """The head sizes in use, with and without head norms."""
+    """Yield the head sizes in use, with and without head norms."""
     pointers = ("qkv", "q_norm", "k_norm", "q", "k_cache", "v_cache")
     scalars = ("qkv_stride", "cache_block_stride", "cache_slot_stride", "cache_head_stride")
     for head_dim in (64, 80, 128):

@@ -1,4 +1,4 @@
-"""The draw: from logits to one token per row.
+"""Draw one token per row from logits, with temperature, top-k, top-p and min-p.
 
 The draw is Gumbel-max: the largest of logit / temperature + noise, where the noise of a token is a hash of (seed,
 position, token id). So a row's token depends on nothing but its own logits, seed and position: not on the batch, not
@@ -62,7 +62,7 @@ def sample_torch(
     seeds: Tensor,
     positions: Tensor,
 ) -> Tensor:
-    """The twin."""
+    """Compute `sample` in torch."""
     random = temperature > 0
     if not bool(random.any()):
         return logits.argmax(-1)
@@ -85,7 +85,7 @@ def sample_torch(
 
 
 def _threshold(logits: Tensor, divisor: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The least logit that top_k and then top_p keep in each row of `logits` [R, V].
+    """Return the least logit that top_k and then top_p keep in each row of `logits` [R, V].
 
     Only the head of the distribution is sorted, a longer one when its mass does not reach top_p: sorting a large
     vocabulary costs more than the rest of the step.
@@ -121,7 +121,7 @@ def _threshold(logits: Tensor, divisor: Tensor, top_k: Tensor, top_p: Tensor) ->
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """Standard Gumbel noise fp32 [B, V], a function of (seed, position, token id) alone.
+    """Return standard Gumbel noise fp32 [B, V], a function of (seed, position, token id) alone.
 
     The integers are the same bit for bit on every device; the logarithms may differ in the last place.
     """
@@ -129,7 +129,7 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 
 
 def _log_exponential(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """The logarithm of exponential noise, which is the negative of Gumbel noise: log(-log(1 - u)), u uniform.
+    """Return the logarithm of exponential noise, the negative of Gumbel noise: log(-log(1 - u)), u uniform.
 
     u is centred in its cell of width 2**-31. Small ones keep their full precision in fp32, and they are the ones that
     win, so the tail of the noise is resolved to 2**-32.
@@ -140,10 +140,10 @@ def _log_exponential(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tenso
 
 
 def random_bits(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """31 random bits per (seed, position, token id), as int32 [B, V]: a hash, in wrapping arithmetic.
+    """Hash (seed, position, token id) to 31 bits, as int32 [B, V], in wrapping arithmetic.
 
-    The token id is hashed with two keys of 32 bits, one before and one within the hash. A key is cheaper to make in
-    Python, for the few rows there are, than with fifty operations on tiny tensors.
+    The token id is hashed with two keys of 32 bits, one before and one within the hash. Python computes the
+    keys: for the few rows of a batch that is cheaper than fifty operations on tiny tensors.
     """
     keys = [
         _row_keys(seed, position) for seed, position in zip(seeds.tolist(), positions.tolist(), strict=True)
@@ -156,11 +156,16 @@ def random_bits(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).bitwise_and_(0x7FFFFFFF)
 
 
-_GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: multiples of it are spread evenly
-_SECOND = 0x7F4A7C15  # sets the second key apart from the first
+_GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: its multiples are spread evenly
+_SECOND = 0x7F4A7C15  # makes the second key differ from the first
 _MIX_1 = 0x7FEB352D  # with the shifts 16, 15, 16, a bijection of 32 bits with hardly any bias ("lowbias32")
 _MIX_2 = 0x846CA68B
 _WORD = 0xFFFFFFFF
+# A kernel may read a global only if it is a constexpr.
+_GOLDEN_TL = tl.constexpr(_GOLDEN)
+_SECOND_TL = tl.constexpr(_SECOND)
+_MIX_1_TL = tl.constexpr(_MIX_1)
+_MIX_2_TL = tl.constexpr(_MIX_2)
 
 
 @lru_cache(maxsize=8)
@@ -169,7 +174,7 @@ def _scattered_tokens(vocab_size: int) -> Tensor:
 
 
 def _row_keys(seed: int, position: int) -> tuple[int, int]:
-    """Two 32-bit keys of (seed, position), as signed integers."""
+    """Return two 32-bit keys of (seed, position), as signed integers."""
     low, high = seed & _WORD, (seed >> 32) & _WORD
     first = _mix(_mix(_mix(low) ^ high) ^ (position & _WORD))
     second = _mix(_mix(first ^ _SECOND) ^ low)
@@ -183,14 +188,14 @@ def _mix(x: int) -> int:
 
 
 def _signed(x: int) -> int:
-    """The int32 with the bits of an unsigned 32-bit integer."""
+    """Return the int32 with the bits of an unsigned 32-bit integer."""
     return x - 2**32 if x >= 2**31 else x
 
 
 @jit
 def _mix_u32(x):
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = (x ^ (x >> 16)) * _MIX_1_TL
+    x = (x ^ (x >> 15)) * _MIX_2_TL
     return x ^ (x >> 16)
 
 
@@ -203,7 +208,7 @@ def _ordered(x):
 
 @jit
 def _row_sum(logits_ptr, vocab, key, largest, divisor, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """How many tokens have an ordered logit of at least `key`, or their mass relative to the largest."""
+    """Count the tokens with an ordered logit of at least `key`, or sum their mass relative to the largest."""
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for start in range(0, vocab, BLOCK):
         token = start + tl.arange(0, BLOCK)
@@ -294,10 +299,10 @@ def _draw_kernel(
         seed_high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
         position = (tl.load(positions_ptr + row) & 0xFFFFFFFF).to(tl.uint32)
         first = _mix_u32(_mix_u32(_mix_u32(seed_low) ^ seed_high) ^ position)
-        second = _mix_u32(_mix_u32(first ^ 0x7F4A7C15) ^ seed_low)
-        bits = (token.to(tl.uint32) * 0x9E3779B1) ^ first
-        bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ second
-        bits = (bits ^ (bits >> 15)) * 0x846CA68B
+        second = _mix_u32(_mix_u32(first ^ _SECOND_TL) ^ seed_low)
+        bits = (token.to(tl.uint32) * _GOLDEN_TL) ^ first
+        bits = ((bits ^ (bits >> 16)) * _MIX_1_TL) ^ second
+        bits = (bits ^ (bits >> 15)) * _MIX_2_TL
         bits = (bits ^ (bits >> 16)) & 0x7FFFFFFF
         u = (bits.to(tl.float32) + 0.5) * (1.0 / 2147483648.0)
         u = tl.minimum(u, 1.0 - 1.0 / 16777216.0)
@@ -370,7 +375,7 @@ def _launch(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """The three kernels of a draw."""
+    """Yield the three kernels of a draw."""
     rows = {f"{name}_ptr": "*fp32" for name in ("temperature", "threshold")}
     sizes = {"stride": "i32", "vocab": "i32"}
     yield CompileCase(

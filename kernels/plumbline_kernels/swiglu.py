@@ -1,4 +1,4 @@
-"""The gated activation of the feed-forward block: silu(gate) * up."""
+"""Compute the gated activation of the feed-forward block: silu(gate) * up."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
-    """The twin."""
+    """Compute `silu_mul` in torch."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate).mul_(up)
 
@@ -57,7 +57,7 @@ def _launch(gate_up: Tensor) -> Tensor:
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """One launch: the block size does not depend on the model."""
+    """Yield one launch: the block size does not depend on the model."""
     yield CompileCase(
         "silu_mul",
         _silu_mul_kernel,

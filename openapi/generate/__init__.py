@@ -1,1 +1,1 @@
-"""Contract to code: bundle the YAML, then write types, routes and the judge's copy from it."""
+"""Generate code from the contract: bundle the YAML, write types, routes and the judge's copy."""

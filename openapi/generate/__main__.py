@@ -1,4 +1,4 @@
-"""Write everything that is made from the contract, or with --check say what is stale.
+"""Write all generated files, or with --check list those that are stale.
 
 python openapi/generate            write
 python openapi/generate --check    exit 1 and name the files that would change
@@ -35,9 +35,8 @@ def outputs() -> dict[Path, str]:
     modules = {
         **types.modules(),
         "operations": operations.write_table(found),
-        "service": operations.write_service(found, whole),
-        "routes": operations.write_routes(found),
-        "types": _reexports(types.public()),
+        "service": operations.write_service(found, whole, types.home),
+        "routes": operations.write_routes(found, types.home),
         "__init__": _init(bundle.digest(whole)),
     }
     files = {SERVER / f"{name}.py": header + text for name, text in modules.items()}
@@ -54,17 +53,10 @@ def outputs() -> dict[Path, str]:
     }
 
 
-def _reexports(public: dict[str, list[str]]) -> str:
-    lines = ['"""Every type of the contract, whichever family it belongs to."""\n']
-    lines += [f"from .{family} import {', '.join(names)}" for family, names in sorted(public.items())]
-    lines.append(f"\n__all__ = {sorted(name for names in public.values() for name in names)!r}")
-    return "\n".join(lines)
-
-
 def _init(digest: str) -> str:
     return "\n".join(
         [
-            '"""What the contract says, in Python: `.types`, `.events`, `.operations`, `.service` and `.routes`."""\n',
+            '"""Types, operations, routes and the service base, generated from the contract."""\n',
             "from .operations import OPERATIONS, Operation\n",
             f"CONTRACT_DIGEST = {digest!r}\n",
             "__all__ = ['CONTRACT_DIGEST', 'OPERATIONS', 'Operation']",
@@ -84,7 +76,7 @@ def _format(path: Path, text: str) -> str:
             check=False,
         )
         if done.returncode:
-            raise bundle.ContractError(f"{path.name}: ruff {command[0]} said: {done.stderr}")
+            raise bundle.ContractError(f"{path.name}: ruff {command[0]} failed: {done.stderr}")
         text = done.stdout
     return text
 

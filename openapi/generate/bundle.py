@@ -1,8 +1,7 @@
 """Read the contract as one document.
 
 `plumbline.yaml` holds info, paths and the small components; every file in `schemas/` is a map from schema
-name to schema. The bundle is an ordinary OpenAPI 3.1 document: no references between files, nothing left
-out.
+name to schema. The bundle is an ordinary OpenAPI 3.1 document without references between files.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SCHEMA_REF = "#/components/schemas/"
 
 
 class ContractError(Exception):
-    """The contract contradicts itself; the message says where."""
+    """The contract contradicts itself; the message names the place."""
 
 
 def load(path: Path) -> Any:
@@ -58,7 +57,7 @@ def document() -> Json:
 
 
 def examples() -> dict[str, list[Any]]:
-    """Return our own examples, by schema; `schemas/` stays readable without them."""
+    """Return the examples of `openapi/examples/`, by schema."""
     return {
         name: found
         for path in sorted((OPENAPI / "examples").glob("*.yaml"))
@@ -101,5 +100,5 @@ def reachable(schemas: Json, roots: set[str]) -> set[str]:
 
 
 def digest(whole: Json) -> str:
-    """Return a short name for exactly this contract."""
+    """Return the digest of the contract."""
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

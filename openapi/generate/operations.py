@@ -1,4 +1,4 @@
-"""Write the table of operations, the service that answers them, and one Litestar route for each."""
+"""Write the table of operations, the base class of the service, and one Litestar route per operation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _event_schema(content: Json) -> str | None:
 
 def write_table(found: list[Operation]) -> str:
     lines = [
-        '"""What the contract offers, as data: for tests, and for whoever lists the routes."""\n',
+        '"""List the operations of the contract as data."""\n',
         "from dataclasses import dataclass\n",
         '__all__ = ["OPERATIONS", "Operation"]\n\n',
         "@dataclass(frozen=True, slots=True)\nclass Operation:\n",
@@ -95,17 +95,18 @@ def write_table(found: list[Operation]) -> str:
     return "\n".join(lines)
 
 
-def write_service(found: list[Operation], whole: Json) -> str:
+def write_service(found: list[Operation], whole: Json, homes: dict[str, str]) -> str:
+    """Return the module of the service base; `homes` is the family of each schema."""
     requests = sorted({op.request for op in found if op.request})
     lines = [
-        '"""What a server implements: one method per operation; one that is not overridden answers 404."""\n',
+        '"""Declare one method per operation; a method that a server does not override answers 404."""\n',
         "from plumbline.wire.call import Call",
         "from plumbline.wire.errors import unsupported_operation",
         "from plumbline.wire.reply import Reply\n",
-        f"from .types import {', '.join(requests)}\n",
-        '__all__ = ["Service"]\n\n',
+        *_imports(requests, homes),
+        '\n__all__ = ["Service"]\n\n',
         "class Service:",
-        '    """Every operation of the contract, unsupported until a subclass says otherwise."""\n',
+        '    """Every operation of the contract; a subclass overrides those that it supports."""\n',
     ]
     for op in found:
         summary = whole["paths"][op.path][op.method]["summary"]
@@ -122,7 +123,8 @@ def write_service(found: list[Operation], whole: Json) -> str:
     return "\n".join(lines)
 
 
-def write_routes(found: list[Operation]) -> str:
+def write_routes(found: list[Operation], homes: dict[str, str]) -> str:
+    """Return the module of the Litestar handlers; `homes` is the family of each schema."""
     enums = {_item_schema(p) for op in found for p in op.parameters if p["schema"]["type"] == "array"}
     requests = sorted({op.request for op in found if op.request} | enums)
     methods = sorted({op.method for op in found})
@@ -141,8 +143,8 @@ def write_routes(found: list[Operation]) -> str:
         "from plumbline.wire.query import Query",
         "from plumbline.wire.reply import respond\n",
         "from .service import Service",
-        f"from .types import {', '.join(requests)}\n",
-        '__all__ = ["ROUTE_HANDLERS"]\n',
+        *_imports(requests, homes),
+        '\n__all__ = ["ROUTE_HANDLERS"]\n',
         "Api = NamedDependency[SkipValidation[Service]]",
         "Incoming = Request[Any, Any, Any]",
         "Answer = Response[bytes] | Stream\n",
@@ -164,8 +166,17 @@ def write_routes(found: list[Operation]) -> str:
     return "\n".join(lines)
 
 
+def _imports(names: list[str], homes: dict[str, str]) -> list[str]:
+    """Return one import line for each family that has some of the types."""
+    families = sorted({homes[name] for name in names})
+    return [
+        f"from .{family} import {', '.join(name for name in names if homes[name] == family)}"
+        for family in families
+    ]
+
+
 def _litestar_path(op: Operation) -> str:
-    # A model id may hold slashes (MOD-02); the ids that we make ourselves do not.
+    # A model id may contain slashes (MOD-02); ids that the server generates do not.
     path = op.path.replace("{model}", "{model:path}")
     return re.sub(r"\{(\w+)\}", r"{\1:str}", path)
 

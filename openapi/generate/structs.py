@@ -1,17 +1,17 @@
 """Write one msgspec Struct per object schema and one alias per other schema.
 
-msgspec asks more of a union than JSON Schema does; the answers of this module, rule by rule:
+msgspec restricts unions more than JSON Schema does. This module maps them by these rules:
 
 * several Structs in a union need one tag field: a property that is a closed string in every member is the
 tag;
 * a member whose tag has several values becomes one subclass per value, all of them under a common base;
 * a union may hold one array type: several are merged, and a `__post_init__` refuses mixtures;
-* a tagged Struct that stands alone would accept a missing tag: in requests it is written `Sole[...]`;
+* a tagged Struct outside a union would accept a missing tag: in requests it is written `Sole[...]`;
 * `$` in a Python pattern also matches before a final newline: it becomes `\\Z`;
 * aliases are evaluated on import, Structs later: Structs come first, aliases follow in order of need.
 
-Requests leave absent fields `UNSET`, so that a handler can tell absent from null. Answers default what has
-only one right value: constants, and null where null is required.
+Absent fields of requests are `UNSET`, so that a handler can distinguish absent from null. Answers have defaults for
+fields with only one right value: constants, and null where null is required.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HOMES = {
 
 
 class Types:
-    """The schemas of a contract, seen as Python types."""
+    """Convert the schemas of a contract to Python types."""
 
     def __init__(self, families: dict[str, Json], request_roots: set[str]) -> None:
         self.families = families
@@ -64,7 +64,7 @@ class Types:
             self._find_tags(schema)
 
     def modules(self) -> dict[str, str]:
-        """Return the text of every module, by family; families must not need each other in a circle."""
+        """Return the text of every module, by family; the imports of families must not form a cycle."""
         self._check_layers()
         return {family: self._module(family) for family in self.families}
 
@@ -149,10 +149,6 @@ class Types:
             ]
         )
 
-    def public(self) -> dict[str, list[str]]:
-        """Return the names that each module offers."""
-        return {f: sorted(n for name in self.families[f] for n in self._public(name)) for f in self.families}
-
     def _public(self, name: str) -> list[str]:
         return [name, *(_subclass(name, value) for value in self._many_tags(name)), *self._any_name(name)]
 
@@ -173,7 +169,7 @@ class Types:
         return lines
 
     def _in_order(self, members: Json) -> list[str]:
-        """Return the aliases so that each comes after those it is made of."""
+        """Return the aliases in an order in which each follows those it refers to."""
         order: list[str] = []
 
         def visit(name: str) -> None:
@@ -280,7 +276,7 @@ class Types:
             members = [m for m in members if m not in arrays]
             members.insert(1, merged)
         structs = sum(1 for m in members if _ref(m) and self._is_struct(str(_ref(m))))
-        # Among other tagged members the tag is asked for anyway.
+        # Among other tagged members the tag is required anyway.
         parts = [self.expression(m, request and structs < 2) for m in members]
         parts = list(dict.fromkeys(parts))
         parts.sort(key=lambda part: part == "None")

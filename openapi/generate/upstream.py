@@ -1,4 +1,4 @@
-"""Keep the facts of the official document, and list where the contract differs from them.
+"""Extract the facts of the official document, and list where the contract differs from them.
 
     python -m generate.upstream OFFICIAL.yaml     rewrite upstream.json from the official document
     python -m generate.upstream                   print what differences.yaml does not explain
@@ -97,12 +97,12 @@ def _facts(node: Any, named: bool = False) -> Any:
     return {key: _facts(value, key == "properties") for key, value in kept.items()}
 
 
-# Shapes: a schema without the accidents of how it is written
+# Shapes: schemas in a normal form
 
 
 @dataclass
 class Shape:
-    """What a schema allows, whatever mixture of unions, references and `nullable` says so."""
+    """The values that a schema allows, independent of how unions, references and `nullable` express them."""
 
     kinds: set[str] = field(default_factory=set)
     values: set[Any] | None = field(default_factory=set)
@@ -169,7 +169,7 @@ def _leaves(schemas: Json, node: Json, name: str) -> Iterator[tuple[str, Json]]:
 
 
 class Comparison:
-    """Walks both documents and gathers the differences."""
+    """Walk both documents and collect the differences."""
 
     def __init__(self, official: Json, ours: Json) -> None:
         self.official = official
@@ -312,7 +312,7 @@ def _merged(a: Json, b: Json) -> Json:
 
 
 def unexplained(found: list[str], reviewed: list[Json]) -> tuple[list[str], list[str]]:
-    """Return the differences that no entry explains, and the patterns that explain nothing (any more)."""
+    """Return the differences that no entry explains, and the patterns that match no difference."""
     patterns = {p: _pattern(p) for entry in reviewed for p in entry["differences"]}
     missing = [line for line in found if not any(p.fullmatch(line) for p in patterns.values())]
     stale = [text for text, p in patterns.items() if not any(p.fullmatch(line) for line in found)]
@@ -329,7 +329,7 @@ def differences() -> list[str]:
 
 
 def _dumped(facts: Json) -> str:
-    """Write one schema to a line, so that a new official document makes a readable change."""
+    """Write one schema per line, so that a new official document gives a readable diff."""
     lines = []
     for key, value in facts.items():
         if key in ("operations", "schemas"):

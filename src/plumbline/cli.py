@@ -1,10 +1,11 @@
-"""The `plumbline` command. What needs torch is imported when it runs, so the judge works without it."""
+"""Parse and run the `plumbline` command. Torch is imported only by commands that need it: the judge does not."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from plumbline import __version__
 from plumbline.scripted_model import command as script_model
@@ -12,19 +13,21 @@ from plumbline_conformance import cli as judge
 
 __all__ = ["main"]
 
+_Group: TypeAlias = "argparse._ArgumentGroup"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run a command line and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="plumbline", description="The reference implementation of the OpenAI API."
     )
     parser.add_argument("--version", action="version", version=f"plumbline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_serve(commands.add_parser("serve", help="serve the API", formatter_class=_Formatter))
+    _add_serve(commands.add_parser("serve", help="serve a model over the API", formatter_class=_Formatter))
     script_model.add_arguments(
         commands.add_parser(
             "script-model",
-            help="make a tiny checkpoint that answers with written texts",
+            help="make a tiny checkpoint that answers with texts from a file",
             formatter_class=_Formatter,
         )
     )
@@ -41,98 +44,176 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults where there is one."""
+    """Appends the default to the help of options that have one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, [], False) else super()._get_help_string(action)
+        return (
+            action.help if action.default in (None, "", [], True, False) else super()._get_help_string(action)
+        )
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", default="", metavar="PATH_OR_HUB_ID", help="default: the pocket model")
-    model.add_argument(
+    _add_model_options(parser.add_argument_group("model"))
+    _add_server_options(parser.add_argument_group("server"))
+    _add_dialect_options(parser.add_argument_group("dialect"))
+    _add_engine_options(
+        parser.add_argument_group("engine", "All but --max-num-waiting apply to --engine plumbline only.")
+    )
+
+
+def _add_model_options(group: _Group) -> None:
+    group.add_argument(
+        "--model",
+        default="",
+        metavar="PATH_OR_HUB_ID",
+        help="model to serve: a folder or a Hugging Face id (default: the pocket model, which comes with plumbline)",
+    )
+    group.add_argument(
         "--served-model-name",
         action="append",
         default=[],
         metavar="NAME",
-        help="offer it under this id; repeatable",
+        help="model id for requests and answers; repeat for aliases (default: the folder's name or the hub id)",
     )
-    model.add_argument("--engine", choices=("plumbline", "transformers"), default="plumbline")
-    model.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, …")
-    model.add_argument("--dtype", choices=("auto", "float32", "float16", "bfloat16"), default="auto")
-    model.add_argument(
-        "--max-model-len", type=int, metavar="TOKENS", help="default: what the model was made for"
+    group.add_argument(
+        "--engine",
+        choices=("plumbline", "transformers"),
+        default="plumbline",
+        help="what runs the model: our engine, or transformers for architectures that ours does not have",
     )
-    model.add_argument(
+    group.add_argument(
+        "--device", default="auto", help="torch device such as cpu, cuda or cuda:1; auto prefers cuda"
+    )
+    group.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "float16", "bfloat16"),
+        default="auto",
+        help="type of weights and activations; auto takes that of the model's folder",
+    )
+    group.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="maximum length of prompt and answer together (default: the model's own limit)",
+    )
+    group.add_argument(
         "--generation-config",
         choices=("auto", "none"),
         default="auto",
-        help="sampling defaults: the model's own, or OpenAI's",
+        help="sampling defaults: auto takes the model's generation_config.json, none takes OpenAI's values",
     )
-    server = parser.add_argument_group("server")
-    server.add_argument("--host", default="127.0.0.1")
-    server.add_argument("--port", type=int, default=8000)
-    server.add_argument(
+
+
+def _add_server_options(group: _Group) -> None:
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; other machines need an API key"
+    )
+    group.add_argument("--port", type=int, default=8000, help="TCP port to listen on")
+    group.add_argument(
         "--api-key",
         action="append",
         default=[],
         metavar="KEY",
-        help="repeatable; PLUMBLINE_API_KEY (comma-separated) works too",
+        help="key that clients must send; repeatable. PLUMBLINE_API_KEY (comma-separated) adds keys",
     )
-    server.add_argument("--api-key-file", metavar="FILE", help="one key a line")
-    server.add_argument("--max-body-bytes", type=int, default=10 * 1024 * 1024, metavar="BYTES")
-    server.add_argument(
+    group.add_argument("--api-key-file", metavar="FILE", help="file with one key a line; # begins a comment")
+    group.add_argument(
+        "--max-body-bytes",
+        type=int,
+        default=10 * 1024 * 1024,
+        metavar="BYTES",
+        help="maximum size of a request body; larger ones are a 413",
+    )
+    group.add_argument(
         "--body-timeout",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="give up a body that brings nothing for this long",
+        help="answer 408 when a request body sends nothing for this long; 0 waits forever",
     )
-    server.add_argument("--max-connections", type=int, default=4096, metavar="N", help="0: no limit")
-    server.add_argument(
+    group.add_argument(
+        "--max-connections",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="maximum number of open connections; further ones get a 503. 0 sets no limit",
+    )
+    group.add_argument(
         "--keep-alive-interval",
         type=float,
         default=15.0,
         metavar="SECONDS",
-        help="comment on a silent stream; 0: never",
+        help="send a comment on a stream that is silent for this long; 0 sends none",
     )
-    server.add_argument("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS")
-    dialect = parser.add_argument_group("dialect")
-    dialect.add_argument(
+    group.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long running requests may take after SIGINT or SIGTERM before they are aborted",
+    )
+
+
+def _add_dialect_options(group: _Group) -> None:
+    group.add_argument(
         "--tool-parser",
         default="auto",
         metavar="NAME",
-        help="how the model writes tool calls: a dialect, none, or auto (by its chat template)",
+        help="dialect of the model's tool calls; none reads no calls, auto chooses by the chat template",
     )
-    dialect.add_argument(
-        "--reasoning-parser", default="auto", metavar="NAME", help="how it writes its reasoning: the same"
+    group.add_argument(
+        "--reasoning-parser",
+        default="auto",
+        metavar="NAME",
+        help="dialect of the model's reasoning; none reads no reasoning, auto chooses by the chat template",
     )
-    dialect.add_argument(
+    group.add_argument(
         "--reasoning-field",
         default="reasoning_content",
         metavar="NAME",
-        help="its name in chat completions: reasoning_content, reasoning (as vLLM has it) or both",
+        help="field of chat completions with the reasoning: reasoning_content, reasoning (as in vLLM) or both",
     )
-    engine = parser.add_argument_group("engine")
-    engine.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="requests in one step")
-    engine.add_argument(
-        "--max-num-batched-tokens", type=int, default=1024, metavar="N", help="tokens in one step"
+
+
+def _add_engine_options(group: _Group) -> None:
+    group.add_argument(
+        "--max-num-seqs", type=int, default=256, metavar="N", help="maximum number of sequences in one step"
     )
-    engine.add_argument(
+    group.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        default=1024,
+        metavar="TOKENS",
+        help="maximum number of tokens in one step",
+    )
+    group.add_argument(
         "--max-num-waiting",
         type=int,
         default=1024,
         metavar="N",
-        help="requests that may wait; more get a 429",
+        help="maximum number of sequences in the queue; further requests get a 429",
     )
-    engine.add_argument("--block-size", type=int, default=16, metavar="TOKENS")
-    engine.add_argument("--kv-cache-bytes", type=int, default=256 * 1024 * 1024, metavar="BYTES")
-    engine.add_argument(
+    group.add_argument(
+        "--block-size", type=int, default=16, metavar="TOKENS", help="tokens in a KV cache block"
+    )
+    group.add_argument(
+        "--kv-cache-bytes",
+        type=int,
+        default=256 * 1024 * 1024,
+        metavar="BYTES",
+        help="maximum size of the KV cache",
+    )
+    group.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="on a CPU: the same bits for a request in any batch and any chunking; prefill is slower",
+        help="on a CPU, compute the same bits for a request in any batch and any chunking; slower prefill",
     )
-    engine.add_argument("--no-prefix-caching", dest="enable_prefix_caching", action="store_false")
+    group.add_argument(
+        "--no-prefix-caching",
+        dest="enable_prefix_caching",
+        action="store_false",
+        help="compute every prompt in full instead of reusing the KV blocks of equal beginnings",
+    )
 
 
 def _script_model(arguments: argparse.Namespace) -> int:
@@ -170,7 +251,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         )
         return run(settings)
     except (ValueError, FileNotFoundError) as error:
-        # Settings, models and tokenizers that cannot be served say why in one sentence; a traceback adds nothing.
+        # Settings and models that cannot be served raise errors that explain themselves; a traceback adds nothing.
         print(f"plumbline: {error}", file=sys.stderr)
         return 2
 

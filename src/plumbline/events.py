@@ -1,7 +1,7 @@
-"""The neutral form of an answer: the events that a dialect parses out of text and a writer turns into wire events.
+"""Define the events of an answer, independent of any API: dialects parse text into them, writers send them.
 
-One choice of one answer is a sequence of deltas closed by exactly one `Finish`. Tool calls do not nest or interleave:
-`ToolCallStart`, its deltas, `ToolCallEnd`. The non-streaming answer is the fold of the same sequence.
+One choice of one answer is a sequence of deltas that ends with exactly one `Finish`. Tool calls do not nest or
+interleave: `ToolCallStart`, its deltas, `ToolCallEnd`. The non-streaming answer is the fold of the same sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ __all__ = [
     "Logprob",
     "OutputEvent",
     "ReasoningDelta",
-    "RefusalDelta",
     "TextDelta",
     "ToolCallDelta",
     "ToolCallEnd",
@@ -24,28 +23,29 @@ __all__ = [
     "Usage",
 ]
 
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Logprob(msgspec.Struct, frozen=True):
-    """One token of the answer. `raw` of consecutive tokens concatenates to the bytes of the text (LP-03).
+    """One token of the answer with its log probability.
 
-    Where a model writes bytes that are no UTF-8, the text has U+FFFD for them and `raw` still has the bytes.
+    `raw` of consecutive tokens concatenates to the bytes of the text (LP-03). Where a model writes bytes that are not
+    valid UTF-8, the text has U+FFFD and `raw` has the bytes.
     """
 
     token: str
-    """The token's bytes as text; U+FFFD stands where they are not valid UTF-8 by themselves."""
+    """The token's bytes as text, with U+FFFD where they are not valid UTF-8 by themselves."""
     token_id: int
     raw: bytes
     text: str
-    """What this token completes of the text: empty inside a character, the whole character at its last byte."""
+    """The characters that this token completes: none inside a character, the whole character at its last byte."""
     logprob: float
     top: tuple[tuple[int, str, bytes, float], ...] = ()
     """(token id, token, raw bytes, logprob) of the most likely tokens, best first."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of one choice (of its prompt, once)."""
+    """Token counts of one choice and its prompt."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -61,25 +61,18 @@ class TextDelta(msgspec.Struct, frozen=True):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """More of the model's thinking."""
-
-    text: str
-    logprobs: tuple[Logprob, ...] = ()
-
-
-class RefusalDelta(msgspec.Struct, frozen=True):
-    """More of a refusal."""
+    """More of the model's thinking. No API sends logprobs of it."""
 
     text: str
 
 
 class ToolCallStart(msgspec.Struct, frozen=True):
-    """A call begins; its name and id are known and final."""
+    """A call begins. Its name and id are final."""
 
     name: str
     id: str
     custom: bool = False
-    """A call of a custom tool: what follows is its input, text and not JSON."""
+    """A call of a custom tool: the deltas are its input, which is text and not JSON."""
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -89,7 +82,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ToolCallEnd(msgspec.Struct, frozen=True):
-    """The call has ended; `complete` is False if the token limit cut it, or its markup broke off."""
+    """The call has ended. `complete` is False if the token limit cut it or its markup broke off."""
 
     complete: bool = True
 
@@ -103,7 +96,7 @@ class Finish(msgspec.Struct, frozen=True):
     """The stop token id or stop string that ended it, if one did."""
 
 
-OutputEvent = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
+OutputEvent = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
 
 ChoiceEvent = tuple[int, OutputEvent]
 """The index of a choice and an event of it."""

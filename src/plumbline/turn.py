@@ -1,7 +1,7 @@
-"""The neutral form of a request: what every API surface is read into, and all that the road below knows of it.
+"""Define a request independent of any API: readers in `plumbline.protocols` build it, the road answers it.
 
-A `Turn` holds no wire names, no optional-but-defaulted fields and nothing unchecked: a reader in `plumbline.protocols`
-has filled in the defaults and refused what cannot be honoured.
+A `Turn` has no wire names and nothing unchecked: the reader has filled in the defaults and refused what the server does
+not support.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Role
     content: str | None = None
-    """Text parts are joined; None only for an assistant message that consists of tool calls."""
+    """Text parts are joined. None only for an assistant message that consists of tool calls."""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     """For a tool message: the call that it answers."""
     name: str | None = None
     parts: tuple[str, ...] | None = None
-    """The texts of `content` as the client had cut it into parts, for templates that read parts; None: it had not."""
+    """The text parts of `content`, for templates that read parts; None if the client sent a string."""
 
 
 class JsonFormat(msgspec.Struct, frozen=True):
     """One JSON document."""
 
     schema: Mapping[str, Any] | bool | None = None
-    """What it must satisfy; None means any JSON object (`json_object`)."""
+    """A JSON Schema; None allows any JSON object (`json_object`)."""
     strict: bool = False
-    """The schema keeps to OpenAI's strict subset (SO rules); only the reader looks at it."""
+    """The client asks for OpenAI's strict subset (SO rules); only the reader checks it."""
 
 
 class RegexFormat(msgspec.Struct, frozen=True):
-    """Text that matches this pattern from its first to its last character."""
+    """Text that matches this regex from its first to its last character."""
 
     pattern: str
 
@@ -80,17 +80,17 @@ class ChoiceFormat(msgspec.Struct, frozen=True):
 
 
 class LarkFormat(msgspec.Struct, frozen=True):
-    """Text of this grammar, in llguidance's dialect of Lark, with a rule `start`."""
+    """Text of this grammar: llguidance's dialect of Lark, with a rule `start`."""
 
     grammar: str
 
 
 OutputFormat = JsonFormat | RegexFormat | ChoiceFormat | LarkFormat
-"""A form that the text of an answer is promised to have."""
+"""A constraint on the text of an answer (structured output)."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the model may call, or a custom tool, whose input is text."""
+    """A function that the model may call, or a custom tool that takes text."""
 
     name: str
     description: str | None = None
@@ -99,7 +99,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
     custom: bool = False
     input_format: RegexFormat | LarkFormat | None = None
-    """For a custom tool: the form of its input; None means any text."""
+    """The constraint on a custom tool's input; None allows any text."""
 
 
 class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,35 +112,35 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     parallel: bool = True
     """False: at most one call in an answer."""
     forbidden: bool = False
-    """With `none`: the client has tools and wants no calls, so that the markup of calls is kept out of the text."""
+    """With `none`: the client has tools but wants no calls, so the markup of calls is kept out of the text."""
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages to be rendered by the model's chat template."""
+    """Messages for the model's chat template."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Variables of the client; they win over what `effort` sets."""
+    """Template variables from the client; they win over those that `effort` sets."""
     effort: str | None = None
     """How much the model should think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`; None leaves it to
     the chat template."""
     thinking_budget: int | None = None
-    """Tokens of thinking at most, for templates that tell the model so."""
+    """Maximum number of thinking tokens, for templates that mention it."""
     documents: tuple[Mapping[str, Any], ...] | None = None
-    """What the answer should rest on, for templates that read it."""
+    """Documents for the answer, for templates that read them."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
-    """Plain text, no template (CMP-10)."""
+    """Plain text without a template (CMP-10)."""
 
     text: str
 
 
 class TokenPrompt(msgspec.Struct, frozen=True):
-    """Token ids, taken as they are (CMP-09)."""
+    """Token ids, used unchanged (CMP-09)."""
 
     token_ids: tuple[int, ...]
 
@@ -149,7 +149,7 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
 def begun_text(prompt: Prompt) -> str:
-    """The text of the message that a prompt leaves open for the model to go on with; empty if there is none."""
+    """Return the text of the open assistant message that the model continues, or an empty string."""
     if not isinstance(prompt, ChatPrompt) or not prompt.continue_final_message or not prompt.messages:
         return ""
     last = prompt.messages[-1]
@@ -163,18 +163,18 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     output_format: OutputFormat | None = None
     tool_choice: ToolChoice = ToolChoice(mode="none")
-    """Over the tools of `prompt`. With `none` nothing in the answer is read as a call."""
+    """Refers to the tools of `prompt`. With `none` nothing in the answer is parsed as a call."""
     thinking_budget: int | None = None
-    """Tokens of thinking at most; then its end is forced."""
+    """Maximum number of thinking tokens; then the end of thinking is forced."""
     stop: tuple[str, ...] = ()
-    """Generation ends at the first of these to be completed."""
+    """Stop strings: generation ends when the first of them is complete."""
     include_stop: bool = False
-    """The stop string that ended the answer is part of it."""
+    """Keep the stop string that ended the answer in the text."""
     skip_special_tokens: bool = True
     num_choices: int = 1
     priority: int = 0
     cache_salt: str | None = None
     echo: bool = False
-    """The answer begins with the text of the message that it continues."""
+    """Repeat the text of the continued message at the beginning of the answer."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""

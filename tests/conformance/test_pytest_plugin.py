@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from good_server import KEY, MODEL, serving
-from odd_servers import answering, error
-from reference import application
-from test_capabilities import ERROR, but
-from test_cli import fixed
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.odd_servers import NOT_HERE, answering, error, fixed, reference_but
+from example_servers.reference import application
+from plugin_run import pytest_run
 
-from plumbline_conformance.case import CHECKS
-
-
-def pytest_run(folder: Path, *options: str) -> tuple[int, str]:
-    """Run pytest in an empty folder, with the plugin as its entry point would load it."""
-    command = [sys.executable, "-m", "pytest", "-p", "plumbline_conformance.pytest_plugin", "-rA", *options]
-    found = subprocess.run(
-        command,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "NO_COLOR": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.returncode, found.stdout + found.stderr
+from plumbline_conformance.suite.model import CHECKS
 
 
 def test_each_check_is_an_item(tmp_path: Path) -> None:
@@ -79,7 +56,7 @@ def test_without_the_option_nothing_is_collected(tmp_path: Path) -> None:
         (["--plumbline-url", "http://h", "--plumbline-model", "m", "--plumbline-profile", "x"], "is one of"),
     ],
 )
-def test_wrong_options_are_said(tmp_path: Path, options: list[str], said: str) -> None:
+def test_wrong_options_are_reported(tmp_path: Path, options: list[str], said: str) -> None:
     status, out = pytest_run(tmp_path, *options)
 
     assert status == 4
@@ -131,7 +108,7 @@ def test_what_is_core_and_came_to_no_verdict_fails(tmp_path: Path) -> None:
     assert "4 passed" in out
 
 
-def test_an_address_and_a_key_that_cannot_be_used_are_said_before_a_request(tmp_path: Path) -> None:
+def test_an_unusable_address_or_key_is_reported_before_a_request(tmp_path: Path) -> None:
     away = ["--plumbline-model", "m", "--plumbline-check", "models"]
     port = pytest_run(tmp_path, *away, "--plumbline-url", "http://127.0.0.1:99999/v1")
     key = pytest_run(
@@ -144,7 +121,7 @@ def test_an_address_and_a_key_that_cannot_be_used_are_said_before_a_request(tmp_
     assert "sk-one" not in key[1]
 
 
-def test_no_key_that_a_server_repeats_is_told_by_an_item(tmp_path: Path) -> None:
+def test_no_key_that_a_server_repeats_is_shown_by_an_item(tmp_path: Path) -> None:
     key = "sk-proj-supersecret42"
     said = {"message": f"no {key}", "type": "invalid_request_error", "param": None, "code": None}
     with serving(fixed(400, {"error": said})) as base_url:
@@ -157,7 +134,7 @@ def test_no_key_that_a_server_repeats_is_told_by_an_item(tmp_path: Path) -> None
 
 
 def test_what_a_profile_requires_fails_where_it_is_lacking(tmp_path: Path) -> None:
-    lacking = but(lambda path, _: (404, ERROR) if path.startswith("/v1/responses") else None)
+    lacking = reference_but(lambda path, _: (404, NOT_HERE) if path.startswith("/v1/responses") else None)
     with serving(lacking) as base_url:
         target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]
         chosen = [
@@ -238,7 +215,7 @@ def test_items_are_chosen_as_any_are(tmp_path: Path, workers: tuple[str, ...]) -
         assert bool(server.asked) is bool(ours), choice
 
 
-def test_only_what_is_left_is_asked_for(tmp_path: Path) -> None:
+def test_only_what_is_left_is_requested(tmp_path: Path) -> None:
     server = Counted()
     judged(tmp_path, server, "-k", "models/list/shape")
 
@@ -270,7 +247,7 @@ def test_a_printed_node_id_runs_that_item_alone(tmp_path: Path, workers: tuple[s
     assert "2 passed in" in beside[1]
 
 
-def test_a_node_id_that_is_not_chosen_is_said(tmp_path: Path) -> None:
+def test_a_node_id_that_is_not_chosen_is_reported(tmp_path: Path) -> None:
     for wrong in ("plumbline::nope", "plumbline::chat/text/shape"):
         status, out = judged(tmp_path, Counted(), "--plumbline-check", "models", wrong)
 
@@ -321,7 +298,7 @@ def test_under_workers_what_failed_elsewhere_runs_again_alone(tmp_path: Path) ->
     assert server.asked == []
 
 
-def test_under_workers_the_server_is_asked_once_and_every_verdict_told_once(tmp_path: Path) -> None:
+def test_under_workers_every_request_and_verdict_comes_once(tmp_path: Path) -> None:
     alone, spread = Counted(), Counted()
     one = judged(tmp_path, alone, "--plumbline-check", "models")
     two = judged(tmp_path, spread, "--plumbline-check", "models", *WORKERS)
@@ -342,7 +319,7 @@ def test_under_workers_an_unreachable_server_is_no_success(tmp_path: Path) -> No
     assert "cannot be reached" in out
 
 
-def test_under_workers_wrong_options_are_said(tmp_path: Path) -> None:
+def test_under_workers_wrong_options_are_reported(tmp_path: Path) -> None:
     status, out = pytest_run(tmp_path, "--plumbline-url", "http://h", *WORKERS)
 
     assert status == 4

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from good_server import KEY, MODEL, serving
-from reference import application
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.reference import application
 
 TEXT = (Path(__file__).parents[2] / "docs" / "judge.md").read_text("utf-8")
 [EXAMPLE] = [block for part in TEXT.split("```yaml\n")[1:] if "jobs:" in (block := part.partition("```")[0])]
@@ -54,7 +54,7 @@ def test_the_first_run_needs_no_baseline_and_leaves_what_is_kept(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("content", "status"), [('{"expected": {}}', 0), ("no baseline", 2)])
-def test_a_baseline_is_held_against_the_run_once_it_is_there(
+def test_a_baseline_is_compared_with_the_run_once_it_is_there(
     content: str, status: int, tmp_path: Path
 ) -> None:
     (tmp_path / "plumbline.json").write_text(content, "utf-8")
@@ -64,7 +64,7 @@ def test_a_baseline_is_held_against_the_run_once_it_is_there(
     assert stepped(tmp_path, SUMMARY, "") == 0
 
 
-def test_where_there_is_no_server_only_the_step_that_says_so_fails(tmp_path: Path) -> None:
+def test_without_a_server_only_the_reporting_step_fails(tmp_path: Path) -> None:
     assert stepped(tmp_path, CHECK, "http://127.0.0.1:1/v1", "chat/text") == 2
     assert stepped(tmp_path, SUMMARY, "") == 0
 

@@ -9,11 +9,12 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
+from support.contract_types import TYPES
 
-import plumbline._generated.types as generated
 from generate import bundle
 from plumbline._generated import OPERATIONS
-from plumbline._generated.types import CreateChatCompletionRequest, CreateResponse
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.responses import CreateResponse
 from plumbline.wire.decode import decode
 
 CONTRACT = bundle.document()
@@ -130,7 +131,7 @@ def test_a_message_of_an_answer_can_be_sent_back_as_history(message: dict[str, A
 @pytest.mark.parametrize("operation", [op for op in OPERATIONS if op.request], ids=lambda op: op.id)
 def test_whatever_can_be_drawn_from_the_contract_decodes(operation: Any) -> None:
     strategy = SCHEMA[operation.path][operation.method].as_strategy(generation_mode=GenerationMode.POSITIVE)
-    kind = getattr(generated, operation.request)
+    kind = TYPES[operation.request]
 
     @settings(
         max_examples=15,

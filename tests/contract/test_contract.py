@@ -44,7 +44,7 @@ def test_two_independent_readers_accept_the_document() -> None:
     OpenAPI.from_dict(copy.deepcopy(CONTRACT))
 
 
-def test_what_is_generated_is_what_the_contract_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_files_match_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     assert capsys.readouterr().out == ""
     assert bundle.digest(CONTRACT) == CONTRACT_DIGEST
@@ -95,7 +95,7 @@ def test_a_changed_contract_shows_up_as_a_difference() -> None:
     } <= after - before
 
 
-def test_the_digest_of_the_official_document_holds_no_prose() -> None:
+def test_the_digest_of_the_official_document_has_no_prose() -> None:
     facts = upstream.UPSTREAM.read_text("utf-8")
 
     assert not re.search(r'"(description|summary|title|x-[\w-]+)": "', facts)

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
+from support.contract_types import TYPES
 
-import plumbline._generated.types as generated
 from generate import bundle
 from generate.operations import operations
 from plumbline._generated import OPERATIONS
@@ -30,7 +30,7 @@ def test_every_example_validates_and_round_trips(name: str, index: int) -> None:
     example = bundle.examples()[name][index]
     validator(name).validate(example)
     body = json.dumps(example).encode()
-    kind = getattr(generated, name)
+    kind = TYPES[name]
     decoded = decode(kind, body) if name in REQUESTS else msgspec.json.decode(body, type=kind)
 
     again = json.loads(encode(decoded))
@@ -67,5 +67,5 @@ def test_every_root_and_every_event_has_an_example() -> None:
 @pytest.mark.parametrize("name", [name for name in bundle.examples() if name.endswith("Event")])
 def test_an_event_is_known_by_its_type_alone(name: str) -> None:
     for example in bundle.examples()[name]:
-        event = msgspec.json.decode(json.dumps(example).encode(), type=generated.ResponseStreamEvent)
+        event = msgspec.json.decode(json.dumps(example).encode(), type=TYPES["ResponseStreamEvent"])
         assert type(event).__name__ == name

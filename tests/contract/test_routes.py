@@ -12,9 +12,10 @@ from litestar.exceptions import HTTPException
 from litestar.testing import TestClient
 
 from plumbline._generated import OPERATIONS
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.models import Model
 from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline._generated.service import Service
-from plumbline._generated.types import CreateChatCompletionRequest, Model
 from plumbline.wire import sse
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -113,7 +114,7 @@ def test_an_operation_without_a_handler_is_a_404_that_names_it(bare: Any, operat
 
 
 @pytest.mark.parametrize("path", ["org/name", "org%2Fname", "name", "a/b/c", "a%20b", "mod%C3%A9"])
-def test_a_model_id_may_hold_slashes_raw_or_encoded(client: Any, path: str) -> None:
+def test_a_model_id_may_contain_slashes_plain_or_encoded(client: Any, path: str) -> None:
     """MOD-02."""
     expected = path.replace("%2F", "/").replace("%20", " ").replace("%C3%A9", "é")
     answer = client.get(f"/v1/models/{path}")
@@ -122,7 +123,7 @@ def test_a_model_id_may_hold_slashes_raw_or_encoded(client: Any, path: str) -> N
     assert {"id": expected, "object": "model", "created": 0, "owned_by": "us"} == answer.json()
 
 
-def test_a_stream_is_sent_as_events_that_nobody_buffers(client: Any) -> None:
+def test_a_stream_is_sent_as_unbuffered_events(client: Any) -> None:
     answer = client.post("/v1/chat/completions", json=MINIMAL["createChatCompletion"])
 
     assert answer.headers.get_list("content-type") == ["text/event-stream"]
@@ -177,9 +178,7 @@ def test_a_boolean_query_parameter_is_true_or_false(client: Any) -> None:
     ("method", "path", "status"),
     [("GET", "/v1/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("DELETE", "/health", 405)],
 )
-def test_the_frameworks_own_failures_wear_the_envelope(
-    client: Any, method: str, path: str, status: int
-) -> None:
+def test_framework_errors_use_the_envelope(client: Any, method: str, path: str, status: int) -> None:
     """HTTP-08."""
     answer = client.request(method, path)
 

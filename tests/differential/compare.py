@@ -1,4 +1,4 @@
-"""Asks the parsers of other servers about our cases, and lists where they say something else.
+"""Compare other servers' parsers with ours on our cases, and list the differences.
 
     python tests/differential/compare.py           every difference has a verdict, or this fails
     python tests/differential/compare.py --write   and docs/dialect-differences.md is written
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "conformance/reference_parsers"), str(ROOT / "src")]
 
-from ours import said, says, thinks  # noqa: E402
 from peers import Message, Peer, peers  # noqa: E402
+from plumbline_messages import content_message, full_message, reasoning_message  # noqa: E402
 
 from plumbline.dialects.build import build_dialect  # noqa: E402
 from plumbline.dialects.model_dialect import AnswerFrame  # noqa: E402
@@ -42,7 +42,7 @@ _TOGETHER = ", both"
 
 
 class Output(NamedTuple):
-    """Something that a model said."""
+    """An output of a model."""
 
     title: str
     text: str
@@ -50,7 +50,7 @@ class Output(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where a peer says something else than we."""
+    """A reading in which a peer differs from our parser."""
 
     peer: str
     dialect: str
@@ -62,7 +62,7 @@ class Difference(NamedTuple):
 
 
 def outputs(dialect: ToolDialect) -> Iterator[Output]:
-    """The written cases without thinking, and some utterances made by chance."""
+    """Yield the written cases without thinking, and some random utterances."""
     path = ROOT / "tests/dialects/cases" / f"{dialect.name}.json"
     if not path.is_file():
         return
@@ -96,7 +96,7 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
 
 
 def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message:
-    """Our reading. It is the same however the output is cut; other tests see to that."""
+    """Parse text and calls with our parser; the result does not depend on how the output is cut."""
     parser = MarkerParser(
         Markers(dialect, None), tools, inside=False, new_id=lambda name, number: str(number)
     )
@@ -104,11 +104,11 @@ def ours(dialect: ToolDialect, output: Output, tools: dict[str, Any]) -> Message
         *parser.push(TextDelta(output.text)),
         *parser.finish("length" if output.reason == "length" else "stop"),
     ]
-    return said(events)
+    return content_message(events)
 
 
 def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> Message:
-    """Our reading of thinking and text."""
+    """Parse reasoning and text with our parser."""
     parser = MarkerParser(
         Markers(None, dialect), {}, inside=inside or dialect.starts_inside, new_id=lambda name, number: ""
     )
@@ -116,12 +116,12 @@ def our_thought(dialect: ReasoningDialect, output: Output, *, inside: bool) -> M
         *parser.push(TextDelta(output.text)),
         *parser.finish("length" if output.reason == "length" else "stop"),
     ]
-    return thinks(events)
+    return reasoning_message(events)
 
 
 def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
     """How many readings of thinking were compared, and those that differ."""
-    known = set(peer.thinkers())
+    known = set(peer.reasoning_parsers())
     compared = 0
     found = []
     for dialect in dict.fromkeys(REASONING_DIALECTS.values()):
@@ -141,7 +141,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
                 for mode in MODES:
                     streamed = mode == "streamed"
                     ask = partial(
-                        peer.think, name, output.text, markers, opened, variables, streamed=streamed
+                        peer.read_reasoning, name, output.text, markers, opened, variables, streamed=streamed
                     )
                     theirs = _instead(ask, expected)
                     if theirs is None:
@@ -156,7 +156,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
 
 
 def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator[Output]:
-    """The written cases with thinking, and some utterances made by chance, which have some."""
+    """Yield the written cases with thinking, and some random utterances with thinking."""
     file = json.loads((ROOT / "tests/dialects/cases" / f"{dialect.name}.json").read_text("utf-8"))
     for case in file["cases"]:
         if case.get("reasoning", "hm") != "hm" or dialect.messages:
@@ -194,8 +194,10 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
         if reasoning is None:
             continue
         name = next((n for n in (dialect.name, *dialect.aliases) if n in set(peer.names())), None)
-        thinker = next((n for n in (reasoning.name, *reasoning.aliases) if n in set(peer.thinkers())), None)
-        if name is None or thinker is None:
+        reasoning_parser = next(
+            (n for n in (reasoning.name, *reasoning.aliases) if n in set(peer.reasoning_parsers())), None
+        )
+        if name is None or reasoning_parser is None:
             continue
         markup = Markers(dialect, reasoning)
         model = build_dialect(DialectChoice(dialect, reasoning))
@@ -204,18 +206,20 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
         for output in whole_outputs(dialect, reasoning):
             parser = model.parser(tools, frame, new_id=lambda name, number: str(number))
             reason = "length" if output.reason == "length" else "stop"
-            expected = says([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
+            expected = full_message([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
             for mode in MODES:
                 asked = (
                     name,
-                    thinker,
+                    reasoning_parser,
                     output.text,
                     wire,
                     sorted(markup.texts),
                     opened,
                     dict(reasoning.switch.on),
                 )
-                theirs = _instead(partial(peer.speak, *asked, streamed=mode == "streamed"), expected)
+                theirs = _instead(
+                    partial(peer.read_with_reasoning, *asked, streamed=mode == "streamed"), expected
+                )
                 if theirs is None:
                     continue
                 compared += 1
@@ -275,19 +279,19 @@ def verdict(difference: Difference, rules: list[dict[str, Any]]) -> dict[str, An
 
 
 def _instead(ask: Callable[[], Message], expected: Message) -> str | None:
-    """What a peer says instead of our reading; empty if it says the same, None if it does not read such outputs."""
+    """Return the peer's differing reading; empty if it is the same, None if the peer does not read such outputs."""
     try:
         read = ask()
     except NotImplementedError:  # A stub: it reads the family elsewhere, or needs files that are not at hand.
         return None
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:80]}"
-    return "" if read == expected else _said(read)
+    return "" if read == expected else _described(read)
 
 
-def _said(said: Message) -> str:
-    parts = [f"content {said.content!r}"] if said.content else []
-    parts += [f"{name} {arguments}" for name, arguments in said.calls]
+def _described(content_message: Message) -> str:
+    parts = [f"content {content_message.content!r}"] if content_message.content else []
+    parts += [f"{name} {arguments}" for name, arguments in content_message.calls]
     return "; ".join(parts) or "nothing"
 
 
@@ -315,7 +319,7 @@ def main() -> int:
     for difference in missing:
         print(f"no verdict: {difference.peer} {difference.dialect}: {difference.title} ({difference.mode})")
         print(
-            f"  output {difference.text!r}\n  ours   {_said(difference.ours)}\n  theirs {difference.theirs}"
+            f"  output {difference.text!r}\n  ours   {_described(difference.ours)}\n  theirs {difference.theirs}"
         )
     if "--write" in sys.argv:
         (ROOT / "docs/dialect-differences.md").write_text(_HEAD + "\n".join(sections), "utf-8")
@@ -346,7 +350,13 @@ def _section(peer: str, compared: int, counts: dict[str, int], rows: list[str]) 
 
 
 def _row(difference: Difference, rule: dict[str, Any]) -> str:
-    cells = [difference.dialect, difference.title, difference.mode, _said(difference.ours), difference.theirs]
+    cells = [
+        difference.dialect,
+        difference.title,
+        difference.mode,
+        _described(difference.ours),
+        difference.theirs,
+    ]
     cells.append(f"**{rule['verdict']}**: {rule['note']}")
     return "| " + " | ".join(_cell(text) for text in cells) + " |"
 

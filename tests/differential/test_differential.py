@@ -1,4 +1,4 @@
-"""Every difference to another server's reading has a verdict. Skipped where no other server can be imported."""
+"""Check that every difference from another server's parser has a verdict; skipped if none can be imported."""
 
 from __future__ import annotations
 

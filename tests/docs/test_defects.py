@@ -1,4 +1,4 @@
-"""What docs/defects.md says of each reported defect can be looked up: rules, checks, scripts and tests are there."""
+"""Check that the rules, checks, scripts and tests that docs/defects.md names exist."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS
-from plumbline_conformance.contract import rules
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "defects.md").read_text("utf-8")
@@ -56,7 +56,7 @@ def there(name: str) -> bool:
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_a_check_that_is_named_observes_a_rule_that_is_named(row: list[str]) -> None:
-    """Where checks see a defect, some of them see it as a breach of the rule that the row tells."""
+    """At least one check of a row belongs to the rule of that row."""
     told = set(row[3].split(", "))
     named = [CHECKS[name] for name in re.findall(r"`([^`]+)`", row[4]) if name in CHECKS]
 

@@ -138,7 +138,7 @@ def run(example: Example, port: int) -> str:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server with the pocket model, as a process of its own."""
+    """Run a server with the pocket model in another process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         found: int = probe.getsockname()[1]
@@ -167,7 +167,7 @@ def _healthy(port: int) -> bool:
 
 
 @pytest.mark.parametrize("example", examples(README.read_text("utf-8")), ids=lambda e: f"line-{e.line}")
-def test_an_example_prints_what_the_readme_says(example: Example, port: int) -> None:
+def test_an_example_prints_the_output_in_the_readme(example: Example, port: int) -> None:
     if "curl" in example.code and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     printed = run(example, port)

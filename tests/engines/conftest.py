@@ -78,7 +78,7 @@ class Driver:
         for _ in range(limit):
             if not self.core.has_work:
                 self.core.scheduler.check_integrity()
-                assert self.core.scheduler.pool.num_held == 0
+                assert self.core.scheduler.pool.num_used == 0
                 return
             self.step()
         raise AssertionError(f"still at work after {limit} steps")
@@ -97,7 +97,7 @@ class Driver:
 
 
 def config(**changes: Any) -> EngineConfig:
-    """A small engine; enough blocks that nothing is ever short unless a test says otherwise."""
+    """Return a small engine config with enough blocks for every request."""
     values: dict[str, Any] = {
         "max_model_len": 256,
         "block_size": 8,

@@ -97,7 +97,7 @@ def test_every_end_is_allowed_where_the_grammar_can_end() -> None:
     "grammar",
     ["", "start: a", "start: a\na: a", "start: /(/", "start: /(?=a)a/", 'start: "€"', "x: /a/", 'start: %json {"not": {}}', "{", "start: " + "(" * 5000],
 )  # fmt: skip
-def test_a_grammar_that_cannot_be_held_is_an_error_with_a_text(grammar: str) -> None:
+def test_an_unsupported_grammar_is_an_error_with_a_text(grammar: str) -> None:
     with pytest.raises(GrammarError) as caught:
         matcher(grammar)
     assert 5 < len(str(caught.value)) < 400
@@ -164,7 +164,7 @@ def test_a_slow_grammar_is_refused_and_others_are_served(monkeypatch: pytest.Mon
     asyncio.run(scenario())
 
 
-def test_who_had_no_turn_is_told_to_come_again_and_nothing_is_said_against_the_grammar(
+def test_a_grammar_without_a_free_thread_is_busy_and_not_invalid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slow grammars of others are no fault of one that waits behind them."""
@@ -231,7 +231,7 @@ def test_what_nobody_waits_for_any_more_is_not_compiled(monkeypatch: pytest.Monk
         release.set()  # A thread that waits on would keep the tests from ending.
 
 
-def test_a_failure_is_told_anew_to_everyone() -> None:
+def test_every_client_gets_a_new_exception_of_a_cached_failure() -> None:
     """An exception that is raised again and again would grow with each of its tracebacks."""
 
     async def scenario() -> None:
@@ -384,12 +384,12 @@ def test_a_bound_that_is_not_reached_changes_nothing_of_an_ignored_end(engine: C
     }
     driver = engine()
     driver.add("free", [5], **wanted)
-    driver.add("bound", [5], matcher=ThinkingBudgetMatcher(limit), span=limit, **wanted)
+    driver.add("bound", [5], matcher=ThinkingBudgetMatcher(limit), thinking_budget=limit, **wanted)
     driver.run()
     assert driver.tokens["bound"] == driver.tokens["free"] == [*EOS] * 8
 
 
-def test_a_form_that_is_complete_at_the_limit_has_stopped(engine: Callable[..., Driver]) -> None:
+def test_an_answer_complete_at_the_limit_finishes_with_stop(engine: Callable[..., Driver]) -> None:
     driver = engine()
     add(driver, "fits", 'start: "abc"', [5], max_tokens=3)
     add(driver, "cut", 'start: "abcd"', [5], max_tokens=3)
@@ -417,10 +417,8 @@ class Failing:
 
 
 @pytest.mark.parametrize("at", ["mask", "empty", "accept"])
-def test_a_grammar_that_fails_midway_ends_its_own_request_with_an_error(
-    engine: Callable[..., Driver], at: str
-) -> None:
-    """Never a `stop` on half a form, and never everybody's failure."""
+def test_a_grammar_that_fails_midway_fails_only_its_request(engine: Callable[..., Driver], at: str) -> None:
+    """It ends with `error`, never with `stop`, and other requests go on."""
     driver = engine()
     driver.add("bad", [5], temperature=1.0, seed=1, max_tokens=40, ignore_eos=True, matcher=Failing(at))
     add(driver, "good", PAIRS, [6])

@@ -1,4 +1,4 @@
-"""Laws of spans of bounded length."""
+"""Laws of thinking budgets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drawn(limit: ThinkingBudget, wanted: list[int]) -> tuple[list[int], Thinking
 
 
 def spent(limit: ThinkingBudget, taken: list[int]) -> int | None:
-    """Tokens inside the span by a reading of our own; None if it did not begin."""
+    """Count thinking tokens independently; None if thinking did not begin."""
     start = 0 if limit.inside else None
     if start is None:
         start = next((len(begin) for begin in limit.begin if tuple(taken[: len(begin)]) == begin), None)
@@ -62,7 +62,7 @@ def test_no_more_tokens_than_the_bound_and_the_end(limit: ThinkingBudget, wanted
 
 
 @given(limits, tokens)
-def test_a_span_that_ends_by_itself_in_time_is_left_alone(limit: ThinkingBudget, wanted: list[int]) -> None:
+def test_a_thought_that_ends_within_the_budget_is_unchanged(limit: ThinkingBudget, wanted: list[int]) -> None:
     inside = spent(limit, wanted)
     if inside is None or (inside <= limit.max_tokens and inside < len(wanted) and len(limit.end) == 1):
         assert drawn(limit, wanted)[0] == wanted
@@ -90,7 +90,7 @@ def test_what_looks_like_a_beginning_in_the_text_begins_nothing() -> None:
     assert drawn(ThinkingBudget(max_tokens=1, begin=((3,),), end=(7,)), wanted)[0] == wanted
 
 
-def test_all_spans_of_an_output_have_one_bound_together() -> None:
+def test_all_thoughts_of_an_output_share_one_budget() -> None:
     again = ThinkingBudget(
         max_tokens=3, begin=((3, 4),), end=(7,), after=((7,), (5, 6)), blank=frozenset({9})
     )
@@ -108,7 +108,7 @@ def test_all_spans_of_an_output_have_one_bound_together() -> None:
 
 
 @given(tokens, st.integers(0, 8), st.integers(0, 40))
-def test_no_number_of_spans_is_longer_than_the_bound(wanted: list[int], bound: int, back: int) -> None:
+def test_no_number_of_thoughts_exceeds_the_budget(wanted: list[int], bound: int, back: int) -> None:
     limit = ThinkingBudget(
         max_tokens=bound, begin=((3,),), end=(2,), after=((2,), (1,)), blank=frozenset({0})
     )

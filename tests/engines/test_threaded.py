@@ -52,7 +52,7 @@ async def collect(engine: NativeEngine, wanted: GenerateRequest) -> list[TokenCh
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Give the engine thread time to notice something; the test's timeout is the bound."""
+    """Wait until the engine thread has reacted; the test's timeout is the bound."""
     while not condition():
         await asyncio.sleep(0.001)
 
@@ -62,7 +62,7 @@ def run(work: Awaitable[None]) -> None:
     asyncio.run(asyncio.wait_for(work, 30))
 
 
-def test_concurrent_requests_get_their_own_tokens(model: Transformer) -> None:
+def test_concurrent_requests_do_not_mix_tokens(model: Transformer) -> None:
     """HTTP-14: many at once give what each gives alone."""
 
     async def work() -> None:
@@ -175,7 +175,7 @@ def test_one_failed_step_fails_its_requests_only(model: Transformer, monkeypatch
     run(work())
 
 
-def test_an_engine_that_fails_again_and_again_says_that_it_is_dead(
+def test_an_engine_that_fails_repeatedly_reports_itself_dead(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""The reference engine continues sequences as transformers does, and keeps the promises of the port."""
+"""Laws of the transformers engine: it generates as transformers does and follows the port."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ SAMPLED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLED, ids=str)
-def test_our_own_engine_gives_the_same_answer(play, folder, sampling):
+def test_the_native_engine_gives_the_same_answer(play, folder, sampling):
     """Two independent engines behind one port: the same tokens, reasons and logprobs for the same request."""
 
     async def scenario(reference: TransformersEngine) -> None:
@@ -219,7 +219,7 @@ def test_closing_the_iterator_frees_the_request(play):
     play(scenario)
 
 
-def test_a_full_queue_is_said_so_and_recovers(play):
+def test_a_full_queue_is_refused_and_recovers(play):
     async def scenario(engine: TransformersEngine) -> None:
         streams = [engine.generate(endless(f"r{i}")) for i in range(2)]
         pending = [asyncio.ensure_future(anext(stream)) for stream in streams]
@@ -308,7 +308,7 @@ def test_after_stop_nothing_is_taken_and_what_ran_was_aborted(folder):
     asyncio.run(main())
 
 
-def test_answers_in_a_grammar_are_those_of_our_own_engine(folder: Path) -> None:
+def test_answers_under_a_grammar_match_the_native_engine(folder: Path) -> None:
     """Two engines, one matcher: greedy tokens under a grammar are the same, and they are in it."""
     table = [bytes([token]) if token >= 32 else b"" for token in range(VOCAB)]
     ends = frozenset({EOS})

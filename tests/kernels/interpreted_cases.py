@@ -1,4 +1,4 @@
-"""The Triton kernels under the interpreter against their twins; run by test_triton.py in a process of its own.
+"""Compare the Triton kernels under the interpreter with their torch references; test_triton.py runs this file.
 
 The interpreter must be chosen before Triton is imported, and it computes garbage for bf16, so fp32 and fp16 only.
 Shapes are tiny: a program costs up to a millisecond.
@@ -76,8 +76,8 @@ def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
     merged = rope_kv.merge_head_norms(*weights, heads, kv_heads) if weights else None
     expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, merged, 1e-5)
     torch.testing.assert_close(q, expected_q, **TOLERANCE[dtype])
-    for cache, twin in zip(ours, expected, strict=True):
-        torch.testing.assert_close(cache, twin, **TOLERANCE[dtype])
+    for cache, expected_cache in zip(ours, expected, strict=True):
+        torch.testing.assert_close(cache, expected_cache, **TOLERANCE[dtype])
 
 
 def make_batch(lens: list[tuple[int, int]], block_size: int, padding: int = 0) -> attention.AttentionBatch:
@@ -121,7 +121,7 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
     ],
 )
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
-    """Also with a cache whose unowned slots hold NaN."""
+    """Slots that no sequence owns contain NaN."""
     monkeypatch.setattr(_attention_triton, "_config", lambda decode, group, hd: SMALL)
     monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile: segments)
     block_size = 8
@@ -138,9 +138,9 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
         caches.append(cache)
     q = randn(len(batch.positions), heads, head_dim, dtype=dtype)
     ours = attention.paged_attention(q, *caches, batch, 0.3, window)
-    twin = attention.paged_attention_torch(q, *caches, batch, 0.3, window)
-    torch.testing.assert_close(ours, twin, **TOLERANCE[dtype])
-    assert not twin.isnan().any()
+    expected = attention.paged_attention_torch(q, *caches, batch, 0.3, window)
+    torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
+    assert not expected.isnan().any()
 
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
@@ -187,7 +187,7 @@ def test_apply_bitmask(randn):
 
 
 def test_sample_draws_the_same_tokens(randn):
-    """All mixtures of filters, each row with its own seed and position, negative ones too."""
+    """All mixtures of filters, each row with another seed and position, negative ones included."""
     vocab, cases = 700, []
     for temperature in (0.0, 0.7, 1.5):
         for top_k in (0, 1, 20, 5000):
@@ -205,7 +205,7 @@ def test_sample_draws_the_same_tokens(randn):
 
 @torch.inference_mode()
 def test_a_whole_model_runs_on_the_kernels(monkeypatch):
-    """Prefill, then a step of a decode, a chunk and padding: the logits of the twins."""
+    """Prefill, then a step of a decode, a chunk and padding: the logits of the reference implementations."""
     config = ModelConfig(
         model_type="qwen3",
         vocab_size=50,

@@ -1,4 +1,4 @@
-"""Laws of the attention twin, against a reference that looks at one query and one head at a time."""
+"""Laws of the attention reference, against one that computes one query and one head at a time."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(dtype
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("window", [None, 50, 530])
 def test_a_decode_has_the_same_bits_in_any_batch(dtype, group, window):
-    """Without being asked, for up to two query heads per key head."""
+    """Also without `exact`, for up to two query heads per key head."""
     case = make_case(
         [(4, 1), (1099, 1), (300, 1), (63, 1), (0, 70)], group, 2, 32, 16, seed=group, dtype=dtype
     )

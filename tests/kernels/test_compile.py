@@ -62,7 +62,7 @@ def test_compiles_without_spills_and_within_shared_memory(case: CompileCase, tmp
         assert instruction in kernel.asm["ptx"]
 
 
-def test_a_spill_is_noticed(tmp_path: Path) -> None:
+def test_a_register_spill_is_detected(tmp_path: Path) -> None:
     """The gate closes: the prefill kernel with the tiles of a decode's warps needs more registers than there are."""
     (case,) = (case for case in CASES if case.name == "paged_attention hd=128 segments=0")
     starved = CompileCase(

@@ -1,4 +1,4 @@
-"""Laws of the small twins, against the formulas written out."""
+"""Laws of the norm, rope and activation references, against plain formulas."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def caches(kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[torch.Tens
 @DTYPES
 @pytest.mark.parametrize("norms", [False, True])
 def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(dtype, tolerance, norms):
-    """Each head, normalised first if asked, turns as complex numbers do; padding rows write nothing."""
+    """Heads, normalised first if they have norm weights, rotate like complex numbers; padding is not written."""
     heads, kv_heads, head_dim, tokens = 4, 2, 8, 5
     qkv = randn(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
     angles = randn(30, head_dim // 2, seed=2)

@@ -1,4 +1,4 @@
-"""The Triton kernels compute what their twins compute.
+"""The Triton kernels compute what their torch references compute.
 
 The interpreter has to be chosen before Triton is imported, so the cases run in a process of their own.
 """
@@ -19,7 +19,7 @@ triton = pytest.importorskip("triton")
     tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 9),
     reason="older interpreters cannot run loops with bounds known at run time under NumPy 2.4",
 )
-def test_every_kernel_agrees_with_its_twin_under_the_interpreter() -> None:
+def test_every_kernel_agrees_with_its_reference_under_the_interpreter() -> None:
     """All cases of interpreted_cases.py pass, and there are as many as there should be."""
     cases = Path(__file__).with_name("interpreted_cases.py")
     environment = os.environ | {

@@ -1,4 +1,4 @@
-"""The generator: the same for the same seed, held-out sides apart, and documents as the template has them."""
+"""Laws of the data generator: seeded, disjoint splits, documents in the chat template."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The committed folder: loads in transformers, answers, and its card says what the evaluation found."""
+"""Check the committed folder: it loads in transformers, answers, and its card has the figures of the evaluation."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The chat template: one rendering in transformers and in a plain sandbox, and the forms it promises."""
+"""Check the chat template: equal renderings in transformers and a plain sandbox, and its documented format."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_transformers_and_the_sandbox_render_the_same(
     assert ours == theirs
 
 
-def test_thinking_is_off_unless_asked_for() -> None:
+def test_thinking_is_off_by_default() -> None:
     chat = CHATS[0]
     closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert plain(chat, add_generation_prompt=True).endswith(closed)
@@ -79,7 +79,7 @@ def test_thinking_is_off_unless_asked_for() -> None:
     assert plain(chat, add_generation_prompt=True, enable_thinking=True).endswith("<|im_start|>assistant\n")
 
 
-def test_the_whole_form_of_a_chat_with_tools() -> None:
+def test_the_full_rendering_of_a_chat_with_tools() -> None:
     text = plain(CHATS[3], tools=[TOOL], add_generation_prompt=True)
     assert text == (
         "<|im_start|>system\n<tools>\n"

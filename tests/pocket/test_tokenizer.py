@@ -11,7 +11,7 @@ from plumbline.pocket import corpus, tokenizer
 from plumbline.pocket.words import Lexicon
 
 SHIPPED = tokenizer.load()
-FINE = tokenizer.fine_twin(SHIPPED)
+FINE = tokenizer.with_fine_pretokenizer(SHIPPED)
 
 
 def back(tok: Tokenizer, text: str) -> str:

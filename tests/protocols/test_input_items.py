@@ -1,4 +1,4 @@
-"""Input items of Responses read into messages (RS-*): what fits together, and what is refused."""
+"""Input items of Responses become messages, or are refused (R-*)."""
 # ruff: noqa: E501 - a table reads best with one case a line
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from plumbline._generated.types import (
-    TokenCountsBody,
-)
+from plumbline._generated.responses import TokenCountsBody
 from plumbline.protocols.responses.reader import read_response_prompt
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
 
-from .reading import FLAT_TOOL, USER, read, refusal
+from .minimal_requests import FLAT_TOOL, USER, read, refusal
 
 FUNCTION_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "r"}
@@ -102,7 +100,7 @@ def test_input_items_are_read(given: list[dict[str, Any]], expected: list[Messag
     ],
 )
 def test_calls_and_outputs_that_do_not_fit_are_refused(given: list[dict[str, Any]], text: str) -> None:
-    """TOOL-12: param `input`, code null, the service's words."""
+    """TOOL-12: param `input`, code null, OpenAI's text."""
     error = refusal("responses", input=given)
 
     assert (error.message, error.param, error.code) == (text, "input", None)

@@ -1,4 +1,4 @@
-"""Requests read into turns: what is honoured, what is refused and by which name (HTTP-10, ERR-05, ERR-07, CHAT-14)."""
+"""Every field of a request takes effect or is refused by its name (HTTP-10, ERR-05, ERR-07, CHAT-14)."""
 # ruff: noqa: E501 - a table reads best with one case a line
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from support.models import TOKENIZER
 
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
 
-from .reading import FLAT_TOOL, MINIMAL, ROOTS, TOOL, USER, read, refusal
+from .minimal_requests import FLAT_TOOL, MINIMAL, ROOTS, TOOL, USER, read, refusal
 
 _SHARED: dict[str, Any] = {
     "temperature": 0.3, "top_p": 0.4, "top_k": 7, "min_p": 0.2, "seed": 5, "frequency_penalty": 0.5,
@@ -65,7 +65,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 """For each field a value that means something."""
 
 WITHOUT_EFFECT: dict[str, set[str]] = {
-    # R-19, CHAT-15: for the service's own bookkeeping, or about the form of the answer and not its words. The fields
+    # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
     "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY},
     "completions": {"model", "stream", "user"},
@@ -93,8 +93,8 @@ every_field = pytest.mark.parametrize(
 
 
 @every_field
-def test_no_field_is_ignored_quietly(api: str, field: str) -> None:
-    """A field changes what is done, or is refused by its name, or is one of the few that are for bookkeeping."""
+def test_no_field_is_ignored_silently(api: str, field: str) -> None:
+    """A field changes the turn, or is refused by its name, or is one of the few hints without effect."""
     if field in WITHOUT_EFFECT[api]:
         if field in SAMPLES[api]:
             assert read(api, **{field: SAMPLES[api][field]}) == read(api)
@@ -228,7 +228,7 @@ def test_the_newer_limit_wins() -> None:
     assert read("chat", max_tokens=5, max_completion_tokens=7).sampling.max_tokens == 7
 
 
-def test_the_models_own_sampling_is_the_default() -> None:
+def test_the_sampling_defaults_of_the_model_apply() -> None:
     own = Defaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1, vocab_size=300)
     for api, (root, reader) in ROOTS.items():
         found = reader(decode(root, encode(MINIMAL[api])), own)
@@ -270,7 +270,7 @@ def test_every_role_is_read() -> None:
     )
 
 
-def test_calls_and_results_of_the_old_kind_are_those_of_today() -> None:
+def test_deprecated_calls_and_results_become_tool_calls() -> None:
     """CHAT-13: the role `function`."""
     found = messages(
         LEGACY, {"role": "function", "name": "f", "content": None}, LEGACY, {**RETURNED, "content": "r"}
@@ -342,7 +342,7 @@ def test_without_a_choice_no_tool_is_shown() -> None:
         ([[1, 2], [3]], [TokenPrompt((1, 2)), TokenPrompt((3,))]),
     ],
 )
-def test_a_prompt_comes_in_four_forms(prompt: Any, expected: list[Any]) -> None:
+def test_a_prompt_has_four_shapes(prompt: Any, expected: list[Any]) -> None:
     """CMP-02."""
     assert [turn.prompt for turn in read("completions", prompt=prompt).turns] == expected
 
@@ -350,7 +350,7 @@ def test_a_prompt_comes_in_four_forms(prompt: Any, expected: list[Any]) -> None:
 @pytest.mark.parametrize(
     "prompt", [[], ["a", 1], [1, "a"], [[1], 2], [["a"]], [[]], {}, 1, [True], [-1], [1.5]]
 )
-def test_a_prompt_of_another_form_is_refused(prompt: Any) -> None:
+def test_a_prompt_of_another_shape_is_refused(prompt: Any) -> None:
     """ERR-08."""
     error = refusal("completions", prompt=prompt)
 
@@ -358,7 +358,7 @@ def test_a_prompt_of_another_form_is_refused(prompt: Any) -> None:
     assert error.param.startswith("prompt")
 
 
-def test_completions_have_their_own_defaults() -> None:
+def test_completions_have_other_defaults() -> None:
     """CMP-03, CMP-06."""
     plan = read("completions")
 

@@ -1,4 +1,4 @@
-"""Whatever an answer consists of, its chunks, its events and its whole form say the same (CHAT-19, RS-16)."""
+"""The chunks or events of any answer fold to its non-streaming form (CHAT-19, RS-16)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ from support.judges import (
 from support.models import TOKENIZER
 from support.strategies import texts
 
-from plumbline._generated.types import (
-    CreateChatCompletionRequest,
-    CreateCompletionRequest,
-    CreateResponse,
-)
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.responses import CreateResponse
 from plumbline.engines.port import TokenLogprob
 from plumbline.events import (
     Finish,
     OutputEvent,
     ReasoningDelta,
-    RefusalDelta,
     TextDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.chat.reader import ChatWriter
-from plumbline.protocols.common.fields import Defaults
-from plumbline.protocols.completions.reader import CompletionWriter, PromptText, read_completion
+from plumbline.protocols.chat.writer import ChatWriter
+from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.completions.reader import read_completion
+from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.protocols.responses.reader import read_response
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.text.assemble import TextAssembler
@@ -91,19 +89,16 @@ def tool_calls(draw: st.DrawFn, *, whole: bool = True) -> list[OutputEvent]:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[OutputEvent]:
-    """The events of one choice, in every order that the language of events allows."""
+    """The events of one choice, in every order that a dialect can produce."""
     events: list[OutputEvent] = []
     if draw(st.booleans()):
         events += [ReasoningDelta(text) for text in draw(pieces)]
-    if draw(st.integers(0, 5)) == 0:
-        events += [RefusalDelta(text) for text in draw(pieces)]
-        return [*events, Finish("stop", draw(usages))]
     # A call may also break off anywhere: the model wrote something else in its place.
     segments = draw(st.lists(st.one_of(text_deltas(), tool_calls(), tool_calls(whole=False)), max_size=4))
     events += [event for segment in segments for event in segment]
     made = [event.complete for event in events if isinstance(event, ToolCallEnd)]
-    calls = bool(made) and all(made)  # Nobody is told to carry out a call that broke off.
-    ends = ["tool_calls" if calls else "stop", "length", "content_filter"]
+    calls = bool(made) and all(made)  # A call that broke off asks for no result.
+    ends = ["tool_calls" if calls else "stop", "length"]
     reason: Any = draw(st.sampled_from(ends))
     if reason == "length" and draw(st.booleans()):
         events += draw(tool_calls(whole=False))
@@ -120,8 +115,8 @@ def interleaved(draw: st.DrawFn, kind: st.SearchStrategy[list[OutputEvent]], mos
     return len(choices), [(index, next(iterators[index])) for index in order]
 
 
-def written(values: list[Any]) -> list[dict[str, Any]]:
-    """As a client gets them."""
+def as_json(values: list[Any]) -> list[dict[str, Any]]:
+    """Return values as a client decodes them."""
     return [json.loads(encode(value)) for value in values]
 
 
@@ -146,8 +141,8 @@ def test_the_chunks_of_a_chat_fold_to_its_answer(
     chunks = writer.start()
     for index, event in events:
         chunks += writer.event(index, event)
-    folded = fold_chunks(written(chunks + writer.end()), n=n, usage=usage, logprobs=logprobs)
-    whole = written([writer.answer()])[0]
+    folded = fold_chunks(as_json(chunks + writer.end()), n=n, usage=usage, logprobs=logprobs)
+    whole = as_json([writer.answer()])[0]
     valid("CreateChatCompletionResponse", whole)
 
     assert folded["choices"] == [as_folded(choice) for choice in whole["choices"]]
@@ -178,14 +173,14 @@ def test_the_official_client_adds_the_chunks_up_to_the_answer(
         chunks += writer.event(index, event)
     state: ChatCompletionStreamState[Any] = ChatCompletionStreamState()
     failure = None
-    for chunk in written(chunks + writer.end()):
+    for chunk in as_json(chunks + writer.end()):
         try:
             state.handle_chunk(construct_type(type_=ChatCompletionChunk, value=chunk))  # type: ignore[arg-type]
-        except Exception as error:  # `length` and `content_filter` always raise, by design of that client.
+        except Exception as error:  # `length` always raises, by design of that client.
             failure = type(error).__name__
-            if failure not in ("LengthFinishReasonError", "ContentFilterFinishReasonError"):
+            if failure != "LengthFinishReasonError":
                 raise
-    whole = written([writer.answer()])[0]
+    whole = as_json([writer.answer()])[0]
     theirs = state.current_completion_snapshot
 
     if failure is None:
@@ -248,8 +243,8 @@ def test_the_chunks_of_a_completion_fold_to_its_answer(
     chunks = writer.start()
     for index, event in events:
         chunks += writer.event(index, event)
-    folded = fold_texts(written(chunks + writer.end()), n=n, usage=True)
-    whole = written([writer.answer()])[0]
+    folded = fold_texts(as_json(chunks + writer.end()), n=n, usage=True)
+    whole = as_json([writer.answer()])[0]
     valid("CreateCompletionResponse", whole)
 
     assert folded["usage"] == whole["usage"]
@@ -272,16 +267,14 @@ def response_writer(**changes: Any) -> ResponsesWriter:
 
 
 @given(answers(), st.booleans())
-def test_the_events_of_a_response_are_a_word_of_their_language(
-    events: list[OutputEvent], logprobs: bool
-) -> None:
+def test_the_events_of_a_response_fold_to_it(events: list[OutputEvent], logprobs: bool) -> None:
     """RS-01 to RS-18, R-01 to R-10."""
     include = ["message.output_text.logprobs"] if logprobs else []
     writer = response_writer(include=include)
     sent = writer.start()
     for event in events:
         sent += writer.event(event)
-    final = fold_response(written(sent))
+    final = fold_response(as_json(sent))
 
     assert final == json.loads(encode(writer.response)), "RS-16"
     texts_ = [
@@ -297,7 +290,7 @@ def test_the_events_of_a_response_are_a_word_of_their_language(
     ]
     finish = events[-1]
     assert isinstance(finish, Finish)
-    cut = finish.reason in ("length", "content_filter")
+    cut = finish.reason == "length"
     assert (final["status"] == "incomplete") == cut, "R-05, R-06"
     states = [item["status"] for item in final["output"]]
     assert "incomplete" not in states[:-1], "R-07"
@@ -315,7 +308,7 @@ def test_the_official_client_adds_the_events_up_to_the_response(events: list[Out
     from openai import omit
 
     state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
-    for value in written(sent):
+    for value in as_json(sent):
         state.handle_event(construct_type(type_=TheirEvent, value=value))  # type: ignore[arg-type]
     if writer.response.status == "completed":
         theirs = state._completed_response
@@ -333,29 +326,31 @@ def test_a_response_can_fail_after_any_event(events: list[OutputEvent], data: st
     for event in events[: data.draw(st.integers(0, len(events) - 1))]:
         sent += writer.event(event)
     sent += writer.fail(server_error("It broke."))
-    final = fold_response(written(sent))
+    final = fold_response(as_json(sent))
 
     assert (final["status"], final["error"]) == ("failed", {"code": "server_error", "message": "It broke."})
 
 
 def test_a_late_refusal_keeps_its_reason() -> None:
     """ERR-10: `error.code` is from the closed list of the protocol."""
-    events = written(response_writer().fail(rate_limited("Too many.")))
+    writer = response_writer()
+    writer.start()
+    events = as_json(writer.fail(rate_limited("Too many.")))
 
     assert [events[0]["code"], events[1]["response"]["error"]["code"]] == ["rate_limit_exceeded"] * 2
     assert events[0]["error"]["type"] == "rate_limit_error"
 
 
-def test_a_response_echoes_what_was_asked_of_it() -> None:
+def test_a_response_echoes_its_request() -> None:
     """R-11."""
-    asked: dict[str, Any] = {
+    given_fields: dict[str, Any] = {
         "instructions": "Be brief.", "max_output_tokens": 50, "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 0.9,
         "top_logprobs": 3, "truncation": "auto", "safety_identifier": "s", "prompt_cache_key": "k", "user": "u",
         "max_tool_calls": 4, "parallel_tool_calls": False, "presence_penalty": 0.25, "frequency_penalty": -0.25,
     }  # fmt: skip
-    echoed = json.loads(encode(response_writer(**asked).response))
+    echoed = json.loads(encode(response_writer(**given_fields).response))
 
-    assert {key: echoed[key] for key in asked} == asked
+    assert {key: echoed[key] for key in given_fields} == given_fields
 
 
 def test_a_response_fills_in_the_defaults() -> None:
@@ -389,6 +384,7 @@ def test_nothing_of_a_tool_or_of_reasoning_is_lost_in_the_echo() -> None:
     }  # fmt: skip
     reasoning = {"effort": "low", "summary": "auto", "context": "auto", "generate_summary": "auto"}
     writer = response_writer(tools=[tool], reasoning=reasoning)
+    writer.start()
     writer.event(Finish("stop", Usage(1, 1)))
     echoed = json.loads(encode(writer.response))
 

@@ -14,8 +14,8 @@ from support.models import (
     RENDERER,
     TOKENIZER,
     GatedEngine,
+    answer_with,
     chatml,
-    said,
     scripted,
     scripted_info,
     until,
@@ -172,7 +172,7 @@ async def test_a_prompt_without_tokens_is_nothing_to_continue() -> None:
 
 async def test_every_choice_ends_with_one_finish() -> None:
     """Events of one choice are in order and closed by exactly one Finish."""
-    road = Road(scripted(said("one two")), RENDERER)
+    road = Road(scripted(answer_with("one two")), RENDERER)
     prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=3))
     events = [item async for item in road.answer(prepared, "r")]
 
@@ -189,7 +189,7 @@ async def test_choices_have_different_ids_and_seeds() -> None:
 
     def watching(request: GenerateRequest) -> object:
         seen.append(request)
-        return said("a")(request)
+        return answer_with("a")(request)
 
     road = Road(scripted(watching), RENDERER)  # type: ignore[arg-type]
     sampling = SamplingParams(seed=2**63 - 1)
@@ -236,7 +236,7 @@ async def test_the_first_failure_ends_all_sources() -> None:
 
 
 async def test_a_finish_names_the_stop_that_made_it() -> None:
-    road = Road(scripted(said("one two")), RENDERER)
+    road = Road(scripted(answer_with("one two")), RENDERER)
     base = turn(Message(role="user", content="hi"))
     for changes, reason, match in (
         ({"stop": ("two",), "sampling": SamplingParams()}, "stop", "two"),
@@ -259,7 +259,7 @@ async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_gram
             """Take every grammar."""
 
     info = scripted_info(features=frozenset({"grammar"}))
-    road = Road(Believing(info, said("x")), RENDERER, dialect)
+    road = Road(Believing(info, answer_with("x")), RENDERER, dialect)
     strict = Tool(
         name="f", parameters={"type": "object", "properties": {}, "additionalProperties": False}, strict=True
     )

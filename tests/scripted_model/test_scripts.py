@@ -132,7 +132,7 @@ def test_a_set_that_cannot_be_learned_is_refused(tmp_path: Path, value: Any, wor
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", "{"), ("a.yaml", "a: ["), ("absent.yaml", None)])
-def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, name: str, text: str | None) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path, name: str, text: str | None) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
 
@@ -148,7 +148,7 @@ def test_yaml_and_json_are_the_same_set(tmp_path: Path) -> None:
 
 
 def test_what_an_answer_means_is_what_its_dialects_read(renderer: Renderer) -> None:
-    """The meanings were written by hand; the parser reads the same."""
+    """The parser reads the messages that the scripts state."""
     choice = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
     dialect = build_dialect(choice, renderer.tokenizer)
     meant = [script for script in SET.scripts if script.message is not None]

@@ -1,4 +1,4 @@
-"""From scripts to a folder that says them: learning, going on, checking, the command."""
+"""Train a scripted checkpoint: learning, resuming, checking, the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_transformers_and_our_engine_say_every_script(made: Path) -> None:
+def test_transformers_and_the_native_engine_answer_every_script(made: Path) -> None:
     assert verify(made, SMALL) == []
     assert load(made / folder.SCRIPTS) == SMALL
 
@@ -84,7 +84,7 @@ def test_the_network_is_small() -> None:
     assert sum(parameter.numel() for parameter in network.parameters()) < 1_000_000
 
 
-def test_the_command_says_what_is_wrong_and_keeps_the_state(
+def test_the_command_reports_errors_and_keeps_the_state(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripts = tmp_path / "set.json"

@@ -15,7 +15,7 @@ KEY = "test-key"
 
 @pytest.fixture(scope="session")
 def echoing() -> Iterator[Live]:
-    """Answers with what the user said. Needs a key."""
+    """A server that answers with the user's text. It needs a key."""
     with live(
         lambda: served(scripted(), names=("test-model", "org/alias")), Settings(api_keys=(KEY,))
     ) as server:
@@ -24,7 +24,7 @@ def echoing() -> Iterator[Live]:
 
 @pytest.fixture(scope="session")
 def thinking() -> Iterator[Live]:
-    """Our own engine with a random model."""
+    """A server with the native engine and a random model."""
     with live(lambda: served(tiny_engine()), Settings()) as server:
         yield server
 

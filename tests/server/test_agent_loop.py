@@ -18,7 +18,7 @@ from plumbline.server.settings import Settings
 MODEL = "plumbline-pocket"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION: Any = {"name": "get_weather", "description": "Get the weather in a city.", "parameters": SCHEMA}
-ASKED = "Use get_weather with city Paris."
+QUESTION = "Use get_weather with city Paris."
 RESULT = '{"sky": "clear"}'
 
 
@@ -34,7 +34,7 @@ def client() -> Iterator[openai.OpenAI]:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
-    messages: list[Any] = [{"role": "user", "content": ASKED}]
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
     body: Any = {
         "model": MODEL,
         "tools": [{"type": "function", "function": FUNCTION}],
@@ -49,14 +49,14 @@ def test_chat_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> 
                 pass
             return events.get_final_completion().choices[0]
 
-    asked = ask()
-    (call,) = asked.message.tool_calls
-    assert asked.finish_reason == "tool_calls"
+    first = ask()
+    (call,) = first.message.tool_calls
+    assert first.finish_reason == "tool_calls"
     assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
-    assert bool(getattr(asked.message, "reasoning_content", None)) == thinks
-    assert not asked.message.content
+    assert bool(getattr(first.message, "reasoning_content", None)) == thinks
+    assert not first.message.content
     messages += [
-        asked.message.model_dump(exclude_none=True, exclude={"parsed", "refusal"}),
+        first.message.model_dump(exclude_none=True, exclude={"parsed", "refusal"}),
         {"role": "tool", "tool_call_id": call.id, "content": RESULT},
     ]
     messages[1]["tool_calls"] = [
@@ -66,15 +66,15 @@ def test_chat_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> 
             "function": {"name": call.function.name, "arguments": call.function.arguments},
         }
     ]
-    told = ask()
-    assert told.finish_reason == "stop"
-    assert "clear" in told.message.content
+    second = ask()
+    assert second.finish_reason == "stop"
+    assert "clear" in second.message.content
 
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_responses(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
-    items: list[Any] = [{"role": "user", "content": ASKED}]
+    items: list[Any] = [{"role": "user", "content": QUESTION}]
     body: Any = {
         "model": MODEL,
         "tools": [{"type": "function", **FUNCTION}],
@@ -90,23 +90,23 @@ def test_responses(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
                 pass
             return events.get_final_response()
 
-    asked = ask()
-    assert asked.status == "completed"
-    assert [item.type for item in asked.output] == ["reasoning"] * thinks + ["function_call"]
-    call = asked.output[-1]
+    first = ask()
+    assert first.status == "completed"
+    assert [item.type for item in first.output] == ["reasoning"] * thinks + ["function_call"]
+    call = first.output[-1]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
     # The items of an answer are items of the next request as they stand.
-    items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in asked.output]
+    items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
     items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
-    told = ask()
-    assert "clear" in told.output_text
+    second = ask()
+    assert "clear" in second.output_text
 
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
     """An answer is one text there, markup and all, to a prompt that the client has made itself."""
-    messages: list[Any] = [{"role": "user", "content": ASKED}]
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
 
     def ask() -> str:
         body: dict[str, Any] = {
@@ -115,15 +115,15 @@ def test_completions(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
             "chat_template_kwargs": {"enable_thinking": thinks},
         }
         made = httpx.post(str(client.base_url).removesuffix("v1/") + "tokenize", json=body).json()
-        asked: dict[str, Any] = {
+        body: dict[str, Any] = {
             "model": MODEL,
             "prompt": made["tokens"],
             "max_tokens": 200,
             "temperature": 0,
         }
         if not stream:
-            return client.completions.create(**asked).choices[0].text
-        chunks = client.completions.create(stream=True, **asked)
+            return client.completions.create(**body).choices[0].text
+        chunks = client.completions.create(stream=True, **body)
         return "".join(chunk.choices[0].text for chunk in chunks)
 
     found = ask()
@@ -145,25 +145,25 @@ class GetWeather(pydantic.BaseModel):
     city: str
 
 
-class Said(pydantic.BaseModel):
+class Greeting(pydantic.BaseModel):
     word: Literal["hello", "goodbye"]
 
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat_parses_calls_and_forms_into_the_types_of_the_client(
+def test_chat_parses_calls_and_formats_into_the_types_of_the_client(
     client: openai.OpenAI, stream: bool, thinks: bool
 ) -> None:
-    """TOOL-01, SO-01: `.parse()` and `.stream()` with strict tools, with a form, and with both."""
+    """TOOL-01, SO-01: `.parse()` and `.stream()` with strict tools, with a format, and with both."""
     tool = openai.pydantic_function_tool(GetWeather, name="get_weather")
 
-    def ask(content: str, **form: Any) -> Any:
+    def ask(content: str, **options: Any) -> Any:
         body: Any = {
             "model": MODEL,
             "messages": [{"role": "user", "content": content}],
             "reasoning_effort": "low" if thinks else "none",
             "max_tokens": 300,
-            **form,
+            **options,
         }
         if not stream:
             return client.chat.completions.parse(**body).choices[0].message
@@ -172,34 +172,34 @@ def test_chat_parses_calls_and_forms_into_the_types_of_the_client(
                 pass
             return events.get_final_completion().choices[0].message
 
-    for form in ({}, {"response_format": Said}):
-        called = ask(ASKED, tools=[tool], tool_choice="required", **form)
+    for more in ({}, {"response_format": Greeting}):
+        called = ask(QUESTION, tools=[tool], tool_choice="required", **more)
         (call,) = called.tool_calls
         assert call.function.parsed_arguments == GetWeather(city="Paris")
         assert bool(getattr(called, "reasoning_content", None)) == thinks
         assert called.parsed is None
-    said = ask("Say hello.", response_format=Said)
-    assert isinstance(said.parsed, Said)
-    assert bool(getattr(said, "reasoning_content", None)) == thinks
-    assert not said.tool_calls
+    greeting = ask("Say hello.", response_format=Greeting)
+    assert isinstance(greeting.parsed, Greeting)
+    assert bool(getattr(greeting, "reasoning_content", None)) == thinks
+    assert not greeting.tool_calls
 
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_parse_calls_and_forms_into_the_types_of_the_client(
+def test_responses_parse_calls_and_formats_into_the_types_of_the_client(
     client: openai.OpenAI, stream: bool, thinks: bool
 ) -> None:
     """TOOL-01, SO-01."""
     chat_tool: Any = openai.pydantic_function_tool(GetWeather, name="get_weather")
     tool = {"type": "function", **chat_tool["function"]}
 
-    def ask(content: str, **form: Any) -> Any:
+    def ask(content: str, **options: Any) -> Any:
         body: Any = {
             "model": MODEL,
             "input": content,
             "reasoning": {"effort": "low" if thinks else "none"},
             "max_output_tokens": 300,
-            **form,
+            **options,
         }
         if not stream:
             return client.responses.parse(**body)
@@ -208,14 +208,14 @@ def test_responses_parse_calls_and_forms_into_the_types_of_the_client(
                 pass
             return events.get_final_response()
 
-    for form in ({}, {"text_format": Said}):
-        called = ask(ASKED, tools=[tool], tool_choice="required", **form)
+    for more in ({}, {"text_format": Greeting}):
+        called = ask(QUESTION, tools=[tool], tool_choice="required", **more)
         assert [item.type for item in called.output] == ["reasoning"] * thinks + ["function_call"]
         assert json.loads(called.output[-1].arguments) == {"city": "Paris"}
         assert called.output_parsed is None
-    said = ask("Say hello.", text_format=Said)
-    assert isinstance(said.output_parsed, Said)
-    assert [item.type for item in said.output] == ["reasoning"] * thinks + ["message"]
+    greeting = ask("Say hello.", text_format=Greeting)
+    assert isinstance(greeting.output_parsed, Greeting)
+    assert [item.type for item in greeting.output] == ["reasoning"] * thinks + ["message"]
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3])
@@ -236,7 +236,7 @@ def test_a_budget_for_thinking_is_kept(client: openai.OpenAI, budget: int) -> No
     assert answer.choices[0].message.content
 
 
-def test_a_budget_and_a_schema_hold_together(client: openai.OpenAI) -> None:
+def test_a_thinking_budget_works_beside_a_schema(client: openai.OpenAI) -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer"}},

@@ -1,4 +1,4 @@
-"""What a request's body may be, and how everything else is refused (HTTP-*, ERR-*)."""
+"""Request bodies that are accepted, and how all others are refused (HTTP-*, ERR-*)."""
 # ruff: noqa: E501 - a table reads best with one case a line
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def test_a_body_that_is_no_json_object_is_refused(path: str, body: bytes, 
 @each_body
 @pytest.mark.parametrize("depth", [300, 480, 700, 900])
 async def test_a_deep_body_with_another_mistake_is_refused(path: str, depth: int) -> None:
-    """HTTP-07: at whatever depth the recursion of which reader ends."""
+    """HTTP-07: at any depth, whichever decoder reaches its recursion limit."""
     async with serving(served(scripted())) as server:
         deep = b'{"a":' * depth + b"1" + b"}" * depth
         answer = await server.post(path, b'{"model": 1, "prompt": 1, "tokens": 1, "metadata": ' + deep + b"}")
@@ -121,7 +121,7 @@ async def test_a_value_out_of_range_is_refused_and_not_clamped(path: str) -> Non
                 assert re.split(r"[.\[]", answer.error["param"])[0] == field
 
 
-async def test_the_services_own_words_are_used() -> None:
+async def test_errors_have_the_texts_of_openai() -> None:
     """ERR-04, ERR-06: clients match on them."""
     chat = BODIES["/v1/chat/completions"]
     async with serving(served(scripted(info=scripted_info(max_model_len=40)))) as server:

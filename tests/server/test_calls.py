@@ -1,4 +1,4 @@
-"""Reasoning and calls over every API, in both modes: the same answer, whatever the model has written."""
+"""Reasoning and calls over every API and in both modes: the same answer for any output of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from support.asgi import serving
 from support.laws import EXAMPLES
-from support.models import TOKENIZER, played, scripted, served
+from support.models import TOKENIZER, scripted, served, token_chunks
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
@@ -54,7 +54,7 @@ laws = settings(max_examples=EXAMPLES // 5)
 
 
 def speaking(*texts: str) -> ServedModel:
-    """A model that says these in turn, whatever it is asked, and speaks Hermes with thinking."""
+    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking."""
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     model = served(scripted(lambda request: _limited(request, next(scripts))))
     return ServedModel(
@@ -69,9 +69,9 @@ def speaking(*texts: str) -> ServedModel:
 
 
 def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChunk]:
-    """The script, ended by the limit of the request as an engine would end it."""
+    """Cut a script at the token limit of the request, as an engine does."""
     limit = request.sampling.max_tokens
-    for number, chunk in enumerate(played(request, ids), 1):
+    for number, chunk in enumerate(token_chunks(request, ids), 1):
         if number == limit:
             yield msgspec.structs.replace(chunk, finish_reason="length")
             return
@@ -79,7 +79,7 @@ def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChun
 
 
 async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The answer and the events of the same request."""
+    """Return the answer and the events of the same request."""
     async with serving(model) as server:
         whole = await server.request("POST", path, {"model": "test-model", **body})
         stream = await server.request("POST", path, {"model": "test-model", "stream": True, **body})
@@ -88,7 +88,7 @@ async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any,
 
 
 def chat(text: str, **body: Any) -> tuple[dict[str, Any], list[Any]]:
-    """The choice of a chat completion, and the chunks of its stream."""
+    """Return the choice of a chat completion, and the chunks of its stream."""
     messages = [{"role": "user", "content": "hi"}]
     whole, chunks = asyncio.run(
         ask(speaking(text), "/v1/chat/completions", {"messages": messages, "tools": CHAT_TOOLS, **body})
@@ -98,7 +98,7 @@ def chat(text: str, **body: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def folded(chunks: list[Any]) -> dict[str, Any]:
-    """What a client puts together from the chunks."""
+    """Join the chunks as a client does."""
     content = reasoning = ""
     calls: list[dict[str, Any]] = []
     for chunk in chunks:
@@ -119,7 +119,7 @@ def folded(chunks: list[Any]) -> dict[str, Any]:
 
 
 def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
-    """Thinking with a call, and several calls: an example of them now and then would prove little."""
+    """The strategy must draw thinking with a call, and several calls, often enough."""
     seen: Counter[str] = Counter()
 
     @seed(1)
@@ -138,12 +138,12 @@ def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
 
 @laws
 @given(outputs, st.booleans())
-def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
+def test_chat_is_the_same_in_both_modes(text: str, logprobs: bool) -> None:
     choice, chunks = chat(text, logprobs=logprobs)
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls", ())]
     assert folded(chunks) == _read(choice)
-    # Calls that broke off are shown, but nobody is told to carry them out.
+    # Calls that broke off are shown, but the finish reason does not ask for their results.
     assert (choice["finish_reason"] == "tool_calls") == (bool(calls) and all(map(is_json, calls)))
     assert len({call["id"] for call in message.get("tool_calls", ())}) == len(calls)  # TOOL-09
     assert all(call["name"] == "f" for call in calls)  # TOOL-02
@@ -156,7 +156,7 @@ def test_chat_says_the_same_in_both_modes(text: str, logprobs: bool) -> None:
 
 @laws
 @given(outputs)
-def test_responses_say_what_chat_says(text: str) -> None:
+def test_responses_equal_chat(text: str) -> None:
     choice, _ = chat(text)
     message = choice["message"]
     whole, events = asyncio.run(
@@ -176,13 +176,13 @@ def test_responses_say_what_chat_says(text: str) -> None:
         ]
         parts = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert "".join(deltas) == parts
-    said = {"message": "", "reasoning": "", "function_call": []}
+    joined = {"message": "", "reasoning": "", "function_call": []}
     for item in whole["output"]:
         if item["type"] == "function_call":
-            said["function_call"].append((item["name"], item["arguments"]))
+            joined["function_call"].append((item["name"], item["arguments"]))
         else:
-            said[item["type"]] += "".join(part["text"] for part in item["content"])
-    assert said == {
+            joined[item["type"]] += "".join(part["text"] for part in item["content"])
+    assert joined == {
         "message": message["content"] or "",
         "reasoning": message.get("reasoning_content", ""),
         "function_call": [
@@ -235,7 +235,7 @@ def is_json(call: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("stop", ["<", "t", "\n", "n", '"', "f", "a", "}", "b", "</"])
 def test_a_stop_string_inside_of_a_call_cuts_it(stop: str) -> None:
-    """Neither is markup text then, nor is anybody told to carry out what is not whole."""
+    """The markup is not text, and the finish reason does not ask for a result of the cut call."""
     choice, chunks = chat('<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>', stop=[stop])
     calls = [call["function"] for call in choice["message"].get("tool_calls", ())]
     assert not (choice["message"]["content"] or "").strip("<")
@@ -297,7 +297,7 @@ REST = 'uments": {"a": "b"}}\n</tool_call>'
 
 
 def test_a_call_that_a_message_has_begun_is_a_call() -> None:
-    """Neither its beginning nor its end is text, and of the rest only what is new is told."""
+    """Neither its beginning nor its end is text, and only the new part of it is sent."""
     for echo in (False, True):
         choice, chunks = chat(REST, response_prefix=BEGUN, echo=echo)
         message = choice["message"]
@@ -305,9 +305,9 @@ def test_a_call_that_a_message_has_begun_is_a_call() -> None:
         assert (message["content"] or "").strip() == ("I call." if echo else "")
         assert message.get("reasoning_content") == ("Hm." if echo else None)
         assert choice["finish_reason"] == "tool_calls"
-        told = folded(chunks)
-        assert told["content"] == (message["content"] or "")
-        assert [call["name"] for call in told["calls"]] == ["f"]
+        found = folded(chunks)
+        assert found["content"] == (message["content"] or "")
+        assert [call["name"] for call in found["calls"]] == ["f"]
 
 
 def test_a_thought_that_a_message_has_begun_goes_on() -> None:

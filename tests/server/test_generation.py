@@ -1,4 +1,4 @@
-"""What an answer says, over HTTP: stream and whole, choices, logprobs, stops, biases (CHAT-*, CMP-*, LP-*, RS-*)."""
+"""Answers over HTTP: both modes, choices, logprobs, stop strings, biases (CHAT-*, CMP-*, LP-*, RS-*)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from support.judges import (
 )
 from support.models import (
     TOKENIZER,
-    played,
-    said,
+    answer_with,
     scripted,
     served,
+    token_chunks,
 )
 
-from .asking import GREEDY, SEEDED, USER, Json, chat, complete, ours, respond, streamed
+from .api_calls import GREEDY, SEEDED, USER, Json, chat, complete, native_server, respond, streamed
 
 # Stream and whole
 
@@ -34,7 +34,7 @@ from .asking import GREEDY, SEEDED, USER, Json, chat, complete, ours, respond, s
 async def test_a_chat_is_streamed_as_it_is_answered(options: Json, logprobs: Json) -> None:
     """CHAT-19, CHAT-11: content, finish reason, logprobs and usage."""
     options = {**options, **logprobs, "max_completion_tokens": 24}
-    async with ours() as server:
+    async with native_server() as server:
         whole = await chat(server, **options)
         body = {"messages": USER, "stream_options": {"include_usage": True}, **options}
         chunks = await streamed(server, "/v1/chat/completions", body)
@@ -57,7 +57,7 @@ async def test_a_completion_is_streamed_as_it_is_answered(options: Json, logprob
     """CHAT-19, CMP-08, CMP-09."""
     options = {**options, **logprobs, "prompt": prompt, "max_tokens": 12}
     n = options.get("n", 1) * (len(prompt) if isinstance(prompt, list) else 1)
-    async with ours() as server:
+    async with native_server() as server:
         whole = await complete(server, **options)
         chunks = await streamed(
             server, "/v1/completions", {**options, "stream_options": {"include_usage": True}}
@@ -76,7 +76,7 @@ async def test_a_completion_is_streamed_as_it_is_answered(options: Json, logprob
 async def test_a_response_is_streamed_as_it_is_answered(options: Json, logprobs: Json) -> None:
     """RS-16, LP-06."""
     options = {**options, **logprobs, "max_output_tokens": 24}
-    async with ours() as server:
+    async with native_server() as server:
         await respond(server, **options)  # From here on the prompt is cached for both.
         whole = await respond(server, **options)
         final = fold_response(await streamed(server, "/v1/responses", {"input": "hello world", **options}))
@@ -91,7 +91,7 @@ async def test_a_response_is_streamed_as_it_is_answered(options: Json, logprobs:
 
 async def test_all_three_surfaces_agree_about_the_same_conversation() -> None:
     """R-12, R-15: the same prompt, the same text."""
-    async with ours() as server:
+    async with native_server() as server:
         by_chat = await chat(server, max_completion_tokens=20, **GREEDY)
         by_response = await respond(server, max_output_tokens=20, **GREEDY)
         tokens = (await server.post("/tokenize", {"messages": USER})).json["tokens"]
@@ -107,7 +107,7 @@ async def test_all_three_surfaces_agree_about_the_same_conversation() -> None:
 
 async def test_every_choice_is_there_and_drawn_by_itself() -> None:
     """CHAT-02, CHAT-09, CHAT-11: with a seed the choices differ from each other and repeat as a whole."""
-    async with ours() as server:
+    async with native_server() as server:
         first, second = [await chat(server, n=4, max_completion_tokens=16, **SEEDED) for _ in range(2)]
         contents = [choice["message"]["content"] for choice in first["choices"]]
 
@@ -122,7 +122,7 @@ async def test_every_choice_is_there_and_drawn_by_itself() -> None:
 
 @pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**63 - 1])
 async def test_every_seed_is_a_seed(seed: int) -> None:
-    async with ours() as server:
+    async with native_server() as server:
         options = {"seed": seed, "n": 2, "max_completion_tokens": 8}
         first, second = [await chat(server, **options) for _ in range(2)]
 
@@ -144,7 +144,7 @@ async def test_choices_of_several_prompts_are_numbered_prompt_by_prompt() -> Non
 
 async def test_the_best_are_returned_and_all_are_counted() -> None:
     """CMP-06: by mean logprob."""
-    async with ours() as server:
+    async with native_server() as server:
         options = {"max_tokens": 6, **SEEDED}
         candidates = (await complete(server, n=6, logprobs=0, **options))["choices"]
         best = await complete(server, best_of=6, n=2, **options)
@@ -163,9 +163,9 @@ async def test_the_best_are_returned_and_all_are_counted() -> None:
 # Ends
 
 
-async def test_the_finish_reason_tells_why() -> None:
+async def test_the_finish_reason_is_right() -> None:
     """CHAT-04 to CHAT-06, R-05."""
-    async with serving(served(scripted(said("one two three")))) as server:
+    async with serving(served(scripted(answer_with("one two three")))) as server:
         whole = await chat(server)
         assert whole["choices"][0]["finish_reason"] == "stop"
         tokens = whole["usage"]["completion_tokens"]
@@ -181,7 +181,7 @@ async def test_the_finish_reason_tells_why() -> None:
 
 async def test_zero_tokens_are_no_tokens() -> None:
     """CMP-03: allowed, and with `echo` it returns just the prompt."""
-    async with ours() as server:
+    async with native_server() as server:
         for stream in (False, True):
             body = {"prompt": "hello €", "max_tokens": 0, "echo": True, "logprobs": 1}
             if stream:
@@ -209,7 +209,7 @@ async def test_a_stop_string_ends_the_answer_and_is_not_in_it(
     stop: Any, text: str, reason: str | None
 ) -> None:
     """CHAT-10, CS-15, CMP-09: on all surfaces, streaming or not."""
-    async with serving(served(scripted(said("one two three")))) as server:
+    async with serving(served(scripted(answer_with("one two three")))) as server:
         whole = (await chat(server, stop=stop))["choices"][0]
         assert (whole["message"]["content"], whole["finish_reason"]) == (text, "stop")
         assert whole.get("stop_reason") == reason
@@ -222,7 +222,7 @@ async def test_a_stop_string_ends_the_answer_and_is_not_in_it(
 
 
 async def test_a_stop_string_can_be_kept() -> None:
-    async with serving(served(scripted(said("one two three")))) as server:
+    async with serving(served(scripted(answer_with("one two three")))) as server:
         whole = (await chat(server, stop="two", include_stop_str_in_output=True))["choices"][0]
 
         assert (whole["message"]["content"], whole["stop_reason"]) == ("one two", "two")
@@ -230,7 +230,7 @@ async def test_a_stop_string_can_be_kept() -> None:
 
 async def test_a_stop_string_ends_the_work_of_the_engine() -> None:
     """CHAT-10: generation ends at the match; what comes after it is neither made nor counted."""
-    engine = scripted(said("one two three four five six"))
+    engine = scripted(answer_with("one two three four five six"))
     async with serving(served(engine)) as server:
         whole = await chat(server, stop=" two")
 
@@ -241,16 +241,16 @@ async def test_a_stop_string_ends_the_work_of_the_engine() -> None:
 
 async def test_a_stop_token_is_named() -> None:
     token = TOKENIZER.encode_text("w")[0]
-    async with ours() as server:
+    async with native_server() as server:
         options = {"logit_bias": {str(token): 100}, "stop_token_ids": [token], **GREEDY}
         whole = (await chat(server, **options))["choices"][0]
 
         assert (whole["finish_reason"], whole["stop_reason"]) == ("stop", token)
 
 
-async def test_control_tokens_are_shown_only_when_asked_for() -> None:
+async def test_control_tokens_are_shown_only_on_request() -> None:
     start = TOKENIZER.added["<|im_start|>"]
-    async with serving(served(scripted(lambda request: played(request, [start, 65])))) as server:
+    async with serving(served(scripted(lambda request: token_chunks(request, [start, 65])))) as server:
         hidden = (await chat(server))["choices"][0]["message"]["content"]
         shown = (await chat(server, skip_special_tokens=False))["choices"][0]["message"]["content"]
 
@@ -264,7 +264,7 @@ async def test_control_tokens_are_shown_only_when_asked_for() -> None:
 async def test_a_bias_forces_and_bans() -> None:
     """CHAT-12."""
     token = TOKENIZER.encode_text("w")[0]
-    async with ours() as server:
+    async with native_server() as server:
         forced = await chat(server, logit_bias={str(token): 100}, max_completion_tokens=5, **GREEDY)
         assert forced["choices"][0]["message"]["content"] == "wwwww"
         free = await complete(server, prompt=[104], max_tokens=1, logprobs=0, **GREEDY)
@@ -283,7 +283,7 @@ async def test_a_bias_forces_and_bans() -> None:
 
 async def test_a_huge_top_k_hurts_nobody() -> None:
     """What one request asks for must not fail the step of all."""
-    async with ours() as server:
+    async with native_server() as server:
         answers = await asyncio.gather(
             chat(server, top_k=10**18, max_completion_tokens=4), chat(server, max_completion_tokens=4)
         )
@@ -292,7 +292,7 @@ async def test_a_huge_top_k_hurts_nobody() -> None:
 
 async def test_cached_tokens_are_reported() -> None:
     """CHAT-08, R-10: cached <= prompt."""
-    async with ours() as server:
+    async with native_server() as server:
         long = [{"role": "user", "content": "hello world " * 20}]
         first = (await chat(server, messages=long, max_completion_tokens=2))["usage"]
         second = (await chat(server, messages=long, max_completion_tokens=2))["usage"]
@@ -309,7 +309,7 @@ async def test_tools_and_results_reach_the_model() -> None:
 
     def watching(request: Any) -> Any:
         prompts.append(TOKENIZER.decode(request.prompt_token_ids))
-        return said("It is sunny.")(request)
+        return answer_with("It is sunny.")(request)
 
     function = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {}}}
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}}

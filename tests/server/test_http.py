@@ -1,4 +1,4 @@
-"""HTTP around the operations: headers, routes, models, our own operations (HTTP-*, ERR-*, MOD-*)."""
+"""HTTP around the operations: headers, routes, models, and operations that OpenAI lacks (HTTP-*, ERR-*, MOD-*)."""
 # ruff: noqa: E501 - a table reads best with one case a line
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def every_kind_of_answer(server: Server) -> list[Answer]:
     return answers
 
 
-async def test_every_answer_has_an_id_of_its_own() -> None:
+async def test_every_answer_has_a_different_id() -> None:
     """HTTP-03, HTTP-04: errors and streams too."""
     async with serving(served(scripted()), max_body_bytes=1_000_000) as server:
         answers = await every_kind_of_answer(server)
@@ -96,7 +96,7 @@ async def test_an_unknown_path_is_a_404(path: str) -> None:
         ("PATCH", "/v1/responses", "POST"),
     ],
 )
-async def test_a_wrong_method_is_a_405_that_says_what_is_right(method: str, path: str, allowed: str) -> None:
+async def test_a_wrong_method_is_a_405_that_names_the_right_one(method: str, path: str, allowed: str) -> None:
     """HTTP-08."""
     async with serving(served(scripted())) as server:
         answer = await server.request(method, path, {} if method == "POST" else None)
@@ -116,8 +116,8 @@ async def test_a_wrong_method_is_a_405_that_says_what_is_right(method: str, path
         ("POST", "/v1/responses/compact", {"model": "test-model", "input": "hi"}),
     ],
 )
-async def test_an_operation_that_is_not_there_yet_says_so(method: str, path: str, body: Any) -> None:
-    """HTTP-13: a 404, which clients do not retry, with a code of its own."""
+async def test_an_operation_without_a_handler_is_a_404(method: str, path: str, body: Any) -> None:
+    """HTTP-13: a 404, which clients do not retry, with the code `unsupported_operation`."""
     async with serving(served(scripted())) as server:
         answer = await server.request(method, path, body)
 
@@ -128,7 +128,7 @@ async def test_an_operation_that_is_not_there_yet_says_so(method: str, path: str
 
 
 async def test_every_listed_model_can_be_retrieved_and_used() -> None:
-    """MOD-01, MOD-02, MOD-04: ids with `/`, raw and percent-encoded."""
+    """MOD-01, MOD-02, MOD-04: ids with `/`, plain and percent-encoded."""
     names = ("org/name", "alias", "a/b/c", "with space", "größe")
     async with serving(served(scripted(), names=names)) as server:
         listed = (await server.get("/v1/models")).json
@@ -174,7 +174,7 @@ async def test_tokens_and_text_go_round(text: str) -> None:
 
 
 async def test_counts_agree_with_usage() -> None:
-    """R-15: tokenising a conversation, counting a request's input and answering it say the same number."""
+    """R-15: `/tokenize`, `/v1/responses/input_tokens` and the usage of an answer have the same count."""
     words = "hello €"
     message = [{"role": "user", "content": words}]
     async with serving(served(scripted())) as server:

@@ -72,7 +72,7 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
 
 
 def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event() -> None:
-    """ERR-12: the client is told, and does not have to guess from a connection that broke."""
+    """ERR-12: the client gets an error event instead of a broken connection."""
     endless = {**BODY, "stream": True, "ignore_eos": True}
     with live(lambda: served(tiny_engine()), Settings(shutdown_timeout=0.1)) as server:
         events = []

@@ -13,25 +13,25 @@ from support.judges import (
 from support.models import (
     SPECIAL,
     TOKENIZER,
+    answer_with,
     byte_level_definition,
-    played,
-    said,
     scripted,
     served,
+    token_chunks,
 )
 
 from plumbline.engines.port import TokenLogprob
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
 
-from .asking import GREEDY, SEEDED, Json, chat, complete, ours
+from .api_calls import GREEDY, SEEDED, Json, chat, complete, native_server
 
 
 @pytest.mark.parametrize("options", [GREEDY, {**SEEDED, "stop": ["e", "�"]}, SEEDED])
 @pytest.mark.parametrize("k", [0, 1, 5, 20])
 async def test_logprobs_follow_their_laws(options: Json, k: int) -> None:
     """LP-01 to LP-04."""
-    async with ours() as server:
+    async with native_server() as server:
         whole = await chat(
             server, logprobs=True, top_logprobs=k, max_completion_tokens=30, ignore_eos=True, **options
         )
@@ -62,8 +62,8 @@ async def test_logprobs_follow_their_laws(options: Json, k: int) -> None:
 
 async def test_an_impossible_token_has_the_services_sentinel(monkeypatch: pytest.MonkeyPatch) -> None:
     """LP-02: JSON has no infinities."""
-    async with serving(served(scripted(said("a")))) as server:
-        monkeypatch.setattr(models, "made_up", lambda _, token_id: TokenLogprob(token_id, float("-inf")))
+    async with serving(served(scripted(answer_with("a")))) as server:
+        monkeypatch.setattr(models, "fake_logprob", lambda _, token_id: TokenLogprob(token_id, float("-inf")))
         entry = (await chat(server, logprobs=True))["choices"][0]["logprobs"]["content"][0]
         legacy = (await complete(server, logprobs=1))["choices"][0]["logprobs"]
 
@@ -73,7 +73,7 @@ async def test_an_impossible_token_has_the_services_sentinel(monkeypatch: pytest
 
 async def test_an_echo_has_the_prompt_with_its_logprobs() -> None:
     """CMP-04: the first token has none, and the lists cover prompt and completion."""
-    async with ours() as server:
+    async with native_server() as server:
         prompt = "hello € world"
         whole = await complete(server, prompt=prompt, echo=True, logprobs=2, max_tokens=5, **GREEDY)
         (choice,) = whole["choices"]
@@ -97,7 +97,7 @@ async def test_an_echo_has_the_prompt_with_its_logprobs() -> None:
 
 
 @pytest.mark.parametrize("logprobs", [{}, {"logprobs": 1}])
-async def test_an_echo_does_not_show_the_sequence_start_that_nobody_wrote(logprobs: Json) -> None:
+async def test_an_echo_does_not_show_the_sequence_start(logprobs: Json) -> None:
     """CMP-04: the text begins with the prompt, and the token lists still cover every prompt token."""
     definition = byte_level_definition()
     start = {"id": "<|endoftext|>", "type_id": 0}
@@ -114,7 +114,7 @@ async def test_an_echo_does_not_show_the_sequence_start_that_nobody_wrote(logpro
         },
     }
     renderer = Renderer(TextTokenizer(definition, config={"bos_token": "<|endoftext|>"}), None)
-    async with serving(served(scripted(said("!")), renderer=renderer)) as server:
+    async with serving(served(scripted(answer_with("!")), renderer=renderer)) as server:
         whole = await complete(server, prompt="a €", echo=True, **logprobs)
         (choice,) = whole["choices"]
 
@@ -129,10 +129,10 @@ async def test_an_echo_does_not_show_the_sequence_start_that_nobody_wrote(logpro
         assert written["choices"][0]["text"] == "<|endoftext|>a!"
 
 
-async def test_a_character_over_several_tokens_is_told_by_its_last() -> None:
+async def test_a_character_over_several_tokens_comes_with_its_last_token() -> None:
     """CMP-05: the tokens join to the text, also where one ends inside a character."""
     pieces = [TOKENIZER.table.index(raw) for raw in (b"\xe2", b"\x82", b"\xac", b"\xf0", b"\x9f")]
-    async with serving(served(scripted(lambda request: played(request, pieces)))) as server:
+    async with serving(served(scripted(lambda request: token_chunks(request, pieces)))) as server:
         (choice,) = (await complete(server, logprobs=1))["choices"]
 
         assert choice["text"] == "€�"

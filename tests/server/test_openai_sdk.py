@@ -1,4 +1,4 @@
-"""The official Python client against a real server: what its users do must work without them knowing whose it is."""
+"""The official Python client against a real server."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def ours(thinking: Live) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def eventually(holds: Callable[[], object]) -> None:
+def eventually(condition: Callable[[], object]) -> None:
     """Wait for what another thread does."""
     end = time.monotonic() + 20
-    while not holds():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
 
@@ -254,7 +254,7 @@ class Trip(pydantic.BaseModel):
     stops: Annotated[list[bool], pydantic.Field(max_length=2)]
 
 
-def test_parse_gives_the_client_its_own_types(ours: openai.OpenAI) -> None:
+def test_parse_returns_the_types_of_the_client(ours: openai.OpenAI) -> None:
     """SO-01 as its users meet it: `.parse()` sends a strict schema and reads the answer into a model."""
     chat = ours.chat.completions.parse(
         model="test-model", messages=USER, response_format=Trip, temperature=1, max_tokens=200
@@ -281,7 +281,7 @@ def test_the_stream_helpers_parse_too(ours: openai.OpenAI) -> None:
     assert "response.output_text.delta" in kinds
 
 
-def test_a_schema_that_cannot_be_held_is_a_bad_request(ours: openai.OpenAI) -> None:
+def test_an_unsupported_schema_is_a_bad_request(ours: openai.OpenAI) -> None:
     schema: Any = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"not": {}}}}
     with pytest.raises(openai.BadRequestError) as caught:
         ours.chat.completions.create(model="test-model", messages=USER, response_format=schema)

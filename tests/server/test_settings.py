@@ -1,4 +1,4 @@
-"""What an operator can get wrong, and what a model folder says about sampling."""
+"""Wrong settings are explained, and the sampling defaults of a model folder are read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_traceback(
         ({"eos_token_id": [1, 2]}, (1.0, 1.0, 0)),
     ],
 )
-def test_a_models_own_sampling_is_read(
+def test_the_sampling_defaults_of_a_model_are_read(
     tmp_path: Path, config: Any, expected: tuple[float, float, int]
 ) -> None:
     if config is not None:

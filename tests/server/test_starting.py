@@ -1,4 +1,4 @@
-"""What `plumbline serve` says when it starts: which dialects it chose, or why it does not start."""
+"""`plumbline serve` prints the dialects that it chose, or why it does not start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "printed"),
     [
         ((), ("as hermes (detected", "as qwen3 (detected")),
         (
@@ -39,12 +39,12 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--tool-parser", "qwen25"), ("hermes",)),  # SGLang's name for it.
     ],
 )
-def test_the_dialects_are_said_at_the_start(
-    options: tuple[str, ...], said: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+def test_the_dialects_are_printed_at_the_start(
+    options: tuple[str, ...], printed: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *options]) == 0
     printed = capfd.readouterr().err
-    for words in said:
+    for words in printed:
         assert words in printed, printed
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.asgi import Event, Server, serving
-from support.models import RENDERER, GatedEngine, said, scripted, served, tiny_engine, until
+from support.models import RENDERER, GatedEngine, answer_with, scripted, served, tiny_engine, until
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.text.render import Renderer
@@ -49,7 +49,7 @@ async def test_a_stream_is_one_write_per_event(path: str) -> None:
 
 
 @each_api
-async def test_a_stream_says_what_it_is_and_asks_not_to_be_buffered(path: str) -> None:
+async def test_a_stream_has_its_content_type_and_forbids_buffering(path: str) -> None:
     """HTTP-02, HTTP-15."""
     async with serving(served(scripted())) as server:
         answer = await server.post(path, streamed(path))
@@ -83,7 +83,7 @@ async def test_chunks_have_no_names(path: str) -> None:
 async def test_characters_are_never_split() -> None:
     """SSE-09: the euro sign is two tokens here, the emoji three."""
     text = "1 € and 🎉 and ü"
-    async with serving(served(scripted(said(text)))) as server:
+    async with serving(served(scripted(answer_with(text)))) as server:
         events = done((await server.post("/v1/chat/completions", streamed("/v1/chat/completions"))).events)
         deltas = [event.json["choices"][0]["delta"].get("content", "") for event in events]
 
@@ -163,7 +163,7 @@ class GatedRenderer(Renderer):
 
 @each_api
 @pytest.mark.parametrize("moment", ["before the status", "after the first write"])
-async def test_a_stream_that_nobody_reads_is_closed_all_the_same(path: str, moment: str) -> None:
+async def test_a_stream_without_a_reader_is_closed(path: str, moment: str) -> None:
     """HTTP-11: the response is made, and the client is gone before its first byte could be sent."""
     engine = GatedEngine()
     async with serving(served(engine), keep_alive_interval=0.001) as server:
@@ -200,7 +200,7 @@ async def test_every_choice_ends_when_the_client_leaves(stream: bool) -> None:
 
 
 async def test_leaving_frees_the_blocks_of_our_engine() -> None:
-    """HTTP-11: killing the client in mid-stream frees what the request held."""
+    """HTTP-11: killing the client in mid-stream frees the blocks of the request."""
     engine = tiny_engine()
     async with serving(served(engine)) as server:
         for stream in (True, False):
@@ -217,7 +217,7 @@ def breaking(after: int) -> Any:
     """A script that fails after some tokens."""
 
     def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-        yield from [*said("hello world and more")(request)][:after]
+        yield from [*answer_with("hello world and more")(request)][:after]
         yield TokenChunk(finish_reason="error", error="The engine failed while it computed this request.")
 
     return script
@@ -227,7 +227,7 @@ def raising(after: int) -> Any:
     """A script with a bug."""
 
     def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-        yield from [*said("hello world and more")(request)][:after]
+        yield from [*answer_with("hello world and more")(request)][:after]
         raise ZeroDivisionError("a secret of the server in /some/path.py")
 
     return script
@@ -287,7 +287,7 @@ async def test_a_failure_in_mid_response_is_an_error_and_a_failed_response(scrip
 @each_api
 @pytest.mark.parametrize("stream", [True, False])
 async def test_stopping_the_engine_ends_what_runs(path: str, stream: bool) -> None:
-    """A request that the shutdown cuts off says so: 503 before the first token, an error event after it."""
+    """A request that the shutdown aborts is a 503 before the first token, and an error event after it."""
     engine = GatedEngine()
     async with serving(served(engine)) as server:
         exchange = server.open("POST", path, {**BODIES[path], "stream": stream})
@@ -337,7 +337,7 @@ def contents(events: list[Event]) -> list[tuple[str | None, list[str]]]:
 
 @pytest.mark.parametrize("interval", [0.0, 60.0])
 @pytest.mark.parametrize("num", [200])
-async def test_two_hundred_streams_are_each_their_own(interval: float, num: int) -> None:
+async def test_two_hundred_streams_do_not_mix(interval: float, num: int) -> None:
     """HTTP-14: no cross-talk of ids, text or usage."""
     async with serving(served(scripted()), keep_alive_interval=interval) as server:
         answers = await asyncio.gather(*(ask(server, f"number {i} {'x' * (i % 7)}") for i in range(num)))
@@ -365,7 +365,7 @@ async def ask(server: Server, words: str, **changes: Any) -> tuple[str, str, dic
 
 
 async def test_our_engine_answers_many_as_it_answers_one() -> None:
-    """HTTP-14, CHAT-11: an answer does not depend on who else is being answered."""
+    """HTTP-14, CHAT-11: an answer does not depend on other requests."""
     async with serving(served(tiny_engine())) as server:
         options = {"temperature": 0.8, "seed": 5, "max_completion_tokens": 12}
         alone = [await ask(server, f"number {i}", **options) for i in range(6)]
@@ -380,7 +380,7 @@ async def test_our_engine_answers_many_as_it_answers_one() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_leaving_while_waiting_frees_the_place_in_the_queue(stream: bool) -> None:
-    """HTTP-11 and HTTP-05 with our own engine: one request runs, one waits, the third is a 429."""
+    """HTTP-11, HTTP-05 with the native engine: one request runs, one waits, the third is a 429."""
     engine = tiny_engine(max_num_seqs=1, max_num_waiting=1)
     path = "/v1/completions"
     long = {**BODIES[path], "ignore_eos": True, "max_tokens": 450}

@@ -1,4 +1,4 @@
-"""The fields that shape the end of a prompt and the text of an answer, over HTTP."""
+"""Fields that change the end of a prompt or the text of an answer, over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.asgi import Server, serving
 from support.judges import as_folded, fold_chunks
-from support.models import CHATML, TOKENIZER, chatml, played, said, scripted, served, spoken
+from support.models import CHATML, TOKENIZER, answer_with, chatml, scripted, served, text_chunks, token_chunks
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 
@@ -19,7 +19,7 @@ ASSISTANT = {"role": "assistant", "content": "Once upon"}
 
 def read_back(request: GenerateRequest) -> Iterable[TokenChunk]:
     """Answer with the prompt, without its control tokens."""
-    return spoken(
+    return text_chunks(
         request, TOKENIZER.decode([i for i in request.prompt_token_ids if i not in TOKENIZER.special_ids])
     )
 
@@ -55,7 +55,7 @@ async def test_a_prefix_begins_the_answer_and_is_not_repeated() -> None:
 @pytest.mark.parametrize("options", [{"response_prefix": "Once upon"}, {"continue_final_message": True}])
 async def test_an_echo_begins_with_what_is_continued(options: Json) -> None:
     messages = [USER] if "response_prefix" in options else [USER, ASSISTANT]
-    async with serving(served(scripted(said(" a time")))) as server:
+    async with serving(served(scripted(answer_with(" a time")))) as server:
         without = await chat(server, *messages, **options)
         choice = await chat(server, *messages, **options, echo=True)
         both = await server.post(
@@ -121,7 +121,7 @@ async def test_a_stop_string_waits_for_min_tokens(min_tokens: int, text: str) ->
     """On all surfaces: as vLLM reads the field, a stop string counts once a later token completes it."""
     ids = [TOKENIZER.encode_text(word)[0] for word in ("a", " ", "b", " ", "a", " ", "b")]
     limits = {"min_tokens": min_tokens, "stop": "b"}
-    async with serving(served(scripted(lambda request: played(request, ids)))) as server:
+    async with serving(served(scripted(lambda request: token_chunks(request, ids)))) as server:
         choice = await chat(server, **limits)
         completion = await server.post(
             "/v1/completions", {"model": "test-model", "prompt": "x", "max_tokens": 99, **limits}
@@ -173,7 +173,7 @@ async def test_an_end_of_sequence_that_ends_nothing_is_a_special_token_like_othe
 @pytest.mark.parametrize(("stop", "param"), [("x" * 1_000_000, "stop"), (["a", "x" * 4097], "stop[1]")])
 async def test_a_stop_string_beyond_the_limit_is_refused_by_name(path: str, stop: Any, param: str) -> None:
     prompts = {"/v1/completions": {"prompt": "hi"}, "/v1/responses": {"input": "hi"}}
-    async with serving(served(scripted(said("hi")))) as server:
+    async with serving(served(scripted(answer_with("hi")))) as server:
         body = {"model": "test-model", **prompts.get(path, {"messages": [USER]}), "stop": stop}
         answer = await server.post(path, body)
 

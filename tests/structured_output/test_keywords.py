@@ -1,4 +1,4 @@
-"""JSON Schema by keyword: what is held lets no invalid document through; what is not held is refused, and listed."""
+"""Each keyword of JSON Schema is enforced or refused: no valid document is excluded, no invalid one is allowed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_valid_documents_go_through_and_invalid_ones_do_not(number: int) -> None
 
 @cases
 def test_whatever_is_drawn_under_the_mask_is_valid(number: int) -> None:
-    """The model may be as mad as it likes: SO-01 holds for every text that ends."""
+    """SO-01 holds for every complete text, whatever the model prefers."""
     _, schema, _, _ = CASES[number]
     grammar, validator = grammar_of(schema), oracle(schema)
     if grammar is None or validator is None:
@@ -77,7 +77,7 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list) else value
 
 
-def test_a_member_cannot_be_written_twice_in_disguise() -> None:
+def test_a_name_has_one_spelling() -> None:
     """Readers take the last of two equal names, so `\\u0061` beside `a` would be a way around its schema."""
     grammar = grammar_of({"type": "object", "properties": {"a": {"type": "integer"}}})
     assert grammar is not None
@@ -95,19 +95,19 @@ def test_the_layout_is_bounded() -> None:
 
 
 def table() -> str:
-    """The list of what is held and what is refused, by keyword."""
+    """Return the table of supported keywords."""
     rows: dict[str, list[bool]] = {}
     for keyword, schema, _, _ in CASES:
         rows.setdefault(keyword, []).append(grammar_of(schema) is not None)
-    words = {True: "held", False: "refused"}
+    words = {True: "enforced", False: "refused"}
     lines = [
-        f"| `{keyword}` | {words[held[0]] if len(set(held)) == 1 else 'held in part'} |"
-        for keyword, held in rows.items()
+        f"| `{keyword}` | {words[enforced[0]] if len(set(enforced)) == 1 else 'enforced in part'} |"
+        for keyword, enforced in rows.items()
     ]
-    return "\n".join(["| keyword | |", "|---|---|", *lines])
+    return "\n".join(["| keyword | support |", "|---|---|", *lines])
 
 
-def test_the_docs_list_what_is_held() -> None:
+def test_the_docs_list_the_supported_keywords() -> None:
     """On a mismatch the right table is the one in the message."""
     found = re.search(r"\| keyword .*?(?=\n\n|\Z)", DOC.read_text("utf-8"), re.DOTALL)
     assert found is not None

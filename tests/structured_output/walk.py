@@ -75,9 +75,9 @@ def grammar_of(schema: Any) -> str | None:
 
 
 def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
-    """Whether the tokens of the text go through and may end there. The text is cut into tokens in its own way first."""
+    """Return whether the grammar accepts the tokens of the text and may end there."""
     found = matcher(grammar)
-    ids = tokenizer().encode_written(text[:cut]) + tokenizer().encode_written(text[cut:])
+    ids = tokenizer().encode_generated(text[:cut]) + tokenizer().encode_generated(text[cut:])
     for token in ids:
         if not found.accept(token):
             return False
@@ -85,7 +85,7 @@ def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
 
 
 def written(value: Any, *, spaces: bool = False) -> str:
-    """A document in one of the two layouts that grammars hold."""
+    """Return a document in one of the two layouts that grammars allow."""
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaces else (",", ":"))
 
 
@@ -125,7 +125,7 @@ def sampled(
 def _taken(found: Matcher, text: str) -> list[int]:
     """Take the whole text, or nothing of it."""
     row = np.zeros(num_words(SIZE), dtype=np.int32)
-    tokens = tokenizer().encode_written(text)
+    tokens = tokenizer().encode_generated(text)
     for count, token in enumerate(tokens):
         found.mask_into(row)
         if not row.view(np.uint32)[token // 32] >> (token % 32) & 1:

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from plumbline._generated.types import (
-    CreateChatCompletionRequest,
-    CreateCompletionRequest,
-    CreateResponse,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.own import DetokenizeRequest, TokenizeRequest
+from plumbline._generated.responses import CreateResponse
 
 __all__ = ["BODIES", "ROOTS", "each_api", "each_body"]
 

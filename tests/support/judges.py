@@ -1,4 +1,4 @@
-"""The rules of streams, written against what a client sees: JSON objects, in order. The writers are not asked."""
+"""Check the rules of streams on the JSON objects that a client receives, in order, and fold them to an answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def valid(schema: str, value: Any) -> None:
 
 
 def fold_chunks(chunks: list[Json], *, n: int = 1, usage: bool = False, logprobs: bool = False) -> Json:
-    """Check CS-01 to CS-14 and return what the chunks say: the choices of the whole answer, and its usage."""
+    """Check CS-01 to CS-14 and return the choices and the usage that the chunks fold to."""
     for chunk in chunks:
         valid("CreateChatCompletionStreamResponse", chunk)
         assert chunk["object"] == "chat.completion.chunk"
@@ -122,7 +122,7 @@ def _add_call(calls: list[Json], deltas: list[Json]) -> None:
 
 
 def as_folded(choice: Json) -> Json:
-    """A choice of a whole answer in the form that `fold_chunks` returns."""
+    """Return a choice of a non-streaming answer as `fold_chunks` returns one."""
     message = choice["message"]
     assert message["role"] == "assistant"
     return {
@@ -143,7 +143,7 @@ def as_folded(choice: Json) -> Json:
 
 
 def fold_texts(chunks: list[Json], *, n: int = 1, usage: bool = False) -> Json:
-    """Check CMP-01, CMP-05 and CMP-08 and return what the chunks say."""
+    """Check CMP-01, CMP-05 and CMP-08 and return what the chunks fold to."""
     for chunk in chunks:
         valid("CreateCompletionStreamResponse", chunk)
         assert chunk["object"] == "text_completion"

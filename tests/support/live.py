@@ -30,13 +30,13 @@ class Live:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """What SIGTERM does. Returns at once; the thread ends when the streams have ended."""
+        """Stop as on SIGTERM. Returns at once; the thread ends when the streams have ended."""
         self.server.should_exit = True
 
 
 @contextmanager
 def live(make: Callable[[], ServedModel], settings: Settings) -> Iterator[Live]:
-    """Serve while the block runs. `make` is called in the server's own event loop."""
+    """Serve while the block runs. The server's event loop calls `make`."""
     ready = threading.Event()
     found: list[Live] = []
 

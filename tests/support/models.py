@@ -22,7 +22,7 @@ from plumbline.engines.port import (
     TokenLogprob,
 )
 from plumbline.engines.scripted import Script, ScriptedEngine
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.server.loading import ServedModel, vocabulary
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
@@ -141,30 +141,30 @@ EOS = TOKENIZER.added["<|im_end|>"]
 # Scripts
 
 
-def said(text: str) -> Script:
-    """A script that answers every request with this text, a token at a time."""
-    return lambda request: spoken(request, text)
+def answer_with(text: str) -> Script:
+    """Return a script that answers every request with this text, a token at a time."""
+    return lambda request: text_chunks(request, text)
 
 
-def spoken(request: GenerateRequest, text: str) -> Iterable[TokenChunk]:
+def text_chunks(request: GenerateRequest, text: str) -> Iterable[TokenChunk]:
     """The chunks of an answer, with the logprobs that the request asks for."""
-    return played(request, TOKENIZER.encode_text(text))
+    return token_chunks(request, TOKENIZER.encode_text(text))
 
 
-def played(request: GenerateRequest, token_ids: Sequence[int]) -> Iterable[TokenChunk]:
+def token_chunks(request: GenerateRequest, token_ids: Sequence[int]) -> Iterable[TokenChunk]:
     """One token a chunk, then the end of the sequence."""
     for position, token_id in enumerate([*token_ids, EOS]):
         last = token_id == EOS and position == len(token_ids)
         yield TokenChunk(
             token_ids=(token_id,),
-            logprobs=(made_up(request, token_id),) if request.sampling.logprobs is not None else None,
+            logprobs=(fake_logprob(request, token_id),) if request.sampling.logprobs is not None else None,
             finish_reason="stop" if last else None,
             prompt_logprobs=_prompt_logprobs(request) if position == 0 else None,
         )
 
 
-def made_up(request: GenerateRequest, token_id: int) -> TokenLogprob:
-    """A logprob that depends on the token alone, with as many rivals as were asked for."""
+def fake_logprob(request: GenerateRequest, token_id: int) -> TokenLogprob:
+    """A logprob that depends on the token alone, with as many alternatives as the request wants."""
     value = -0.01 * (1 + token_id % 7)
     rivals = [(token_id, value)] + [((token_id + 1 + i) % 256, value - 1.0 - i) for i in range(25)]
     return TokenLogprob(token_id, value, tuple(rivals[: request.sampling.logprobs or 0]))
@@ -173,19 +173,19 @@ def made_up(request: GenerateRequest, token_id: int) -> TokenLogprob:
 def _prompt_logprobs(request: GenerateRequest) -> tuple[TokenLogprob | None, ...] | None:
     if request.sampling.prompt_logprobs is None:
         return None
-    rest = [made_up(request, token_id) for token_id in request.prompt_token_ids[1:]]
+    rest = [fake_logprob(request, token_id) for token_id in request.prompt_token_ids[1:]]
     return (None, *rest)
 
 
 def echo(request: GenerateRequest) -> Iterable[TokenChunk]:
-    """Answer with what the last user message said."""
+    """Answer with the text of the last user message."""
     prompt = TOKENIZER.decode(request.prompt_token_ids)
-    said_last = prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
-    return spoken(request, f"You said: {said_last}" if "<|im_start|>" in prompt else f" and {prompt}")
+    last = prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+    return text_chunks(request, f"You said: {last}" if "<|im_start|>" in prompt else f" and {prompt}")
 
 
 def scripted_info(**changes: Any) -> EngineInfo:
-    """What the scripted engine says of itself."""
+    """The facts that the scripted engine gives about itself."""
     facts: dict[str, Any] = {
         "name": "scripted",
         "model": "scripted",
@@ -236,10 +236,10 @@ class GatedEngine(ScriptedEngine):
         return len(self._running)
 
 
-async def until(holds: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Wait until something is true."""
     async with asyncio.timeout(20):
-        while not holds():
+        while not condition():
             await asyncio.sleep(0.001)
 
 
@@ -258,7 +258,7 @@ def served(
 
 
 def tiny_engine(**changes: Any) -> NativeEngine:
-    """Our own engine with a random transformer that knows the test tokenizer's vocabulary."""
+    """The native engine with a random transformer that knows the test tokenizer's vocabulary."""
     torch.set_num_threads(1)
     model = random_model(
         ModelConfig(

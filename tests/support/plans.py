@@ -1,6 +1,6 @@
-"""Utterances before it is known in which dialect: what hypothesis draws for the laws of dialects.
+"""Draw model outputs that do not depend on a dialect, for the laws of dialects.
 
-Places where a marker may stand are characters of the private-use area; each dialect puts its own markers there.
+Characters of the private-use area mark the places of markers; each dialect replaces them by its markers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PROPERTIES: dict[str, Any] = {
 }
 SCHEMA: dict[str, Any] = {"type": "object", "properties": PROPERTIES}
 LOOSE: dict[str, Any] = {"type": "object"}
-"""A schema that says nothing: for formats that show by themselves what a value is."""
+"""A schema without types, for formats whose values show their type."""
 
 MARKS = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007"
-"""Places for markers; which marker stands there depends on the dialect."""
+"""Placeholders for the markers of a dialect."""
 _PLAIN = [
     "a",
     " ",

@@ -44,7 +44,7 @@ def joined(entries: list[Logprob]) -> bytes:
 def test_any_chunking_gives_the_text_that_the_whole_gives(
     ids: list[int], stop: tuple[str, ...], include: bool, skip: bool, data: st.DataObject
 ) -> None:
-    """CHAT-19: how the engine groups its tokens is nobody's business."""
+    """CHAT-19: the text does not depend on how the engine groups tokens."""
     deltas, assembler = assemble(
         data.draw(cuts(ids)), stop=stop, include_stop=include, skip_special_tokens=skip
     )
@@ -101,8 +101,8 @@ def test_deltas_are_never_empty(text: str, data: st.DataObject) -> None:
     assert all(delta.text for delta in deltas)
 
 
-def test_an_entry_waits_for_the_text_that_is_held_back() -> None:
-    """LP-07: no logprob tells of text that may never be sent, even where a broken byte has made the text longer."""
+def test_an_entry_waits_for_its_text() -> None:
+    """LP-07: no entry is sent before its text, even if an invalid byte has made the text longer."""
     assembler = TextAssembler(TOKENIZER, stop=("ab!",), logprobs=True)
     broken, a, b, bang = 0xFF, *TOKENIZER.encode_text("ab!")
     table_ids = [TOKENIZER.table.index(b"\xff"), a, b, bang]

@@ -72,7 +72,7 @@ def test_a_talk_with_a_call_in_v4(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v32", "v4"])
-def test_without_thinking_every_turn_says_so(tmp_path: Path, version: Version) -> None:
+def test_without_thinking_every_turn_closes_it(tmp_path: Path, version: Version) -> None:
     said = encoder(tmp_path, version).render(TALK[:4])
     assert said == (
         "<｜begin▁of▁sentence｜>Sys.<｜User｜>One<｜Assistant｜></think>Yes.<｜end▁of▁sentence｜>"
@@ -92,7 +92,7 @@ def test_tools_without_the_model_s_words_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), [("v32", "deepseek_v32"), ("v4", "deepseek_v4")])
-def test_the_words_tell_which_dialect_it_is(tmp_path: Path, version: Version, name: str) -> None:
+def test_the_dialect_is_detected_from_the_program(tmp_path: Path, version: Version, name: str) -> None:
     encoder(tmp_path, version)
     chosen = choose(ModelTexts.from_folder(tmp_path).tools).tool
     assert chosen is not None

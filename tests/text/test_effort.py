@@ -62,11 +62,11 @@ def test_what_the_client_sets_itself_wins() -> None:
         (None, 512, "qwen3", ""),
     ],
 )
-def test_a_budget_is_told_to_the_templates_that_take_one(
+def test_a_budget_reaches_templates_that_take_one(
     effort: str | None, budget: int | None, dialect: str, text: str
 ) -> None:
     assert rendered(effort, dialect, template=BUDGETED, budget=budget) == text
 
 
-def test_what_the_client_says_of_the_budget_wins() -> None:
+def test_the_budget_of_the_client_wins() -> None:
     assert rendered(None, "seed_oss", template=BUDGETED, budget=512, thinking_budget=64) == "64"

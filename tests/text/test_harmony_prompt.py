@@ -86,7 +86,7 @@ def test_the_last_message_can_be_left_open() -> None:
     assert said.endswith("<|start|>assistant<|channel|>final<|message|>Well,")
 
 
-def test_what_cannot_be_said_is_refused() -> None:
+def test_unrepresentable_messages_are_refused() -> None:
     encoder = HarmonyEncoder()
     with pytest.raises(TemplateError, match="at least one message"):
         encoder.render([])

@@ -84,7 +84,7 @@ def oracle(
 def test_any_cutting_gives_the_text_up_to_the_first_stop_string(
     kind: str, data: st.DataObject, stop: tuple[str, ...], include: bool, min_tokens: int, logprobs: bool
 ) -> None:
-    """CHAT-10: nor does it matter whether logprobs are asked for, and `min_tokens` holds for stop strings too."""
+    """CHAT-10: the result is the same with and without logprobs, and `min_tokens` applies to stop strings too."""
     ids = data.draw(token_runs(kind))
     deltas, found = assembled(
         kind, data.draw(cuts(ids)), stop=stop, include_stop=include, min_tokens=min_tokens, logprobs=logprobs
@@ -132,7 +132,7 @@ def test_no_part_of_a_stop_string_is_ever_sent(kind: str, data: st.DataObject, s
 
 @every_kind
 @given(data=st.data(), include=st.booleans(), logprobs=st.booleans())
-def test_a_stop_token_counts_but_is_no_text_unless_it_is_asked_for(
+def test_a_stop_token_counts_but_is_text_only_on_request(
     kind: str, data: st.DataObject, include: bool, logprobs: bool
 ) -> None:
     """CHAT-10 for tokens: the token that ended the answer is treated as a stop string would be."""
@@ -157,7 +157,7 @@ def _bare(entry: Logprob) -> Logprob:
 @every_kind
 @given(data=st.data())
 def test_special_tokens_are_left_out_or_shown_as_they_are(kind: str, data: st.DataObject) -> None:
-    """No space is put between them, whatever the tokenizer's own decoder would do."""
+    """No space is inserted between them, even if the tokenizer's decoder would insert one."""
     ours = tokenizer(kind)
     bos = ours.added["<s>"]
     ids = [bos, *ours.encode_text("ab"), bos, bos]
@@ -185,8 +185,8 @@ def test_a_stop_string_that_is_complete_too_early_is_text() -> None:
     assert checker.matched is None
 
 
-def test_what_was_passed_over_is_not_found_again_while_it_is_held_back() -> None:
-    """`ab` came too early, and is held only because it could become `abx`."""
+def test_an_early_stop_string_is_not_found_again_later() -> None:
+    """`ab` came before `min_tokens` and is held back only because it could become `abx`."""
     checker = StopChecker(("ab", "abx"))
 
     assert checker.push("ab", armed=False) == ""

@@ -33,7 +33,7 @@ def render(source: str, **options: Any) -> str:
         ("{% for i in range(99999999) %}{% endfor %}", "could not render"),
     ],
 )
-def test_a_template_that_fails_says_so(source: str, words: str) -> None:
+def test_a_failing_template_is_an_error(source: str, words: str) -> None:
     with pytest.raises(TemplateError, match=words):
         render(source)
 

@@ -60,7 +60,7 @@ def test_nothing_that_is_sent_is_part_of_a_match(
 def test_what_can_no_longer_match_is_sent_at_once(
     text: str, stops: tuple[str, ...], data: st.DataObject
 ) -> None:
-    """CS-15 holds back, but never more than a beginning of a stop string."""
+    """CS-15: only a prefix of a stop string is held back."""
     checker = StopChecker(stops)
     sent, seen = "", ""
     for piece in data.draw(cuts(text)):

@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent / "templates"
 SOURCES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.jinja"))}
 TOKENIZER = byte_level()
 
-FORMS = {
+FORMATS = {
     **dict.fromkeys(SOURCES, "string"),
     **dict.fromkeys(
         (
@@ -156,7 +156,7 @@ documents = st.none() | st.lists(
 
 
 def as_transformers_takes_it(message: Message, form: str) -> dict[str, Any]:
-    """The message in Hugging Face's convention: arguments as objects, and content in the form the template reads."""
+    """Return the message as transformers expects it: arguments as objects, content in the template's format."""
     parts = message.parts
     if form == "parts" and parts is None:
         parts = (message.content or "",)
@@ -197,7 +197,7 @@ def theirs(family: str, prompt: ChatPrompt) -> str | None:
 def their_rendering(family: str, prompt: ChatPrompt) -> str | None:
     """transformers' rendering of the messages as they are."""
     text = source(family, bool(prompt.tools))
-    form = FORMS[
+    form = FORMATS[
         f"{family}.{'tool_use' if prompt.tools else 'default'}" if family in TOOLS_OWN_TEMPLATE else family
     ]
     given_tools = [
@@ -278,7 +278,7 @@ NO_CALLS = {"gemma3", "llama3", "qwen2_vl", "smollm3", "smolvlm_parts"}
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_plain_conversation_is_never_refused(family: str) -> None:
-    """The law above would also hold if everything were refused."""
+    """Guard the law above, which would pass if all conversations were refused."""
     prompt = ChatPrompt(messages=(sent("user", "one"), sent("assistant", "two"), sent("user", "three")))
     text = ours(family, prompt)
 
@@ -298,11 +298,11 @@ def test_a_call_and_its_result_are_shown_with_arguments_as_an_object(family: str
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_form_of_content_is_found_in_the_template(name: str) -> None:
-    assert ChatTemplate(SOURCES[name]).form(tools=False) == FORMS[name]
+def test_the_content_format_is_detected_from_the_template(name: str) -> None:
+    assert ChatTemplate(SOURCES[name]).content_format(tools=False) == FORMATS[name]
 
 
-@pytest.mark.parametrize("name", sorted(name for name, form in FORMS.items() if form != "string"))
+@pytest.mark.parametrize("name", sorted(name for name, form in FORMATS.items() if form != "string"))
 def test_parts_and_their_text_make_the_same_prompt_where_a_template_joins_parts(name: str) -> None:
     joined = ours(name, ChatPrompt(messages=(sent("user", "ab"),)))
 
@@ -310,7 +310,7 @@ def test_parts_and_their_text_make_the_same_prompt_where_a_template_joins_parts(
 
 
 @pytest.mark.parametrize(
-    ("template", "form"),
+    ("template", "content_format"),
     [
         ("{{ messages[0].content }}", "string"),
         ("{% for m in messages %}{{ m['content'].split('x')[0] }}{% endfor %}", "string"),
@@ -327,8 +327,8 @@ def test_parts_and_their_text_make_the_same_prompt_where_a_template_joins_parts(
         ("{% for m in messages %}{{ m.content if m.content is string else 'no' }}{% endfor %}", "string"),
     ],
 )  # fmt: skip
-def test_the_form_is_found_however_the_content_is_named(template: str, form: str) -> None:
-    assert ChatTemplate(template).form(tools=False) == form
+def test_the_content_format_is_detected_for_any_variable_name(template: str, content_format: str) -> None:
+    assert ChatTemplate(template).content_format(tools=False) == content_format
 
 
 def test_only_a_template_with_tools_is_picked_for_tools(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_marker_that_a_client_writes_is_text(place: str, token: str) -> None:
     )
 
 
-def test_an_assistants_own_markers_are_tokens() -> None:
+def test_markers_in_assistant_messages_are_tokens() -> None:
     """Templates look for `<think>` in earlier turns, and the model has seen it there as a token."""
     prompt = conversation(assistant="<think>hm</think>Yes.")
 
@@ -156,7 +156,7 @@ def test_a_role_is_what_the_template_compares_with_even_where_it_is_a_token() ->
 
 
 def test_runs_of_white_space_that_are_added_tokens_stay_tokens_in_messages() -> None:
-    """They are added to be short, and mean nothing that a client should not say."""
+    """They only shorten texts, so clients may send them."""
     renderer = chatml("{{ messages[0].content }}", extra=[{"content": "    "}])
     ids = renderer.token_ids(ChatPrompt(messages=(Message(role="user", content="a    b"),)))
 
@@ -164,7 +164,7 @@ def test_runs_of_white_space_that_are_added_tokens_stay_tokens_in_messages() -> 
 
 
 def test_a_request_that_uses_every_mark_is_refused() -> None:
-    """Refused, not hung: nothing is left to tell its words from the template's."""
+    """Refused quickly: no private-use character is left to mark with."""
     every = "".join(map(chr, range(0xE000, 0xF900)))
     with pytest.raises(TemplateError, match="private-use"):
         RENDERER.token_ids(ChatPrompt(messages=(Message(role="user", content=every),)))
@@ -233,7 +233,7 @@ def test_tools_are_rendered_as_transformers_renders_them(theirs: PreTrainedToken
 
 
 @given(st.lists(st.sampled_from(["a", " ", "\n", "<s>", "<e>", "hello"]), max_size=10).map("".join))
-def test_added_tokens_swallow_white_space_as_they_say(rendered: str) -> None:
+def test_added_tokens_strip_white_space_as_configured(rendered: str) -> None:
     extra = [{"content": "<s>", "rstrip": True}, {"content": "<e>", "lstrip": True}]
     definition = byte_level_definition(extra)
     from tokenizers import Tokenizer
@@ -344,14 +344,14 @@ def test_bytes_of_a_sentencepiece_vocabulary_are_bytes() -> None:
 
 
 def test_plain_completions_may_write_control_tokens() -> None:
-    """There is no template that could write them, so raw prompts are the client's own."""
+    """Raw prompts have no template, so the client may write control tokens."""
     ids = RENDERER.token_ids(TextPrompt("<|im_start|>user"))
 
     assert ids[0] == TOKENIZER.added["<|im_start|>"]
     assert RENDERER.token_ids(TokenPrompt((5, 6))) == [5, 6]
 
 
-def test_a_sequence_start_is_written_once() -> None:
+def test_a_sequence_start_is_added_once() -> None:
     ours = TextTokenizer(sentencepiece_definition("always"), config={"bos_token": {"content": "<s>"}})
 
     assert ours.encode_prompt("<s>a") == ours.encode_prompt("a")
@@ -379,6 +379,6 @@ def test_a_vocabulary_of_another_kind_is_refused(definition: dict[str, Any], wor
         TextTokenizer(definition)
 
 
-def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTokenizerError, match=r"tokenizer\.json"):
         TextTokenizer.from_folder(tmp_path)

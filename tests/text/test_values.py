@@ -34,7 +34,7 @@ CLOSED = "{%- endfor %}{%- endfor %}"
     ],
 )  # fmt: skip
 def test_arguments_are_an_object_and_the_text_that_the_model_wrote(template: str, shown: str) -> None:
-    """DeepSeek's own templates join them with strings; a Python literal is wanted by none."""
+    """DeepSeek's templates join arguments with strings; no template expects a Python literal."""
     written = '{"b":1, "a": "<|im_end|>"}'
     call = ToolCall("abcdefghi", "f", written)
     prompt = ChatPrompt(messages=(Message(role="assistant", content="", tool_calls=(call,)),))
@@ -44,7 +44,7 @@ def test_arguments_are_an_object_and_the_text_that_the_model_wrote(template: str
     assert TOKENIZER.added["<|im_end|>"] not in made.token_ids(prompt)
 
 
-def test_members_of_arguments_have_any_names() -> None:
+def test_argument_members_may_have_any_name() -> None:
     call = ToolCall("abcdefghi", "f", '{"text": "hello"}')
     prompt = ChatPrompt(messages=(Message(role="assistant", content="", tool_calls=(call,)),))
     made = Renderer(TOKENIZER, ChatTemplate(f"{ARGUMENTS}{{{{ a.text }}}}{{{{ a.x is defined }}}}{CLOSED}"))

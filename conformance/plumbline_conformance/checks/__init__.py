@@ -1,65 +1,35 @@
-"""The scenarios and checks, by API surface. Importing this package registers all of them."""
+"""The scenarios and checks, by API surface. Importing this package registers all of them.
 
-from plumbline_conformance.checks import (
-    chat,
-    chat_forced,
-    chat_formed,
-    chat_logprobs,
-    chat_prompts,
-    chat_reasoning,
-    chat_stop,
-    chat_stored,
-    chat_stream,
-    chat_tools,
-    completions,
-    completions_best,
-    completions_limits,
-    completions_more,
-    errors,
-    hostile,
-    models,
-    optional,
-    refusals,
-    responses,
-    responses_background,
-    responses_compaction,
-    responses_conversations,
-    responses_forms,
-    responses_inputs,
-    responses_state,
-    responses_tools,
-    timing,
-    websocket,
-)
+The order of these imports is the order in which scenarios run and are listed.
+"""
 
-__all__ = [
-    "chat",
-    "chat_forced",
-    "chat_formed",
-    "chat_logprobs",
-    "chat_prompts",
-    "chat_reasoning",
-    "chat_stop",
-    "chat_stored",
-    "chat_stream",
-    "chat_tools",
-    "completions",
-    "completions_best",
-    "completions_limits",
-    "completions_more",
-    "errors",
-    "hostile",
-    "models",
-    "optional",
-    "refusals",
-    "responses",
-    "responses_background",
-    "responses_compaction",
-    "responses_conversations",
-    "responses_forms",
-    "responses_inputs",
-    "responses_state",
-    "responses_tools",
-    "timing",
-    "websocket",
-]
+# isort: off
+import plumbline_conformance.checks.http.errors
+import plumbline_conformance.checks.chat.basics
+import plumbline_conformance.checks.chat.forced_tools
+import plumbline_conformance.checks.chat.structured_output
+import plumbline_conformance.checks.chat.logprobs
+import plumbline_conformance.checks.chat.prompts
+import plumbline_conformance.checks.chat.reasoning
+import plumbline_conformance.checks.chat.stop
+import plumbline_conformance.checks.chat.stored
+import plumbline_conformance.checks.chat.stream
+import plumbline_conformance.checks.chat.tools
+import plumbline_conformance.checks.completions.basics
+import plumbline_conformance.checks.completions.best_of
+import plumbline_conformance.checks.completions.limits
+import plumbline_conformance.checks.completions.details
+import plumbline_conformance.checks.http.hostile
+import plumbline_conformance.checks.http.models
+import plumbline_conformance.checks.http.optional_fields
+import plumbline_conformance.checks.http.refusals
+import plumbline_conformance.checks.responses.basics
+import plumbline_conformance.checks.responses.background
+import plumbline_conformance.checks.responses.compaction
+import plumbline_conformance.checks.responses.conversations
+import plumbline_conformance.checks.responses.output_options
+import plumbline_conformance.checks.responses.inputs
+import plumbline_conformance.checks.responses.state
+import plumbline_conformance.checks.responses.tools
+import plumbline_conformance.checks.http.timing
+import plumbline_conformance.checks.responses.websocket  # noqa: F401

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from plumbline_conformance.case import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.checks.sample_requests import user
+from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["user"]
 
 Probing = Generator[Request, Exchange, str | None]
 REASONING_KEYS = ("reasoning_content", "reasoning")
-
-
-def user(text: str) -> list[dict[str, object]]:
-    """A conversation of one message."""
-    return [{"role": "user", "content": text}]
 
 
 _ABSENT = (404, 405, 501)

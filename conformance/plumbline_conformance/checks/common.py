@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, breaking, check
-from plumbline_conformance.members import rule_of, rules_of_shape
-from plumbline_conformance.schema import violations
-from plumbline_conformance.sse import BYTE_ORDER_MARK
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
+from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, breaking, check
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
 __all__ = [
     "BUSY",
@@ -35,6 +35,7 @@ __all__ = [
     "usage_adds_up",
     "valid_body",
     "whole_shapes",
+    "without_nulls",
 ]
 
 Answer = TypeVar("Answer")
@@ -257,3 +258,13 @@ def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = 
     def shape(seen: Transcript) -> Iterator[Problem]:
         for place in places:
             yield from valid_body(accepted(at(seen, place)), schema, f"answer {place}, ")
+
+
+def without_nulls(value: Any) -> Any:
+    """A null is the same as nothing where two objects are compared."""
+    match value:
+        case dict():
+            return {key: without_nulls(member) for key, member in value.items() if member is not None}
+        case list():
+            return [without_nulls(member) for member in value]
+    return value

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 
-from plumbline_conformance.case import Inconclusive, Problem
 from plumbline_conformance.checks.common import accepted
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.suite.model import Inconclusive, Problem
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["made_now", "own_ids", "own_request_ids"]
+__all__ = ["distinct_ids", "distinct_request_ids", "made_now"]
 
 HOUR = 3600
 """A queue, or a model that has to be loaded first, may lie between the head of an answer and its creation."""
@@ -21,7 +21,7 @@ EARLIEST, LATEST = 10**9, 10**11
 """Times in seconds from 2001 on. Zero is none, and milliseconds lie beyond it."""
 
 
-def own_ids(seen: Transcript) -> Iterator[Problem]:
+def distinct_ids(seen: Transcript) -> Iterator[Problem]:
     """No two answers share an id, be they whole or streamed.
 
     The request may be the same each time: an answer is one of its own all the same, and logs and stores find it by
@@ -30,7 +30,7 @@ def own_ids(seen: Transcript) -> Iterator[Problem]:
     yield from _apart([_id(accepted(exchange)) for exchange in seen.exchanges], "id")
 
 
-def own_request_ids(seen: Transcript) -> Iterator[Problem]:
+def distinct_request_ids(seen: Transcript) -> Iterator[Problem]:
     """HTTP-03. A server that sends none is told so elsewhere; the judge sends none that could be sent back."""
     found = [accepted(exchange).header("x-request-id") for exchange in seen.exchanges]
     yield from _apart(found, "headers.x-request-id")

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from plumbline_conformance.case import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, Request
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]
 
 Reading = Callable[[Exchange], object]
 """What an answer says, in a form that whole and streamed answers share."""
-Said = TypeVar("Said")
+Content = TypeVar("Content")
 
 
 def whole_and_streamed(
@@ -37,9 +37,9 @@ def whole_and_streamed(
 
 def same(
     seen: Transcript,
-    of_whole: Callable[[Exchange], Said],
-    of_stream: Callable[[Exchange], Said],
-    rule: Callable[[Said, Said], str] | None = None,
+    of_whole: Callable[[Exchange], Content],
+    of_stream: Callable[[Exchange], Content],
+    rule: Callable[[Content, Content], str] | None = None,
 ) -> Iterator[Problem]:
     """CHAT-19, CS-05, RS-16.
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.differential.probes import Probe
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Answer", "answer_of"]
 

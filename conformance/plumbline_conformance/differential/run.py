@@ -17,18 +17,18 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.case import Request, Target
-from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import concealed, redacted_exchange, secrets_of
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.differential.answer import answer_of
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
-from plumbline_conformance.discovery import discovered
-from plumbline_conformance.discretion import shows
-from plumbline_conformance.judge import sender
+from plumbline_conformance.judge.redacted_findings import shows_secrets
+from plumbline_conformance.recording.redaction import concealed, redacted_exchange, secrets_of
 from plumbline_conformance.reports.text import printable
-from plumbline_conformance.terminal import INTERRUPTED
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.runner.preflight import discovered
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Outcome", "differences", "run_diff"]
 
@@ -80,19 +80,19 @@ async def differences(
                     continue
             compared += 1
             served += probe.rule is None and (one.status, other.status) == (200, 200)
-            found += _told(here, probe, seen, secrets, tolerance)
+            found += _redacted_differences(here, probe, seen, secrets, tolerance)
     silent = [name for name, count in answered.items() if not count]
     return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent, served=served)
 
 
-def _told(
+def _redacted_differences(
     found: list[Difference], probe: Probe, seen: Sequence[Exchange], secrets: Sequence[str], tolerance: float
 ) -> list[Difference]:
     """The same differences, without the credentials that an answer repeats."""
     known = secrets_of(seen[0], secrets_of(seen[1], secrets))
     covered = [redacted_exchange(exchange, known) for exchange in seen]
     again: dict[str, Difference] = {}
-    if found and any(map(shows, seen, covered)):
+    if found and any(map(shows_secrets, seen, covered)):
         one, other = (answer_of(probe, exchange) for exchange in covered)
         if one is not None and other is not None:
             again = {shown.facet: shown for shown in compare(probe, one, other, tolerance=tolerance)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.exact.reading import Call, Reading, Surface
+from plumbline_conformance.exact.answer import Answer, Call, Surface
 from plumbline_conformance.exact.scripts import Script, ScriptSet
 
 __all__ = ["Miss", "Reads", "cut_short", "demanded", "misses", "stopped", "unlike"]
@@ -55,11 +55,11 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     got: str
 
 
-def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Reading | None:
+def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Answer | None:
     """The message that the answer has to be; None where servers of good repute may differ."""
     if found.is_open(script):
         return None
-    text = Reading(content=script.output, finish="stop")
+    text = Answer(content=script.output, finish="stop")
     if surface != "completions" and reads.from_within and not (script.message and script.message.reasoning):
         return None
     if surface == "completions" or found.is_plain(script) or not (reads.thinking or reads.calls):
@@ -75,7 +75,7 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
     ):
         return None
     calls = tuple(Call(call.name, _canonical(call.arguments)) for call in message.tool_calls)
-    return Reading(
+    return Answer(
         reasoning=message.reasoning,
         content=message.content,
         calls=calls,
@@ -83,7 +83,7 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
     )
 
 
-def stopped(wanted: Reading, stop: tuple[str, ...]) -> Reading:
+def stopped(wanted: Answer, stop: tuple[str, ...]) -> Answer:
     """The same text, ended before the stop sequence that is the first to be complete (CHAT-20).
 
     One that begins earlier but ends later was not there yet when a server that reads along had to stop. Of two that
@@ -96,7 +96,7 @@ def stopped(wanted: Reading, stop: tuple[str, ...]) -> Reading:
 
 
 def misses(
-    script: Script, surface: Surface, how: str, wanted: Reading, got: Reading, *, exact: bool
+    script: Script, surface: Surface, how: str, wanted: Answer, got: Answer, *, exact: bool
 ) -> Iterator[Miss]:
     """Where an answer is not the demanded one.
 
@@ -130,7 +130,7 @@ def misses(
 
 
 def cut_short(
-    script: Script, surface: Surface, wanted: Reading | None, got: Reading, *, exact: bool
+    script: Script, surface: Surface, wanted: Answer | None, got: Answer, *, exact: bool
 ) -> Iterator[Miss]:
     """What is wrong with an answer that the token limit has cut: it says so, and is a beginning of the whole."""
     if got.finish != "length":
@@ -149,7 +149,7 @@ def cut_short(
 
 
 def unlike(
-    script: Script, surface: Surface, how: str, whole: Reading, streamed: Reading, *, exact: bool
+    script: Script, surface: Surface, how: str, whole: Answer, streamed: Answer, *, exact: bool
 ) -> Iterator[Miss]:
     """Where a stream says something else than the answer in one piece.
 
@@ -157,24 +157,22 @@ def unlike(
     is not demanded to the character, white space at its ends belongs to nobody here either.
     """
     whole, streamed = _comparable(whole, exact=exact), _comparable(streamed, exact=exact)
-    facets = [name for name in Reading.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)]
+    facets = [name for name in Answer.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)]
     if facets:
         one, other = (
-            {name: _plain(getattr(reading, name)) for name in facets} for reading in (whole, streamed)
+            {name: _plain(getattr(answer, name)) for name in facets} for answer in (whole, streamed)
         )
         yield _miss(_RULES[surface]["streamed"], "streamed", script, surface, how, one, other)
 
 
-def _comparable(reading: Reading, *, exact: bool) -> Reading:
+def _comparable(answer: Answer, *, exact: bool) -> Answer:
     """With canonical arguments, and without what does not count."""
-    reading = msgspec.structs.replace(reading, calls=tuple(map(_read, reading.calls)))
-    return reading if exact else _stripped(reading)
+    answer = msgspec.structs.replace(answer, calls=tuple(map(_read, answer.calls)))
+    return answer if exact else _stripped(answer)
 
 
-def _stripped(reading: Reading) -> Reading:
-    return msgspec.structs.replace(
-        reading, content=reading.content.strip(), reasoning=reading.reasoning.strip()
-    )
+def _stripped(answer: Answer) -> Answer:
+    return msgspec.structs.replace(answer, content=answer.content.strip(), reasoning=answer.reasoning.strip())
 
 
 def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wanted: Any, got: Any) -> Miss:

@@ -18,16 +18,16 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.case import Request, Target
-from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import concealed, redacted_url, secrets_of
-from plumbline_conformance.exact.asking import Asking, no_message
+from plumbline_conformance.client.http import exchange_of, sender
+from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.exact.answer import Answer, Surface, answer_of
 from plumbline_conformance.exact.demand import Miss, Reads, cut_short, demanded, misses, stopped, unlike
-from plumbline_conformance.exact.reading import Reading, Surface, reading_of
+from plumbline_conformance.exact.requests import Requester, no_message
 from plumbline_conformance.exact.scripts import Script, ScriptSet, UnreadableScriptsError, read_scripts
-from plumbline_conformance.judge import exchange_of, sender
+from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.reports.text import printable
-from plumbline_conformance.terminal import INTERRUPTED
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import Request, Target
 
 __all__ = ["Outcome", "ask", "run_exact"]
 
@@ -59,14 +59,14 @@ async def ask(
 ) -> Outcome | None:
     """Ask for everything; None if the server cannot be reached, or has none of the APIs."""
     async with sender(target, patience) as send:
-        asking = Asking(target.model, found, send, asyncio.Semaphore(concurrency))
-        has = await asking.surfaces()
+        requester = Requester(target.model, found, send, asyncio.Semaphore(concurrency))
+        has = await requester.surfaces()
         if not has.reached or not (has.surfaces or has.misses):
             return None
-        reads = {surface: await asking.reads(surface) for surface in has.surfaces}
+        reads = {surface: await requester.reads(surface) for surface in has.surfaces}
         seen = await asyncio.gather(
             *(
-                _Holding(asking, found, surface, each).one(script)
+                _Comparison(requester, found, surface, each).one(script)
                 for surface, each in reads.items()
                 for script in found.scripts
             )
@@ -97,11 +97,11 @@ class _Seen(msgspec.Struct):
     misses: list[Miss] = msgspec.field(default_factory=list)
 
 
-class _Holding:
+class _Comparison:
     """Holds the answers of one API against the scripts."""
 
-    def __init__(self, asking: Asking, found: ScriptSet, surface: Surface, reads: Reads) -> None:
-        self._asking = asking
+    def __init__(self, requester: Requester, found: ScriptSet, surface: Surface, reads: Reads) -> None:
+        self._requester = requester
         self._found = found
         self._surface = surface
         self._reads = reads
@@ -113,30 +113,30 @@ class _Holding:
         wanted = demanded(self._found, script, surface, self._reads)
         exact = wanted is not None and wanted.content == script.output
 
-        def hold(how: str, reading: Reading) -> Iterator[Miss]:
+        def compare(how: str, answer: Answer) -> Iterator[Miss]:
             if wanted is not None:
                 seen.held += 1
-                yield from misses(script, surface, how, wanted, reading, exact=exact)
+                yield from misses(script, surface, how, wanted, answer, exact=exact)
 
-        await self._pair(seen, script, "whole", {}, hold, exact=exact)
+        await self._pair(seen, script, "whole", {}, compare, exact=exact)
         if script.stop and exact and surface != "responses":
 
-            def hold_stopped(how: str, reading: Reading) -> Iterator[Miss]:
+            def compare_stopped(how: str, answer: Answer) -> Iterator[Miss]:
                 assert wanted is not None
                 seen.held += 1
                 shorter = stopped(wanted, script.stop)
-                yield from misses(script, surface, "stopped", shorter, reading, exact=True)
+                yield from misses(script, surface, "stopped", shorter, answer, exact=True)
 
-            await self._pair(seen, script, "stopped", {"stop": [*script.stop]}, hold_stopped, exact=True)
+            await self._pair(seen, script, "stopped", {"stop": [*script.stop]}, compare_stopped, exact=True)
         if script.max_tokens is not None:
 
-            def hold_cut(how: str, reading: Reading) -> Iterator[Miss]:
+            def compare_cut(how: str, answer: Answer) -> Iterator[Miss]:
                 if not self._found.is_open(script):
                     seen.held += 1
-                    yield from cut_short(script, surface, wanted, reading, exact=exact)
+                    yield from cut_short(script, surface, wanted, answer, exact=exact)
 
             limit = {_LIMITS[surface]: script.max_tokens}
-            await self._pair(seen, script, "cut", limit, hold_cut, exact=exact)
+            await self._pair(seen, script, "cut", limit, compare_cut, exact=exact)
         return seen
 
     async def _pair(
@@ -145,26 +145,26 @@ class _Holding:
         script: Script,
         how: str,
         more: dict[str, Any],
-        hold: Callable[[str, Reading], Iterator[Miss]],
+        compare: Callable[[str, Answer], Iterator[Miss]],
         *,
         exact: bool,
     ) -> None:
         """One request in both modes: each against the script, and the one against the other."""
-        readings: list[Reading] = []
+        answers: list[Answer] = []
         for stream in (False, True):
             name = "streamed" if stream and how == "whole" else how
-            exchange = await self._asking.ask(self._surface, script, stream=stream, **more)
+            exchange = await self._requester.ask(self._surface, script, stream=stream, **more)
             if how == "stopped" and exchange.status in _REFUSED:
                 continue
-            reading = reading_of(self._surface, exchange)
-            if reading is None:
+            answer = answer_of(self._surface, exchange)
+            if answer is None:
                 seen.misses.append(no_message(script, self._surface, name, exchange))
                 continue
-            readings.append(reading)
-            seen.misses += hold(name, reading)
-        if len(readings) == 2:
+            answers.append(answer)
+            seen.misses += compare(name, answer)
+        if len(answers) == 2:
             seen.compared += 1
-            seen.misses += unlike(script, self._surface, how, *readings, exact=exact)
+            seen.misses += unlike(script, self._surface, how, *answers, exact=exact)
 
 
 def run_exact(

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.case import CHECKS
 from plumbline_conformance.fuzz.strategies import Operation
-from plumbline_conformance.schema import violations
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["Claim", "claims"]

@@ -196,7 +196,7 @@ def _conversation(draw: st.DrawFn, user: dict[str, Any], *, flat: bool) -> list[
 
 
 @st.composite
-def _form(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
+def _response_format(draw: st.DrawFn, members: Members, luck: Luck) -> dict[str, Any]:
     schema = draw(_SCHEMAS)
     strict = {"strict": True} if luck.has(50) else {}
     named = {"name": draw(_NAMES), "schema": schema, **strict}
@@ -226,6 +226,6 @@ _FEATURES: dict[str, Callable[[Members, Luck], Strategy]] = {
     "stop": _stop,
     "n": _n,
     "parts": _parts,
-    "form": _form,
+    "form": _response_format,
     "logprobs": _logprobs,
 }

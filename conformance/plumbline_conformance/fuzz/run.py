@@ -18,18 +18,18 @@ from hypothesis.errors import NoSuchExample
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline_conformance.case import Request, Target
-from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import concealed, redacted_exchange, redacted_url, secrets_of
-from plumbline_conformance.discovery import Found, found_by
-from plumbline_conformance.discretion import shows
+from plumbline_conformance.client.http import exchange_of, sender
+from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.fuzz.claims import Claim, claims
 from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, requests
-from plumbline_conformance.judge import exchange_of, sender
+from plumbline_conformance.judge.redacted_findings import shows_secrets
+from plumbline_conformance.recording.redaction import concealed, redacted_exchange, redacted_url, secrets_of
+from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.text import printable
-from plumbline_conformance.reproduce import curl
-from plumbline_conformance.terminal import INTERRUPTED
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.runner.preflight import Found, found_by
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Counterexample", "search"]
 
@@ -74,7 +74,7 @@ class _Prober:
         self.sent += 1
         exchange = self._send(request)
         self.answers[exchange.status] = self.answers.get(exchange.status, 0) + 1
-        found = self._told(exchange, list(claims(self._operation, exchange)))
+        found = self._redacted_claims(exchange, list(claims(self._operation, exchange)))
         if exchange.status == 0 and not self._alive():
             found = [
                 Claim(name="alive", expected="a server that is alive afterwards", actual="it answers nothing")
@@ -84,11 +84,11 @@ class _Prober:
             self._harmless.add(_bytes_of(request))
         return new
 
-    def _told(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
+    def _redacted_claims(self, exchange: Exchange, found: list[Claim]) -> list[Claim]:
         """The same claims, without the credentials that the answer repeats."""
         covered = redacted_exchange(exchange, self._secrets)
         again: dict[str, Claim] = {}
-        if found and shows(exchange, covered):
+        if found and shows_secrets(exchange, covered):
             again = {claim.name: claim for claim in claims(self._operation, covered)}
         # Words are covered too: a key that lies across two events of a stream is whole in the text alone.
         known = secrets_of(exchange, self._secrets)

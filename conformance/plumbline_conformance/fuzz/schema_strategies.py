@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from plumbline_conformance.contract import document
+from plumbline_conformance.suite.contract import document
 
 __all__ = ["SPECIAL", "anything", "odd_schemas", "of_schema", "texts"]
 
@@ -213,8 +213,8 @@ def _strings(schema: dict[str, Any]) -> Strategy:
 def _objects(schema: dict[str, Any], depth: int) -> Strategy:
     members: dict[str, Any] = schema.get("properties", {})
     required = set(schema.get("required", ()))
-    here = {name: _member(name, members.get(name, {}), depth) for name in sorted(required)}
-    more = {name: _member(name, member, depth) for name, member in members.items() if name not in required}
+    here = {name: _property(name, members.get(name, {}), depth) for name in sorted(required)}
+    more = {name: _property(name, member, depth) for name, member in members.items() if name not in required}
     found = st.fixed_dictionaries(here, optional=more if depth > 0 else {})
     extra = schema.get("additionalProperties")
     if members or not isinstance(extra, dict):
@@ -223,7 +223,7 @@ def _objects(schema: dict[str, Any], depth: int) -> Strategy:
     return st.dictionaries(names, of_schema(extra, depth), max_size=min(schema.get("maxProperties", 3), 3))
 
 
-def _member(name: str, schema: dict[str, Any], depth: int) -> Strategy:
+def _property(name: str, schema: dict[str, Any], depth: int) -> Strategy:
     if name in ("parameters", "schema") and schema.get("type") == "object" and "properties" not in schema:
         return odd_schemas
     return of_schema(schema, depth)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline_conformance.case import Target
-from plumbline_conformance.contract import document
-from plumbline_conformance.credentials import concealed
-from plumbline_conformance.terminal import INTERRUPTED, put
+from plumbline_conformance.console.terminal import INTERRUPTED, put
+from plumbline_conformance.recording.redaction import concealed
+from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.model import Target
 
 __all__ = ["PHASES", "run_schemathesis", "why_not"]
 
@@ -84,7 +84,7 @@ def run_schemathesis(
         for name in operations:
             command += ["--include-operation-id", name]
         # It keeps what it found beside where it runs, which is no business of a later run.
-        return _told(command, folder, target.api_key)
+        return _run_redacted(command, folder, target.api_key)
 
 
 def _contract(model: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _contract(model: str) -> dict[str, Any]:
     return found
 
 
-def _told(command: list[str], folder: str, key: str | None) -> int:
+def _run_redacted(command: list[str], folder: str, key: str | None) -> int:
     """Run it and pass on what it says, without the key that a server repeats."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({_KEY: key} if key else {})}
     process = subprocess.Popen(

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from plumbline_conformance.case import Request
-from plumbline_conformance.contract import document
 from plumbline_conformance.fuzz.features import featured, limits
 from plumbline_conformance.fuzz.schema_strategies import SPECIAL, anything, of_schema, texts
+from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.model import Request
 
 __all__ = ["MODES", "Operation", "operations", "requests"]
 

@@ -1,4 +1,4 @@
-"""What a run becomes: one JSON report, and everything else made from that alone."""
+"""Write reports: one JSON report per run, and all other formats from it."""
 
 from plumbline_conformance.reports.model import Report, UnreadableReport, read_report, report_of
 

@@ -1,6 +1,6 @@
-"""A badge: how many checks of the protocol pass of those that could be judged, by surface.
+"""Write a badge: how many protocol checks pass, of those with a verdict, by part of the API.
 
-Its colour is that of the worst MUST, be it of protocol or of behaviour, and green only where the exit status is 0.
+Its colour is that of the worst MUST, and green only if the exit status is 0.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _COLOURS = {"brightgreen": "#4c1", "yellow": "#dfb317", "red": "#e05d44", "light
 
 
 def badge_json(report: Report, *, strict: bool = False) -> str:
-    """The endpoint format of shields.io."""
-    message, colour = _said(report, strict)
+    """Return the badge in the endpoint format of shields.io."""
+    message, colour = _message(report, strict)
     value = {"schemaVersion": 1, "label": "plumbline", "message": message, "color": colour}
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def badge_svg(report: Report, *, strict: bool = False) -> str:
-    """The same, drawn."""
-    message, colour = _said(report, strict)
+    """Return the badge as SVG."""
+    message, colour = _message(report, strict)
     label = "plumbline"
     left, right = _width(label), _width(message)
     title = escape(f"{label}: {message}")
@@ -42,7 +42,7 @@ def badge_svg(report: Report, *, strict: bool = False) -> str:
     )
 
 
-def _said(report: Report, strict: bool) -> tuple[str, str]:
+def _message(report: Report, strict: bool) -> tuple[str, str]:
     kept: dict[str, list[bool]] = {}
     broken: set[str] = set()
     for result in report.results:
@@ -57,7 +57,7 @@ def _said(report: Report, strict: bool) -> tuple[str, str]:
         message = " · ".join(f"{surface} {sum(held)}/{len(held)}" for surface, held in kept.items())
     said = [message, *_beside(report, strict)]
     status = status_of(report, strict=strict)
-    # What a baseline accepts is broken all the same; what nobody knows is no colour of anything.
+    # Violations of a baseline count as violations; checks without a verdict do not affect the colour.
     if "MUST" in broken or status == 1:
         return " · ".join(said), "red"
     if status or not kept:
@@ -66,7 +66,7 @@ def _said(report: Report, strict: bool) -> tuple[str, str]:
 
 
 def _beside(report: Report, strict: bool) -> Iterator[str]:
-    """What the numbers do not say, and the exit status does."""
+    """Return a note for an exit status that the numbers do not explain."""
     sampled = {result.check: result.sampled and result.verdict in SCORED for result in report.results}
     core = core_of(report)
     refused = dict.fromkeys(
@@ -89,5 +89,5 @@ def _beside(report: Report, strict: bool) -> Iterator[str]:
 
 
 def _width(text: str) -> int:
-    """Verdana at 11 pixels is about seven pixels a character."""
+    """Return the width of a text: Verdana at 11 pixels is about seven pixels per character."""
     return 12 + 7 * len(text)

@@ -1,7 +1,6 @@
-"""Sentences about violations that a person has looked at: what was sent, what the contract says, where it comes from.
+"""Read explanations of violations that a person has examined: request, contract, cause.
 
-They are kept beside a recording in a TOML file that people edit. An explanation of something that is no violation is
-stale, so that the file can only tell the truth about the recording.
+They are in a TOML file beside the recording, edited by hand. An explanation of a check that is not violated is stale.
 """
 
 from __future__ import annotations
@@ -11,35 +10,35 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline_conformance.aliases import current
-from plumbline_conformance.baseline import VIOLATIONS
+from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report
+from plumbline_conformance.suite.aliases import current
 
 __all__ = ["Explanation", "Explanations", "UnreadableExplanations", "read_explanations"]
 
 
 class UnreadableExplanations(Exception):  # noqa: N818 - it says what the file is
-    """The file is no list of explanations."""
+    """The file is not a list of explanations."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One cause, and everything that it breaks."""
+    """One cause, and the checks that it breaks."""
 
     why: str
     checks: list[str]
 
 
 class Explanations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is said about one server."""
+    """All explanations for one server."""
 
     explanation: list[Explanation] = msgspec.field(default_factory=list)
 
     def of(self, check: str) -> str | None:
-        """What is said about a check."""
+        """Return the explanation of a check."""
         return next((found.why for found in self.explanation if check in found.checks), None)
 
     def missing(self, report: Report) -> list[str]:
-        """Violations of a MUST about which nothing is said."""
+        """Return violations of a MUST without an explanation."""
         return [
             result.check
             for result in report.results
@@ -47,18 +46,18 @@ class Explanations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ]
 
     def stale(self, report: Report) -> list[str]:
-        """Checks about which something is said although they are not violated, or that are said twice."""
+        """Return explained checks that are not violated, or explained twice."""
         broken = {result.check for result in report.results if result.verdict in VIOLATIONS}
         told = [check for found in self.explanation for check in found.checks]
         return [check for place, check in enumerate(told) if check not in broken or check in told[:place]]
 
 
 def read_explanations(path: Path) -> Explanations:
-    """Read a file.
+    """Read explanations.
 
     Raises:
-        UnreadableExplanations: it is none.
-        OSError: it cannot be read.
+        UnreadableExplanations: the file has another format.
+        OSError: the file cannot be read.
     """
     try:
         found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), Explanations)

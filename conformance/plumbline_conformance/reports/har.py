@@ -1,7 +1,7 @@
-"""A recording as HAR 1.2, for the tools that people have: browsers, proxies, load generators.
+"""Convert a recording to HAR 1.2, for browsers, proxies and load generators.
 
-It says less than the recording: bodies are text, the times of frames are kept in `_frames` alone, where only we look,
-and nothing can be judged from it again. Credentials are fingerprints already.
+The HAR has less than the recording: bodies are text, the times of frames are in the extension `_frames`, and it cannot
+be judged again. Credentials are redacted already.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from plumbline_conformance.recording import Recording
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.recording.file import Recording
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["har"]
 
@@ -22,10 +22,10 @@ Json = dict[str, Any]
 
 
 def har(recording: Recording) -> str:
-    """The document.
+    """Return the HAR document.
 
-    A recording knows when the run began and how long each answer took, and not when each request was sent: entries
-    stand one after the other from the beginning of the run.
+    A recording has the start of the run and the duration of each answer, but not the start of each request, so the
+    entries follow one another from the start of the run.
     """
     began = datetime.fromisoformat(recording.header.started)
     entries: list[Json] = []
@@ -69,7 +69,7 @@ def _entry(exchange: Exchange, began: datetime) -> Json:
 def _request(exchange: Exchange) -> Json:
     query = parse_qsl(urlsplit(exchange.url).query, keep_blank_values=True)
     found: Json = {
-        # An upgrade is a GET; what is sent on it stands among the messages.
+        # A WebSocket upgrade is a GET; its messages are listed separately.
         "method": "GET" if exchange.method == "WEBSOCKET" else exchange.method,
         "url": exchange.url,
         "httpVersion": "HTTP/1.1",

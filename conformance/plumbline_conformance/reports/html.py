@@ -1,7 +1,7 @@
-"""One HTML file that needs nothing else: no script, no font, no request; readable on a phone.
+"""Write a report as one HTML file without scripts, fonts or requests, readable on a phone.
 
-Everything that a server wrote is escaped, and the page forbids itself to load or run anything, so that a hostile answer
-stays a text about a hostile answer.
+Text of a server is escaped, and the page's content security policy forbids loading and scripts, so that a hostile
+answer has no effect.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import groupby
 
 import msgspec
 
-from plumbline_conformance.case import SEED
-from plumbline_conformance.recording import Options
+from plumbline_conformance.recording.file import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import lacking
 from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.timeline import Moment
+from plumbline_conformance.suite.model import SEED
 
 __all__ = ["exchange_html", "html", "page", "safe"]
 
@@ -49,7 +49,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html(report: Report) -> str:
-    """The page of a run."""
+    """Return the page of a run."""
     run = report.run
     title = f"Plumbline: {run.model}"
     facts = {
@@ -79,7 +79,7 @@ def html(report: Report) -> str:
 
 
 def _options(options: Options | None) -> str:
-    """What the verdicts depend on beside the server."""
+    """Return the options of the run that affect verdicts."""
     if options is None:
         return ""
     said = {name.replace("_", " "): value for name, value in msgspec.to_builtins(options).items()}
@@ -93,7 +93,7 @@ def _options(options: Options | None) -> str:
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A whole document around parts that are HTML already."""
+    """Return a document with parts that are already HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -105,7 +105,7 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Text as HTML: markup escaped, and control characters shown instead of obeyed."""
+    """Return text as HTML, with markup escaped and control characters made visible."""
     return escape(
         "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
     )
@@ -132,7 +132,7 @@ def _scenario(report: Report, scenario: str, results: list[Result]) -> list[str]
         parts.append(
             f'<details><summary><span class="v pass">{len(green)} pass</span></summary><ul>{names}</ul></details>'
         )
-    # A client's claims are about the exchanges of every scenario.
+    # Claims of a client are about the exchanges of all scenarios.
     marked = [
         msgspec.structs.replace(result, problems=problems)
         for result in report.results
@@ -173,7 +173,7 @@ def _result(report: Report, result: Result) -> str:
 
 
 def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]) -> str:
-    """One exchange, with a mark at every event that one of these results points at."""
+    """Return one exchange, with marks at the events that these results point at."""
     marks = _marks(number, seen, count, results)
     longest = max((moment.at for moment in seen.moments), default=0.0)
     said = seen.error or f"status {seen.status}"
@@ -189,7 +189,7 @@ def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]
 
 
 def _marks(number: int, seen: Evidence, count: int, results: list[Result]) -> dict[int | None, list[str]]:
-    """Which events are wrong, and who says so. A stream's problem without an exchange is about the last stream."""
+    """Return the marked events with their checks; a stream problem without an exchange is about the last stream."""
     marks: dict[int | None, list[str]] = {}
     for result in results:
         for problem in result.problems:

@@ -1,4 +1,4 @@
-"""JUnit XML, which every CI shows: a scenario is a test suite, a check is a test case."""
+"""Write JUnit XML: a scenario is a test suite, a check is a test case."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["junit"]
 
 
 def junit(report: Report, *, strict: bool = False) -> str:
-    """The document. Warnings are failures only where one is strict; what came to no verdict is skipped.
+    """Return the document. Warnings are failures only with `strict`; checks without a verdict are skipped.
 
-    Whatever makes the exit status another one than 0 is a failure here, or an error where it is no fault of the server.
+    Everything that makes the exit status non-zero is a failure, or an error if it is not the server's fault.
     """
     blame = blamed(report, strict=strict)
     root = ElementTree.Element("testsuites", name="plumbline")
@@ -59,7 +59,7 @@ def _kind(result: Result, blame: int | None) -> str | None:
 def _alone(
     root: ElementTree.Element, suite: str, name: str, kind: str, kept: str, message: str, text: str = ""
 ) -> None:
-    """A suite of one case that is no check."""
+    """Return a suite of one case that is not a check."""
     counts = {"tests": "1", "failures": "0", "errors": "0", f"{kind}s": "1"}
     parent = ElementTree.SubElement(root, "testsuite", counts, name=suite)
     case = ElementTree.SubElement(parent, "testcase", classname=suite, name=_legal(name))
@@ -68,7 +68,7 @@ def _alone(
 
 
 def _legal(text: str) -> str:
-    """XML has no way to write most control characters, not even as references."""
+    """Replace control characters, which XML cannot represent."""
     return "".join(char if _is_legal(ord(char)) else ascii(char)[1:-1] for char in text)
 
 

@@ -1,4 +1,4 @@
-"""Markdown, for pull requests and job summaries."""
+"""Write a report as Markdown, for pull requests and job summaries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
 
 
 def markdown(report: Report) -> str:
-    """The report: a table by surface, then everything that is not green."""
+    """Return the report: a table by part of the API, then the checks that do not pass."""
     run = report.run
     lines = [
         f"# Plumbline: {cell(run.model)}",
@@ -75,19 +75,19 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
 
 
 def _fenced(lines: Sequence[str]) -> list[str]:
-    """A block of code whose fence is longer than any in it."""
+    """Return a code block with a fence longer than any in its text."""
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}sh", *lines, fence]
 
 
 def cell(text: str) -> str:
-    """Text in which nothing is markup."""
+    """Return text with its markup escaped."""
     return _SPECIAL.sub(r"\\\1", printable(text))
 
 
 def code(text: str) -> str:
-    """A span of code, whatever backticks are in it; in a table, a bar must be escaped even there."""
+    """Return inline code for any text; in a table, bars are escaped as well."""
     text = printable(text).replace("|", "\\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""

@@ -1,4 +1,4 @@
-"""Servers by rules and checks: several reports side by side. Rows on which servers disagree come first."""
+"""Compare reports of several servers by rule and check; rows where they differ come first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.case import FAILED, broken_rules
 from plumbline_conformance.reports.explained import Explanations
 from plumbline_conformance.reports.markdown import MARKS, cell, code
 from plumbline_conformance.reports.model import SCORED, VERDICTS, WORST_FIRST, Report, Result
 from plumbline_conformance.reports.text import by_rule
+from plumbline_conformance.suite.model import FAILED, broken_rules
 
 __all__ = [
     "EXPLAINED",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
-"""What has a place of its own below the tables; what came to no verdict gives its reason in a line."""
+"""Verdicts that are described below the tables; others get one line."""
 
 NOTE = (
     "A rule is broken where a problem names it. What another rule's break hid of it came to no verdict and is not held "
@@ -37,7 +37,7 @@ NOTE = (
 
 
 class NotComparable(Exception):  # noqa: N818 - it says what the reports are
-    """The reports come from different suites, or two have the same name."""
+    """The reports are from different suites, or two have the same name."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +47,11 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
     explanations: Explanations = Explanations()
     recording: str = ""
-    """Where its bytes are, as a link from the page."""
+    """The recording, as a link from the page."""
 
     @property
     def title(self) -> str:
-        """What it says it is."""
+        """The server's name and version."""
         return self.report.run.server or self.name
 
 
@@ -60,9 +60,9 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
 
     columns: list[Column]
     rules: list[tuple[str, list[list[Result]]]]
-    """(rule, what its checks say of it for each server)."""
+    """(rule, its verdict for each server)."""
     rows: list[tuple[str, list[Result | None]]]
-    """(check, what each server got)."""
+    """(check, its result for each server)."""
 
 
 def columns_of(reports: dict[str, Report]) -> list[Column]:
@@ -71,10 +71,10 @@ def columns_of(reports: dict[str, Report]) -> list[Column]:
 
 
 def matrix_of(columns: Sequence[Column]) -> Matrix:
-    """Put reports side by side, each under its name.
+    """Compare reports, each under its name.
 
     Raises:
-        NotComparable: they come from suites that differ, so that a difference could be the suite's.
+        NotComparable: the reports are from different suites, which could cause differences.
     """
     suites = {tuple(sorted(column.report.run.suite.items())) for column in columns}
     if len(suites) > 1:
@@ -88,41 +88,41 @@ def matrix_of(columns: Sequence[Column]) -> Matrix:
     rules = [
         (rule, [_all_of(rule, results.values()) for results in found]) for rule in sorted(names, key=_natural)
     ]
-    # Stable sorts: within a rank the order of the suite stays.
+    # The sort is stable: within a rank the order of the suite is kept.
     rows.sort(key=lambda row: _rank([result.verdict if result else None for result in row[1]]))
     rules.sort(key=lambda row: _rank([worst(results) for results in row[1]]))
     return Matrix(columns=list(columns), rules=rules, rows=rows)
 
 
 def _all_of(rule: str, results: Iterable[Result]) -> list[Result]:
-    """What the checks that observe a rule say of it; that there is an answer is observed by all that have a verdict."""
+    """Return the verdict of a rule from its checks; every check with a verdict observes that there is an answer."""
     watching = (r for r in results if rule in r.rules or (rule == FAILED and r.verdict in SCORED))
     return [_of(rule, result) for result in watching]
 
 
 def _of(rule: str, result: Result) -> Result:
-    """What a check says of one of its rules: nothing, where it is another one that was broken."""
-    if result.verdict not in EXPLAINED or rule in result.told:
+    """Return the verdict of a check on one of its rules; None if another rule was broken."""
+    if result.verdict not in EXPLAINED or rule in result.rules_to_show:
         return result
-    if rule == FAILED:  # There was an answer, and something is wrong with it.
+    if rule == FAILED:  # There was an answer, but it has a problem.
         return msgspec.structs.replace(result, verdict="pass", problems=[])
-    reason = f"{' and '.join(result.told)} of the same check was broken"
+    reason = f"{' and '.join(result.rules_to_show)} of the same check was broken"
     return msgspec.structs.replace(result, verdict="inconclusive", problems=[], reason=reason)
 
 
 def worst(results: Sequence[Result]) -> str | None:
-    """The verdict of a rule."""
+    """Return the verdict of a rule."""
     verdicts = {result.verdict for result in results}
     return next((verdict for verdict in WORST_FIRST if verdict in verdicts), None)
 
 
 def anchor(column: Column, check: str) -> str:
-    """The name of the place where a cell is explained."""
+    """Return the anchor of the explanation of a cell."""
     return re.sub(r"[^a-z0-9]+", "-", f"{column.name}--{check}".lower()).strip("-")
 
 
 def why_of(column: Column, result: Result) -> str:
-    """One line about a cell that is not green."""
+    """Return one line about a cell that does not pass."""
     if (why := column.explanations.of(result.check)) is not None:
         return why
     return result.reason or ""
@@ -134,14 +134,14 @@ def _natural(rule: str) -> tuple[str, int, str]:
 
 
 def _rank(verdicts: Sequence[str | None]) -> int:
-    """Disagreement first, then what everybody breaks, then what everybody keeps."""
+    """Rank rows: differences first, then rules that all servers break, then rules that all keep."""
     if len(set(verdicts)) > 1:
         return 0
     return 2 if set(verdicts) == {"pass"} else 1
 
 
 def matrix_markdown(matrix: Matrix) -> str:
-    """The tables, and below them what is behind every cell that breaks a rule."""
+    """Return the tables, and below them the evidence for every broken rule."""
     lines = ["# Servers by rules", "", *_servers(matrix), ""]
     lines += [" ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()), ""]
     lines += ["## Rules", "", NOTE, "", *_rules(matrix), "", "## Checks", "", *_checks(matrix), ""]
@@ -184,7 +184,7 @@ def _of_rule(column: Column, results: Sequence[Result]) -> str:
 
 
 def _linked(column: Column, result: Result, said: str) -> str:
-    """What is explained leads to its own place, everything else to the bytes that it was judged by."""
+    """Return the link of a cell: its explanation if there is one, otherwise the recording."""
     if result.verdict in EXPLAINED:
         return f"[{said}](#{anchor(column, result.check)})"
     return f"[{said}][{anchor(column, '')}]" if column.recording else said

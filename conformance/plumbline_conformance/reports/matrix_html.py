@@ -1,4 +1,4 @@
-"""The matrix as one page: every cell leads to what was sent, what came back and what it means."""
+"""Write the matrix as one HTML page, with the exchange behind every cell."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HEAD = 4
 _TAIL = 3
 _BRIEF = 160
 _LONGEST = 300
-"""Characters of one event. The page shows enough to see a fault; the recording has every byte."""
+"""Characters shown of one event; the recording has all of them."""
 
 
 def matrix_html(matrix: Matrix) -> str:
-    """The page. It needs no script and loads nothing."""
+    """Return the page, which has no scripts and loads nothing."""
     parts = ["<h1>Servers by rules</h1>", *_servers(matrix)]
     parts += [f"<h2>Rules</h2><p>{NOTE}</p>", '<div class="scroll"><table>', _heads(matrix), *_rules(matrix)]
     parts += ["</table></div>"]
@@ -84,9 +84,9 @@ def _checks(matrix: Matrix) -> Iterator[str]:
 
 
 def _link(column: Column, result: Result, said: str) -> str:
-    """What passes leads to what was sent and what came, everything else to its own place.
+    """Return the link of a cell: the exchange of a passing check, otherwise the description of the problem.
 
-    A report that was written as JSON has no exchanges of what is green: then it leads to the server's line.
+    A JSON report has no exchanges of passing checks; then the link leads to the server's line.
     """
     green = result.scenario if result.scenario in column.report.evidence else ""
     place = anchor(column, green if result.verdict == "pass" else result.check)
@@ -142,7 +142,7 @@ def _exchanges(column: Column, scenario: str) -> str:
 
 
 def _brief(column: Column, scenario: str) -> str:
-    """The exchanges of a scenario in which nothing is wrong: what was sent, and how the answer begins."""
+    """Return the exchanges of a passing scenario: the requests, and the beginnings of the answers."""
     seen = column.report.evidence[scenario]
     parts = [
         f'<details id="{anchor(column, scenario)}"><summary>{len(seen)} exchanges of <code>{safe(scenario)}</code>'

@@ -1,4 +1,4 @@
-"""The report: what a run found, as one value that is written as JSON. Every other report is made from it alone."""
+"""Define the report of a run, the value that JSON and all other formats are written from."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.baseline import VIOLATIONS, Baseline
-from plumbline_conformance.case import Problem, broken_rules
-from plumbline_conformance.contract import rules
-from plumbline_conformance.credentials import concealed, redacted
-from plumbline_conformance.judge import Finding
-from plumbline_conformance.recording import Header
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.redaction import concealed, redacted
+from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline
+from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.timeline import Moment, moments
-from plumbline_conformance.reproduce import curl
-from plumbline_conformance.sdk.claims import claim_of, title_of
-from plumbline_conformance.selection import PROFILES
-from plumbline_conformance.transcript import Exchange, Transcript
+from plumbline_conformance.suite.client_claims import claim_of, title_of
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import Problem, broken_rules
+from plumbline_conformance.suite.selection import PROFILES
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
     "FORMAT",
@@ -39,23 +39,23 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""Grows when an older reader would misunderstand a newer report. Fields may be added without that."""
+"""Increases when older readers would misunderstand a report. New fields do not increase it."""
 VERDICTS = ("pass", "fail", "warn", "flaky", "untestable", "rejected", "inconclusive", "skipped", "error")
-"""All of them, in the order in which people want to read their counts."""
+"""All verdicts, in the order of the printed counts."""
 WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejected", "inconclusive", "skipped")
-"""Of several verdicts on the same, the one that is told. What was kept wherever it could be seen is kept."""
+"""The order in which the verdict of a rule is chosen from those of its checks: a pass outweighs missing verdicts."""
 SCORED = frozenset({"pass", *VIOLATIONS})
-"""The verdicts that say something about the rule."""
+"""Verdicts that decide about the rule."""
 _EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")
 _LONGEST_REQUEST = 4000
 
 
 class UnreadableReport(Exception):  # noqa: N818 - it says what the file is
-    """The file is no report, or of a later format."""
+    """The file is not a report, or of a later format."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule as the suite knew it then."""
+    """A rule as in the suite of the run."""
 
     id: str
     level: str
@@ -64,7 +64,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     title: str
@@ -74,28 +74,28 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[Problem] = msgspec.field(default_factory=list)
     reason: str | None = None
     expected: str | None = None
-    """Why this violation is accepted, if a baseline lists it."""
+    """The reason why a baseline accepts this violation."""
     sampled: bool = False
-    """Whether it is about behaviour: what a model wrote, which another draw may change. All else is protocol."""
+    """Whether the check depends on what the model wrote (behaviour) or not (protocol)."""
 
     @property
-    def told(self) -> list[str]:
-        """The rules that are told of it: those that its problems name, or all of the check where none does."""
+    def rules_to_show(self) -> list[str]:
+        """The rules to report: those that the problems name, or all rules of the check."""
         return broken_rules(self.problems) or self.rules
 
     @property
     def scenario(self) -> str:
-        """The id of its scenario."""
+        """The id of the scenario."""
         return self.check.rsplit("/", 1)[0]
 
     @property
     def surface(self) -> str:
-        """The first segment of its id."""
+        """The first segment of the id, the part of the API."""
         return self.check.partition("/")[0]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One exchange, shortened for reading. The whole of it is in the recording."""
+    """One exchange, shortened; the recording has all of it."""
 
     method: str
     url: str
@@ -109,37 +109,37 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A run."""
+    """The report of a run."""
 
     run: Header
     results: list[Result]
     rules: dict[str, Rule]
-    """The rules of what is not green."""
+    """The rules of checks that do not pass."""
     scenarios: dict[str, str]
     """Titles of the scenarios of the results."""
     evidence: dict[str, list[Evidence]]
-    """By scenario, for what is not green, or for all of them."""
+    """Exchanges by scenario, of scenarios that do not pass, or of all."""
     stale: list[str] = msgspec.field(default_factory=list)
-    """Checks that a baseline lists and that no longer do what it says."""
+    """Stale entries of the baseline."""
     profile: str = "full"
-    """What the server was to be fit for."""
+    """The profile of the run."""
     lacking: dict[str, str] = msgspec.field(default_factory=dict)
-    """The capabilities that the profile requires and the server has not got, and why that is known."""
+    """Capabilities that the profile requires and the server lacks, with the evidence."""
     seconds: float | None = None
     format: int = FORMAT
 
     @property
     def counts(self) -> Counter[str]:
-        """How many checks came to each verdict."""
+        """The number of checks by verdict."""
         return Counter(result.verdict for result in self.results)
 
     def kept(self, *, sampled: bool) -> tuple[int, int]:
-        """How many checks of behaviour, or of protocol, pass, and how many of them came to a verdict."""
+        """Return how many behaviour or protocol checks pass, and how many have a verdict."""
         scored = [r.verdict for r in self.results if r.verdict in SCORED and r.sampled == sampled]
         return scored.count("pass"), len(scored)
 
     def to_json(self) -> str:
-        """The report as it is written."""
+        """Return the report as JSON."""
         return json.dumps({**msgspec.to_builtins(self), "counts": dict(self.counts)}, indent=1) + "\n"
 
 
@@ -154,9 +154,9 @@ def report_of(
     everything: bool = False,
     profile: str = "full",
 ) -> Report:
-    """Make the report of a run. Credentials are covered here, whatever the caller did.
+    """Return the report of a run, with credentials redacted.
 
-    With `everything` it has the exchanges of scenarios that are green as well.
+    With `everything` it includes the exchanges of scenarios that pass.
     """
     required, chosen = PROFILES[profile].requires, {found.check.rsplit("/", 1)[0] for found in findings}
     known = baseline or Baseline()
@@ -179,7 +179,10 @@ def report_of(
         if seen.scenario in shown
     }
     observed = {
-        rule for result in results if result.verdict != "pass" for rule in [*result.rules, *result.told]
+        rule
+        for result in results
+        if result.verdict != "pass"
+        for rule in [*result.rules, *result.rules_to_show]
     }
     report = Report(
         run=run,
@@ -200,11 +203,11 @@ def report_of(
 
 
 def read_report(path: Path) -> Report:
-    """Read a report that was written as JSON.
+    """Read a JSON report.
 
     Raises:
-        UnreadableReport: it is none, or of a later format.
-        OSError: it cannot be read.
+        UnreadableReport: the file is not a report, or of a later format.
+        OSError: the file cannot be read.
     """
     try:
         value = json.loads(path.read_bytes())
@@ -218,7 +221,7 @@ def read_report(path: Path) -> Report:
 
 
 def event_of(problem: Problem) -> int | None:
-    """The number of the event that a problem points at."""
+    """Return the number of the event that a problem points at."""
     found = _EVENT.search(problem.pointer)
     return int(found[1]) if found and len(found[1]) < 9 else None
 
@@ -262,7 +265,7 @@ def _evidence(exchange: Exchange, marked: frozenset[int], *, key: bool) -> Evide
 
 
 def _without_halves(report: Report) -> Report:
-    """Halves of surrogate pairs, which servers do send, cannot be written as UTF-8: they are shown as escapes."""
+    """Replace halves of surrogate pairs, which servers do send and UTF-8 cannot encode, by escapes."""
     return msgspec.convert(_whole(msgspec.to_builtins(report)), Report)
 
 

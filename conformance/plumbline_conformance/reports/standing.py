@@ -1,27 +1,26 @@
-"""What a report comes to: the exit status, and what of it is to blame.
+"""Compute the exit status of a report, and the checks that cause it.
 
-The exit status, the badge's colour, JUnit and the items of pytest are all taken from here, so that none of them is
-green where another one is not.
+The exit status, the badge, JUnit and the pytest items use this module, so that they always agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from plumbline_conformance.baseline import VIOLATIONS
-from plumbline_conformance.case import CAPABILITIES, SCENARIOS
+from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import Report, Result
-from plumbline_conformance.selection import PROFILES, scenarios_that_show
+from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS
+from plumbline_conformance.suite.selection import PROFILES, scenarios_that_show
 
 __all__ = ["UNASKED", "blamed", "core_of", "lacking", "status_of", "unjudged", "whole"]
 
 UNASKED = "the run was interrupted before the scenario had ended"
-"""Why a scenario was skipped of which an interruption left nothing or a part."""
+"""The skip reason of a scenario that an interruption left out or cut."""
 _NONE = {"inconclusive", "skipped"}
 
 
 def status_of(report: Report, *, strict: bool) -> int:
-    """0 conforming, 1 violations or a stale baseline, 2 no verdict on what is core, 3 the suite itself failed."""
+    """Return 0 conforming, 1 violations or a stale baseline, 2 no verdict on core scenarios, 3 the suite failed."""
     blame = set(blamed(report, strict=strict).values())
     if report.stale or report.lacking:
         blame.add(1)
@@ -31,7 +30,7 @@ def status_of(report: Report, *, strict: bool) -> int:
 
 
 def blamed(report: Report, *, strict: bool) -> dict[str, int]:
-    """The checks for which the exit status is not 0, and the status that each asks for."""
+    """Return the checks that make the exit status non-zero, with the status of each."""
     core, unknown, lacked = core_of(report), set(unjudged(report)), _lacked(report)
     found: dict[str, int] = {}
     for result in report.results:
@@ -55,19 +54,19 @@ def _is_refused(result: Result, core: Collection[str], lacked: Collection[str]) 
 
 
 def core_of(report: Report) -> frozenset[str]:
-    """The scenarios that nobody may refuse: what is core, and what shows that a profile's capabilities are there."""
+    """Return the scenarios that a server must not refuse: core ones, and those of the profile's capabilities."""
     always = {name for name, found in SCENARIOS.items() if found.core}
     return frozenset(always | scenarios_that_show(report.profile))
 
 
 def unjudged(report: Report) -> list[str]:
-    """The scenarios that nobody may refuse, and of which no check came to a verdict."""
+    """Return the required scenarios without any verdict."""
     core, verdicts = core_of(report), dict[str, set[str]]()
-    # Live traffic was not asked for, and its worst moment says nothing of the rest.
+    # Live traffic is not a chosen set of requests, so missing scenarios mean nothing.
     for result in report.results if report.run.by == "check" else ():
         if result.scenario in core:
             verdicts.setdefault(result.scenario, set()).add(result.verdict)
-    lacked = _lacked(report)  # That something is lacking is a verdict of its own.
+    lacked = _lacked(report)  # A missing capability is reported separately.
     return [name for name, found in verdicts.items() if found <= _NONE and name not in lacked]
 
 
@@ -76,7 +75,7 @@ def _lacked(report: Report) -> set[str]:
 
 
 def lacking(report: Report) -> list[str]:
-    """A sentence for each capability that the profile requires and the server has not got."""
+    """Return a sentence for each capability that the profile requires and the server lacks."""
     return [
         f"The profile {report.profile} requires what the server lacks, "
         f"{CAPABILITIES[name].title} (`{name}`): {why}"
@@ -85,6 +84,6 @@ def lacking(report: Report) -> list[str]:
 
 
 def whole(report: Report) -> bool:
-    """Whether something came to a verdict, and nothing was left out by an interruption."""
+    """Return whether any check has a verdict, and the run was not interrupted."""
     cut = any(result.reason == UNASKED for result in report.results)
     return not cut and any(result.verdict not in _NONE for result in report.results)

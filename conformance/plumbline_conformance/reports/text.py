@@ -1,14 +1,14 @@
-"""The text of a failure, in h2spec's shape: the rule's sentence, expected, actual, how to see it again."""
+"""Format a failure as text: the rule's sentence, expected, actual, how to reproduce it (as h2spec does)."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from plumbline_conformance.case import GONE, SEED, Problem, broken_rules
-from plumbline_conformance.recording import TIMEOUT, TRIALS
+from plumbline_conformance.recording.file import TIMEOUT, TRIALS
 from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
-from plumbline_conformance.sdk.claims import CLAIMS
+from plumbline_conformance.suite.client_claims import CLAIMS
+from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
 
 __all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
 
@@ -16,7 +16,7 @@ _MOST = 3
 
 
 def failure_lines(report: Report, result: Result) -> list[str]:
-    """The lines below a result's headline; nothing in them can change a terminal."""
+    """Return the lines below a result's headline, without control characters."""
     lines = [printable(result.reason)] if result.reason else []
     if result.expected is not None:
         lines.append(f"accepted by the baseline: {printable(result.expected)}")
@@ -37,10 +37,10 @@ def failure_lines(report: Report, result: Result) -> list[str]:
 
 
 def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
-    """The problems of a result under the rules that they break; all under the first where they name none."""
+    """Group the problems of a result by the rule that they break; without a rule, by the first of the check."""
     if not result.problems:
         return []
-    first = result.told[0]
+    first = result.rules_to_show[0]
     return [
         (name, [problem for problem in result.problems if (problem.rule or first) == name])
         for name in broken_rules(result.problems) or [first]
@@ -48,16 +48,16 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
 
 
 def place_of(problem: Problem) -> str:
-    """Where a problem is: in which request of its scenario, counted from 0, and where in its answer."""
+    """Return the place of a problem: the request in its scenario, counted from 0, and the place in its answer."""
     request = "" if problem.exchange in (None, GONE) else f"request {problem.exchange}"
     return ", ".join(part for part in (problem.scenario, request, problem.pointer) if part)
 
 
 def requests_of(report: Report, result: Result) -> list[Evidence]:
-    """The exchanges that a result is about: those that its problems name, or all of its scenario."""
+    """Return the exchanges of a result: those that its problems name, or all of its scenario."""
     elsewhere = list(dict.fromkeys((p.scenario, p.exchange) for p in result.problems if p.scenario))
     if elsewhere:
-        # Of a claim about all scenarios; its problems can be as many as there are exchanges.
+        # A claim about all scenarios can have as many problems as exchanges.
         evidence = [(report.evidence.get(scenario, []), place or 0) for scenario, place in elsewhere[:_MOST]]
         return [seen[place] for seen, place in evidence if place < len(seen)]
     seen = report.evidence.get(result.scenario, [])
@@ -71,22 +71,22 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
 
 
 def numbers(report: Report) -> str:
-    """The two numbers of a run: what engineers can mend, and what depends on what a model wrote as well."""
+    """Return the two scores of a run: protocol, and behaviour, which also depends on the model."""
     kinds = {"protocol": report.kept(sampled=False), "behaviour": report.kept(sampled=True)}
     return ", ".join(f"{kind} {passed}/{scored}" for kind, (passed, scored) in kinds.items())
 
 
 def command_of(report: Report, result: Result) -> str:
-    """The command that runs this check alone."""
+    """Return the command that runs only this check."""
     run = report.run
-    # A name that begins with a dash would be an option of its own.
+    # A name that begins with a dash would be an option.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return " ".join(["plumbline check", address, *_given(report), *_asked(result)])
+    return " ".join(["plumbline check", address, *_given(report), *_choices(result)])
 
 
-def _asked(result: Result) -> list[str]:
-    """What to choose for this result; of a client's, the scenarios whose answers it stumbled over."""
+def _choices(result: Result) -> list[str]:
+    """Return the ids to select for this result; for a client's claim, the scenarios of its problems."""
     if result.check not in CLAIMS:
         return [result.check]
     named = dict.fromkeys(problem.scenario for problem in result.problems if problem.scenario)
@@ -94,7 +94,7 @@ def _asked(result: Result) -> list[str]:
 
 
 def _given(report: Report) -> Iterator[str]:
-    """The options on which a verdict depends, where they were not left as they are."""
+    """Return the options that affect verdicts, where they differ from the defaults."""
     if report.profile != "full":
         yield f"--profile {report.profile}"
     if (options := report.run.options) is None:
@@ -111,5 +111,5 @@ def _given(report: Report) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """What a server wrote, fit for a terminal: no control characters, no halves of characters."""
+    """Return text of a server for a terminal, without control characters and lone surrogates."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,4 +1,4 @@
-"""A body as moments in time: which event was whole when, so that a report can point at the one that is wrong."""
+"""Split a body into events with times, so that a report can point at one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import accumulate
 
 import msgspec
 
-from plumbline_conformance.sse import BYTE_ORDER_MARK, parse_events
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK, parse_events
 
 __all__ = ["Moment", "moments"]
 
-# A line's end is never given back in part: the two bytes of one CRLF are no blank line.
+# Match line ends possessively: the two bytes of one CRLF are not a blank line.
 _END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)+")
 _LONGEST = 1200
 _HEAD = 40
@@ -22,23 +22,23 @@ _AROUND = 3
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """One event, one comment, one body, or the place of what was left out."""
+    """One event, comment or body, or a gap where some are left out."""
 
     kind: str
     """`event`, `comment`, `body` or `gap`."""
     at: float
-    """Seconds since the request, when its last byte had come."""
+    """Seconds from the request to its last byte."""
     text: str
     number: int | None = None
-    """The number by which a problem points at an event; comments have none."""
+    """The number of an event, which problems refer to; None for comments."""
     size: int = 0
     """Bytes on the wire."""
 
 
 def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Moment]:
-    """The moments of an answer, or the messages of a turn.
+    """Return the moments of an answer, or the messages of a WebSocket turn.
 
-    Of a long stream the beginning, the end and what stands around the marked events.
+    Of a long stream, only the beginning, the end and the events around the marks.
     """
     body = exchange.body
     ends = list(accumulate(len(frame) for _, frame in exchange.frames))
@@ -64,7 +64,7 @@ def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Mo
     while start < len(body):
         end = _END.search(body, start)
         stop = end.end() if end else len(body)
-        # A block of comments alone is no event and has no number. Behind the first bytes a byte order mark is none.
+        # A block of comments is not an event and has no number. A byte order mark counts only at the start.
         if parse_events(body[start:stop] if start == 0 else b"\n" + body[start:stop]):
             found.append(moment("event", start, stop, number))
             number += 1

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from plumbline_conformance.sdk.sums import member
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.sdk.sums import get_field
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Call", "call_of"]
 
@@ -65,7 +65,9 @@ def call_of(exchange: Exchange) -> Call | None:
 def _is_put_together(surface: str, body: dict[str, Any]) -> bool:
     """Whether the client has a helper for such a request: chat's reads calls of functions, and trips over any other."""
     tools = body.get("tools")
-    others = [tool for tool in tools if member(tool, "type") != "function"] if isinstance(tools, list) else []
+    others = (
+        [tool for tool in tools if get_field(tool, "type") != "function"] if isinstance(tools, list) else []
+    )
     return surface == "responses" or (surface == "chat" and not others)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import openai
 
-from plumbline_conformance.case import Problem
 from plumbline_conformance.sdk.calls import Call
 from plumbline_conformance.sdk.replay import Replay
 from plumbline_conformance.sdk.sums import (
@@ -23,12 +22,13 @@ from plumbline_conformance.sdk.sums import (
     chat_sum,
     completions_sum,
     differences,
-    member,
+    event_bodies,
+    get_field,
     responses_sum,
-    said,
     texts_of,
 )
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["NAME", "OpenAIClient", "quiet"]
 
@@ -159,7 +159,7 @@ class OpenAIClient:
 
     def _streamed(self, exchange: Exchange, call: Call) -> list[Problem]:
         seen: list[Any] = []
-        chunks = said(exchange.events)
+        chunks = event_bodies(exchange.events)
         try:
             with self._sent(exchange, call.method, {**call.given, "stream": True}) as stream:
                 for chunk in stream:
@@ -169,16 +169,18 @@ class OpenAIClient:
         except (_NotSent, TimeoutError):
             raise
         except Exception as error:
-            return [] if _is_told(exchange, chunks, error) else [_raised(error, _event(len(seen), chunks))]
+            return (
+                [] if _is_reported(exchange, chunks, error) else [_raised(error, _event(len(seen), chunks))]
+            )
         return (
             []
             if exchange.error is not None
-            else list(differences(_SUMS[call.surface](chunks, member), found))
+            else list(differences(_SUMS[call.surface](chunks, get_field), found))
         )
 
     def _put_together(self, exchange: Exchange, call: Call) -> list[Problem]:
-        chunks = said(exchange.events)
-        sums = _SUMS[call.surface](chunks, member)
+        chunks = event_bodies(exchange.events)
+        sums = _SUMS[call.surface](chunks, get_field)
         count = 0
         try:
             stream = self._sent(exchange, call.helper, call.given)
@@ -190,7 +192,7 @@ class OpenAIClient:
         except (_NotSent, TimeoutError):
             raise
         except Exception as error:
-            if _is_told(exchange, chunks, error) or _is_cut_short(error, sums):
+            if _is_reported(exchange, chunks, error) or _is_cut_short(error, sums):
                 return []
             return [_raised(error, _event(count, chunks))]
 
@@ -204,7 +206,7 @@ class OpenAIClient:
             try:
                 final = stream.get_final_response()
             except RuntimeError as error:
-                if any(member(chunk, "type") in _ENDED_OTHERWISE for chunk in chunks):
+                if any(get_field(chunk, "type") in _ENDED_OTHERWISE for chunk in chunks):
                     return []
                 return [_raised(error, "events")]
             return list(_lost(sums, final))
@@ -254,9 +256,9 @@ def _is_cut(exchange: Exchange, error: Exception) -> bool:
     return exchange.error is not None and lost
 
 
-def _is_told(exchange: Exchange, chunks: list[Any], error: Exception) -> bool:
+def _is_reported(exchange: Exchange, chunks: list[Any], error: Exception) -> bool:
     """Whether the server itself says the error, or the connection was lost."""
-    told = any(member(chunk, "error") for chunk in chunks)
+    told = any(get_field(chunk, "error") for chunk in chunks)
     return _is_cut(exchange, error) or (told and type(error) is openai.APIError)
 
 

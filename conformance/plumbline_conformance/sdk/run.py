@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.case import Problem
+from plumbline_conformance.judge.verdicts import Finding, Verdict
 from plumbline_conformance.sdk.calls import call_of
-from plumbline_conformance.sdk.claims import CLAIMS
 from plumbline_conformance.sdk.replay import replaying
-from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding, Verdict
+from plumbline_conformance.suite.client_claims import CLAIMS
+from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["claims_of", "read_again", "why_not"]
 

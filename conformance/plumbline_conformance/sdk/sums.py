@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from plumbline_conformance.case import Problem
-from plumbline_conformance.sse import Event
+from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.transcript.sse import Event
 
-__all__ = ["Sum", "chat_sum", "completions_sum", "differences", "member", "responses_sum", "said", "texts_of"]
+__all__ = [
+    "Sum",
+    "chat_sum",
+    "completions_sum",
+    "differences",
+    "event_bodies",
+    "get_field",
+    "responses_sum",
+    "texts_of",
+]
 
 Sum = dict[str, str]
 Get = Callable[[Any, str], Any]
@@ -25,12 +34,12 @@ _DELTAS = {
 _SHOWN = 120
 
 
-def member(value: Any, name: str) -> Any:
+def get_field(value: Any, name: str) -> Any:
     """Of JSON."""
     return value.get(name) if isinstance(value, dict) else None
 
 
-def said(events: Iterable[Event]) -> list[Any]:
+def event_bodies(events: Iterable[Event]) -> list[Any]:
     """The JSON of the events up to `[DONE]`, after which no client reads on."""
     found = []
     for event in events:

@@ -54,7 +54,7 @@ class Head:
             raise Malformed(f"no status: {code[:20]!r}")
         return int(code)
 
-    def raw(self, replaced: Sequence[tuple[str, str]] = (), target: str | None = None) -> bytes:
+    def encode(self, replaced: Sequence[tuple[str, str]] = (), target: str | None = None) -> bytes:
         """The head again, to the byte, but for the values of some headers and the target of a request."""
         values = {name.lower(): value for name, value in replaced}
         lines = [self._lines[0] if target is None else " ".join([self.first[0], target, *self.first[2:]])]

@@ -11,16 +11,16 @@ from functools import cache
 import msgspec
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.case import CHECKS, SCENARIOS, Check, Law, Target
-from plumbline_conformance.checks.asked import features
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.checks.request_reader import features
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Law, Target
+from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["features_of", "laws_of", "watched"]
 
 _NOBODY = Target(base_url="http://127.0.0.1/v1", model="m")
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _WantedLaw(msgspec.Struct, frozen=True):
     """A law, and what has to be asked for."""
 
     check: Check
@@ -49,7 +49,7 @@ def watched() -> list[str]:
 
 @cache
 def _of(found: frozenset[str]) -> list[tuple[Check, Law]]:
-    best: dict[Law, _Held] = {}
+    best: dict[Law, _WantedLaw] = {}
     for held in _answers():
         known = best.get(held.law)
         if held.wanted <= found and (known is None or len(known.wanted) < len(held.wanted)):
@@ -60,23 +60,23 @@ def _of(found: frozenset[str]) -> list[tuple[Check, Law]]:
 
 @cache
 def _of_refusals() -> list[tuple[Check, Law]]:
-    first: dict[Law, _Held] = {}
+    first: dict[Law, _WantedLaw] = {}
     for held in _refusals():
         first.setdefault(held.law, held)
     return [(held.check, held.law) for held in first.values()]
 
 
 @cache
-def _refusals() -> list[_Held]:
+def _refusals() -> list[_WantedLaw]:
     return [
-        _Held(found, found.law, frozenset())
+        _WantedLaw(found, found.law, frozenset())
         for found in CHECKS.values()
         if found.law and found.of == "refusal"
     ]
 
 
 @cache
-def _answers() -> list[_Held]:
+def _answers() -> list[_WantedLaw]:
     asked_for: dict[str, list[frozenset[str]]] = {}
     held = []
     for found in CHECKS.values():
@@ -86,7 +86,7 @@ def _answers() -> list[_Held]:
         requests = asked_for.setdefault(name, _requests(name))
         # Where a request depends on an answer, its operation and form are all that is known: the law looks for itself.
         wanted = requests[min(found.place, len(requests) - 1)] - {"whole", "stream"}
-        held.append(_Held(found, found.law, wanted | ({found.of} - {"either"})))
+        held.append(_WantedLaw(found, found.law, wanted | ({found.of} - {"either"})))
     return held
 
 

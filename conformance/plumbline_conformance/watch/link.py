@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.http1 import Head, Malformed, bare
 from plumbline_conformance.watch.turn import LONGEST_HEAD, Turn
 
@@ -61,7 +61,7 @@ class End(asyncio.Protocol):
         self._heard = heard
         self._finished = finished
         self._lost = lost
-        self._held: set[str] = set()
+        self._pauses: set[str] = set()
         self._unwanted = False
         self._descriptor: int | None = None
         """Where it can be written to."""
@@ -106,13 +106,13 @@ class End(asyncio.Protocol):
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.abort()
 
-    def hold(self, why: str, held: bool) -> None:
+    def set_paused(self, why: str, paused: bool) -> None:
         """Stop reading, or go on when nothing else holds it back."""
-        before = bool(self._held)
-        (self._held.add if held else self._held.discard)(why)
-        if self.transport is None or self.transport.is_closing() or before == bool(self._held):
+        before = bool(self._pauses)
+        (self._pauses.add if paused else self._pauses.discard)(why)
+        if self.transport is None or self.transport.is_closing() or before == bool(self._pauses):
             return
-        if self._held:
+        if self._pauses:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -137,10 +137,10 @@ class End(asyncio.Protocol):
         self._lost(exc)
 
     def pause_writing(self) -> None:
-        self.other.hold("full", True)
+        self.other.set_paused("full", True)
 
     def resume_writing(self) -> None:
-        self.other.hold("full", False)
+        self.other.set_paused("full", False)
 
 
 class Link:
@@ -154,8 +154,8 @@ class Link:
     def __init__(self, towards: Towards, over: Callable[[], object]) -> None:
         self._towards = towards
         self._over = over
-        self.front = End(self._asked, self._finished, self._left)
-        self.back = End(self._answered, self._told_all, self._ended)
+        self.front = End(self._client_sent, self._finished, self._left)
+        self.back = End(self._server_sent, self._server_finished, self._ended)
         self.front.other, self.back.other = self.back, self.front
         self._turn: Turn | None = None
         """The exchange whose answer is awaited."""
@@ -192,7 +192,7 @@ class Link:
         """End both connections; an exchange that is under way is seen, with the reason."""
         self._close("the proxy was stopped")
 
-    def _asked(self, data: bytes) -> None:
+    def _client_sent(self, data: bytes) -> None:
         if self._opaque:
             self.back.write(data)
             return
@@ -216,7 +216,7 @@ class Link:
         if self._opaque:
             self.back.write(self._early)
             self._early = b""
-        self.front.hold("early", len(self._early) > LONGEST_HEAD)
+        self.front.set_paused("early", len(self._early) > LONGEST_HEAD)
         if self._silent and not self._passed_on and (self._turn is None or not self._early):
             # A request that is cut ends for the server as it does for the client.
             self.back.write(self._early)
@@ -238,10 +238,10 @@ class Link:
         except Malformed:
             self._opaque = True
             return False
-        self._sending = None if turn.asked else turn
+        self._sending = None if turn.request_sent else turn
         towards.open += 1
         self._early = rest
-        self.back.write(head.raw([("host", towards.place)], target))
+        self.back.write(head.encode([("host", towards.place)], target))
         return True
 
     def _sends(self, turn: Turn) -> None:
@@ -250,10 +250,10 @@ class Link:
         self._early = turn.ask(data)
         self.back.write(data[: len(data) - len(self._early)] if self._early else data)
         self._opaque = turn.opaque
-        if turn.asked:
+        if turn.request_sent:
             self._sending = None
 
-    def _answered(self, data: bytes) -> None:
+    def _server_sent(self, data: bytes) -> None:
         self.front.write(data)
         # The client's bytes first; what is done with the copy delays nobody but the next event.
         turn = self._turn
@@ -288,7 +288,7 @@ class Link:
         self.back.abort()
         self._close(_CLIENT_LEFT)
 
-    def _told_all(self) -> bool:
+    def _server_finished(self) -> bool:
         """The server says nothing more: the client is told at once, whatever is still on its way to the server."""
         self._ended(None)
         return False

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from plumbline_conformance.baseline import VIOLATIONS
-from plumbline_conformance.case import CHECKS, GONE
-from plumbline_conformance.checks.asked import OPERATIONS
-from plumbline_conformance.credentials import redacted_exchange, secrets_of
-from plumbline_conformance.discretion import shows, told
+from plumbline_conformance.checks.request_reader import OPERATIONS
+from plumbline_conformance.judge.redacted_findings import redact_findings, shows_secrets
+from plumbline_conformance.judge.verdicts import Finding, judge_law
+from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
+from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import VERDICTS, WORST_FIRST
-from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.verdicts import Finding, judge_law
+from plumbline_conformance.suite.model import CHECKS, GONE
+from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.laws import features_of, laws_of
 
 __all__ = ["Tally", "judge_live", "kind_of"]
@@ -50,9 +50,9 @@ def judge_live(exchange: Exchange) -> list[Finding]:
     """Apply the laws that hold of the exchange; its credentials are not in what is said. Never raises."""
     found = _judged(exchange)
     covered = redacted_exchange(exchange)
-    if not shows(exchange, covered):
+    if not shows_secrets(exchange, covered):
         return found
-    return told(found, _judged(covered), secrets_of(exchange))
+    return redact_findings(found, _judged(covered), secrets_of(exchange))
 
 
 def _judged(exchange: Exchange) -> list[Finding]:

@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from plumbline_conformance.credentials import redacted_url
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.link import End, Link
 
 __all__ = ["Proxy"]

@@ -20,15 +20,15 @@ from types import FrameType
 from rich.console import Console
 from rich.live import Live
 
-from plumbline_conformance.baseline import UnreadableBaseline
-from plumbline_conformance.credentials import redacted_url
-from plumbline_conformance.judge import Finding
-from plumbline_conformance.outcome import Outputs, conclude
-from plumbline_conformance.recording import Header, Recorder
-from plumbline_conformance.transcript import Exchange, Transcript
-from plumbline_conformance.watch.apart import Apart, Inbox, Listening, Passing, Seen, Unable
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.recording.file import Header, Recorder
+from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.reports.baseline import UnreadableBaseline
+from plumbline_conformance.reports.conclude import Outputs, conclude
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.watch.display import picture, print_violation
 from plumbline_conformance.watch.live import Tally, judge_live, kind_of
-from plumbline_conformance.watch.view import picture, say
+from plumbline_conformance.watch.process import Inbox, Listening, Passing, ProxyProcess, Seen, Unable
 
 __all__ = ["Watcher", "run_watch"]
 
@@ -155,7 +155,7 @@ def run_watch(
             # Not before there is a proxy: a recording that nobody could add to is cut.
             recorder = Recorder(recording, header) if recording else None
             live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
-            told = None if live else lambda exchange, wrong: say(out, exchange, wrong)
+            told = None if live else lambda exchange, wrong: print_violation(out, exchange, wrong)
             failed = partial(out.print, markup=False)
             place = f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
             out.print(f"Listening on http://{place}, towards {redacted_url(upstream)}", markup=False)
@@ -179,13 +179,13 @@ def run_watch(
 
 
 @contextmanager
-def _serving(upstream: str, host: str, port: int, connections: int) -> Iterator[tuple[Apart, int]]:
+def _serving(upstream: str, host: str, port: int, connections: int) -> Iterator[tuple[ProxyProcess, int]]:
     """The proxy's process and its port.
 
     Raises:
         ValueError: there cannot be one, with the reason.
     """
-    apart = Apart(upstream, host, port, connections)
+    apart = ProxyProcess(upstream, host, port, connections)
     try:
         try:
             said = apart.inbox.read()

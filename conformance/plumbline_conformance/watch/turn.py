@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from plumbline_conformance.packing import Unpacked
-from plumbline_conformance.transcript import Exchange
+from plumbline_conformance.client.compression import Unpacked
+from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.http1 import Body, Head, Malformed, bare, body_of_request, body_of_response
 
 __all__ = ["LONGEST_HEAD", "Turn"]
@@ -40,22 +40,22 @@ class Turn:
         self._began = time.monotonic()
         self._keep = keep
         self._last = head.has("connection", "close")
-        self._asking = body_of_request(head)
-        self._asked = Unpacked(_coding(head), keep)
-        self._asked_pieces: list[bytes] = []
+        self._request_framing = body_of_request(head)
+        self._request = Unpacked(_coding(head), keep)
+        self._request_pieces: list[bytes] = []
         # Two lists of what the garbage collector does not follow: it would stop all traffic to walk over pairs.
         self._moments: list[float] = []
         self._contents: list[bytes] = []
         self._head = b""
         self._body: Body | None = None
-        self._answered: Unpacked | None = None
+        self._response: Unpacked | None = None
         self.opaque = False
         """Whether what follows on this connection is no HTTP, in either direction."""
 
     @property
-    def asked(self) -> bool:
+    def request_sent(self) -> bool:
         """Whether the request has been sent whole."""
-        return self._asking.done
+        return self._request_framing.done
 
     @property
     def done(self) -> bool:
@@ -70,12 +70,12 @@ class Turn:
     def ask(self, data: bytes) -> bytes:
         """Take what the client sent; gives what belongs to its next request."""
         try:
-            payload, rest = self._asking.feed(data)
+            payload, rest = self._request_framing.feed(data)
         except Malformed as error:
             self._give_up(f"the request: {error}")
             return b""
-        if payload and (content := self._asked.feed(payload)):
-            self._asked_pieces.append(content)
+        if payload and (content := self._request.feed(payload)):
+            self._request_pieces.append(content)
         return rest
 
     def answer(self, data: bytes) -> None:
@@ -85,15 +85,15 @@ class Turn:
         if self._body is None:
             self._head += data
             data = self._heads()
-        if self._body is None or self._answered is None:
+        if self._body is None or self._response is None:
             return
         try:
             payload, _ = self._body.feed(data)
         except Malformed as error:
             self._give_up(str(error))
             return
-        if payload and not self._answered.ended:
-            self._keep_answer(self._answered, payload)
+        if payload and not self._response.ended:
+            self._keep_answer(self._response, payload)
 
     def _keep_answer(self, answered: Unpacked, payload: bytes) -> None:
         # Microseconds are enough; `round` to so many digits would take longer than everything else here.
@@ -135,7 +135,7 @@ class Turn:
             self._give_up("a tunnel: not judged")
             return False
         self._body = body_of_response(head, self.exchange.method)
-        self._answered = Unpacked(_coding(head), self._keep)
+        self._response = Unpacked(_coding(head), self._keep)
         old = head.first[0] == "HTTP/1.0" and not head.has("connection", "keep-alive")
         self._last = self._last or old or self._body.until_close or head.has("connection", "close")
         return True
@@ -152,17 +152,17 @@ class Turn:
             closed: the server ended its connection in order, which is how some responses end.
         """
         exchange = self.exchange
-        exchange.request_body = b"".join(self._asked_pieces)
+        exchange.request_body = b"".join(self._request_pieces)
         exchange.frames += zip(self._moments, self._contents, strict=True)
         whole = self.done or (closed and self._body is not None and self._body.until_close)
         if not whole:
             exchange.error = exchange.error or why
-        if self._answered is not None:
-            self._answered.settle(exchange)
-            exchange.error = exchange.error or self._answered.why
-        if self._asked.why is not None:
-            exchange.error = exchange.error or f"the request: {self._asked.why}"
-        if not self.asked:
+        if self._response is not None:
+            self._response.settle(exchange)
+            exchange.error = exchange.error or self._response.why
+        if self._request.why is not None:
+            exchange.error = exchange.error or f"the request: {self._request.why}"
+        if not self.request_sent:
             exchange.error = exchange.error or "it was answered before it had been sent"
         return exchange
 

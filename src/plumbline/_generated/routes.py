@@ -18,17 +18,11 @@ from plumbline.wire.decode import decode
 from plumbline.wire.query import Query
 from plumbline.wire.reply import respond
 
+from .chat import CreateChatCompletionRequest
+from .completions import CreateCompletionRequest
+from .own import DetokenizeRequest, TokenizeRequest
+from .responses import CompactResponseMethodPublicBody, CreateResponse, IncludeEnum, TokenCountsBody
 from .service import Service
-from .types import (
-    CompactResponseMethodPublicBody,
-    CreateChatCompletionRequest,
-    CreateCompletionRequest,
-    CreateResponse,
-    DetokenizeRequest,
-    IncludeEnum,
-    TokenCountsBody,
-    TokenizeRequest,
-)
 
 __all__ = ["ROUTE_HANDLERS"]
 

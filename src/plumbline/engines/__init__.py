@@ -1,1 +1,1 @@
-"""Engines behind one port: the native engine, transformers, scripts of tokens; and what they share."""
+"""Generate tokens behind one port: the native engine, transformers, scripted tokens, and the code that they share."""

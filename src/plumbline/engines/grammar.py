@@ -1,7 +1,8 @@
-"""Grammars on the engine's side: compiled once, then a matcher for every request that says which tokens may come next.
+"""Compile grammars and match tokens against them, for every engine.
 
-The engine knows grammars as text in llguidance's dialect of Lark and tokens as bytes; what is promised to whom and why
-is decided above the port. Compiling is bounded in every way a client could abuse it, and happens in worker threads.
+A grammar is text in llguidance's dialect of Lark, compiled once and cached; each request gets a matcher that computes
+which tokens may come next. Which answers need a grammar is decided above the port. Compiling runs in worker threads and
+is bounded in size, time and number.
 """
 
 from __future__ import annotations
@@ -38,23 +39,25 @@ MAX_GRAMMAR = 1024 * 1024
 """Characters of a grammar, the JSON Schemas in it included."""
 
 _MAX_WAITING = 32
-"""Grammars that are compiled or wait for it at any time."""
+"""Grammars that may be compiled or wait to be compiled at a time."""
 _BUSY = "Too many grammars and schemas are being compiled. Try again later."
 
 
 class GrammarError(Exception):
-    """A grammar that cannot be held; the text is fit for the client."""
+    """The grammar cannot be enforced; the text can be shown to the client."""
 
 
 class CompilersBusyError(Exception):
-    """Other grammars are being compiled, so that this one has had no turn; the text is fit for the client."""
+    """All compiler threads are busy with other grammars; the text can be shown to the client."""
 
 
 class Matcher(Protocol):
-    """Where one answer stands in its grammar. One thread at a time uses it."""
+    """The state of one answer in its grammar. Only one thread at a time may use it."""
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
-        """Write which tokens may come next: bit i % 32 of word i // 32 of `row`, int32 [num_words(vocab_size)].
+        """Write the mask of the tokens that may come next into `row`, int32 [num_words(vocab_size)].
+
+        Bit i % 32 of word i // 32 is set if token i is allowed.
 
         Raises:
             GrammarError: the grammar needs more work for this token than is allowed, or cannot be completed from here.
@@ -62,41 +65,41 @@ class Matcher(Protocol):
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Move on by a token; False if the grammar forbids it, and the matcher is of no more use."""
+        """Advance by a token; returns False if the grammar forbids it, and the matcher is then unusable."""
         ...
 
     def rollback(self, num_tokens: int) -> None:
-        """Take the last tokens back."""
+        """Undo the last tokens."""
         ...
 
     @property
     def is_done(self) -> bool:
-        """The text is complete and cannot go on: an end of sequence was taken, or nothing else could come."""
+        """Whether the text is complete: an end of sequence was accepted, or nothing else may come."""
         ...
 
 
 class GrammarCompiler(Protocol):
-    """Turns grammars into matchers."""
+    """Compile grammars into matchers."""
 
     async def compile(self, grammar: str) -> Matcher:
-        """A fresh matcher at the start of the grammar.
+        """Return a new matcher at the start of the grammar.
 
         Raises:
             GrammarError: the grammar is wrong, unsupported, too large or takes too long.
-            CompilersBusyError: others are being compiled, and this one had no turn.
+            CompilersBusyError: other grammars occupied all threads until the timeout.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a grammar has to know of a model's tokens.
+    """The tokens of a model, as grammars need them.
 
     Attributes:
-        tokens: bytes of each id, [vocab_size]; ids that mean nothing have none.
-        special_ids: control tokens; no text matches them.
-        eos_token_ids: each of these may end an answer where the grammar can end.
-        encode: text to ids without control tokens, the way the model is used to see it.
+        tokens: bytes of each id, [vocab_size]; unused ids have none.
+        special_ids: control tokens, which match no text.
+        eos_token_ids: may end an answer where the grammar may end.
+        encode: encodes text without control tokens, as the model sees it in training.
     """
 
     tokens: Sequence[bytes]
@@ -106,19 +109,18 @@ class Vocabulary:
 
 
 def num_words(vocab_size: int) -> int:
-    """The length of a mask's row: 32 tokens to a word."""
+    """Return the length of a mask row in words of 32 tokens."""
     return -(-vocab_size // 32)
 
 
 class LarkCompiler:
-    """Compiles with llguidance. Used from one event loop; equal grammars are compiled once, also when they fail.
+    """Compile grammars with llguidance, each once, failures included. One event loop may use it.
 
     Args:
-        vocabulary: the model's tokens; at least one of them has to end an answer.
-        capacity: how many grammars are kept.
-        timeout: seconds that a grammar may wait for a thread, and seconds that it may take there; after that its client
-            is told which of the two it was. The thread is not stopped by that, but by llguidance's own limits;
-            meanwhile other grammars have the other threads.
+        vocabulary: the model's tokens; at least one has to be an end of sequence.
+        capacity: how many compiled grammars are cached.
+        timeout: seconds that a grammar may wait for a thread, and seconds that it may compile. The error names which of
+            the two passed. A thread that is compiling goes on until llguidance's own limits stop it.
 
     Raises:
         ValueError: the model has no end of sequence, so that a text that may go on could never end.
@@ -154,19 +156,19 @@ class LarkCompiler:
         finally:
             compilation.waiting -= 1
             if not compilation.waiting and compilation.began is None and compilation.future.cancel():
-                self._compiled.pop(key, None)  # Nobody is left who wants it.
+                self._compiled.pop(key, None)  # All clients that waited for it have gone.
         if isinstance(compiled, str):
             raise GrammarError(compiled)
         return _LarkMatcher(compiled.deep_copy())
 
     async def _result(self, compilation: _Compilation) -> LLMatcher | str:
-        """Wait for a turn, and for the result; neither takes longer than `timeout`.
+        """Wait for a thread and then for the result, each at most `timeout` seconds.
 
         Raises:
-            CompilersBusyError: the turn never came.
-            GrammarError: the result never came.
+            CompilersBusyError: no thread became free.
+            GrammarError: compiling took too long.
         """
-        # One client that goes away must not take the grammar from those who wait for the same one.
+        # A client that disconnects must not cancel the grammar for others that wait for the same one.
         try:
             return await asyncio.wait_for(_shielded(compilation), self._timeout)
         except TimeoutError:
@@ -186,22 +188,22 @@ class LarkCompiler:
             return str(error)
 
     def _compile(self, grammar: str) -> LLMatcher:
-        """In a worker thread, which holds the interpreter only at its ends."""
+        """Compile in a worker thread; llguidance releases the interpreter lock while it works."""
         compiled = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         _raise_if_failed(compiled)
-        # The first mask finds out grammars that no text satisfies, such as a rule that needs itself.
+        # The first mask fails for grammars that no text satisfies, such as a rule that needs itself.
         probe = _LarkMatcher(compiled.deep_copy())
         probe.mask_into(np.zeros(num_words(self._tokenizer.vocab_size), dtype=np.int32))
         return compiled
 
 
 class _Compilation:
-    """A grammar that is compiled, or waits for it.
+    """A grammar that is being compiled or waits to be.
 
     Attributes:
-        future: the result, or why there is none: an exception would grow with everyone to whom it is raised.
-        began: when a thread took it up; None until then.
-        waiting: how many clients want it.
+        future: the matcher or the reason of the failure. Not an exception: each `raise` of one adds to its traceback.
+        began: when a thread started to compile; None until then.
+        waiting: how many clients wait for it.
     """
 
     __slots__ = ("began", "future", "waiting")
@@ -217,14 +219,14 @@ def _shielded(compilation: _Compilation) -> asyncio.Future[LLMatcher | str]:
 
 
 class _LarkMatcher:
-    """llguidance's matcher, with its failures made loud: it answers an error with an end of sequence."""
+    """Wrap llguidance's matcher and raise its errors, which it reports as an end of sequence only."""
 
     def __init__(self, inner: LLMatcher) -> None:
         self._inner = inner
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
         """See `Matcher.mask_into`."""
-        # `row.ctypes.data` is the same address, at the price of a ctypes object for every mask.
+        # `row.ctypes.data` gives the same address but creates a ctypes object for every mask.
         self._inner.unsafe_compute_mask_ptr(row.__array_interface__["data"][0], row.nbytes)
         _raise_if_failed(self._inner)
         if self._inner.is_stopped() and not self._inner.is_accepting():
@@ -245,7 +247,7 @@ class _LarkMatcher:
 
 
 class _Tokens:
-    """The shape in which llguidance takes a vocabulary."""
+    """Present a vocabulary as the tokenizer object that llguidance expects."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = list(vocabulary.tokens)
@@ -261,13 +263,13 @@ class _Tokens:
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """The tokens of text that the grammar forces. Their bytes are exactly the text's, or the text would be lost."""
+        """Return tokens for text that the grammar forces. Their bytes have to be exactly the bytes of the text."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         ids = self._encode(raw.decode("utf-8", "replace"))
         return ids if b"".join(self.tokens[token_id] for token_id in ids) == raw else self._greedy(raw)
 
     def _greedy(self, raw: bytes) -> list[int]:
-        """Longest tokens first: for tokenizers that put a space before every text, and for parts of characters."""
+        """Encode with the longest tokens first, where the tokenizer adds a space or the text splits a character."""
         found: list[int] = []
         position = 0
         while position < len(raw):
@@ -278,7 +280,7 @@ class _Tokens:
                     position += size
                     break
             else:
-                return found  # No token has this byte; what comes after it is left to the grammar.
+                return found  # No token has this byte; the grammar handles what follows.
         return found
 
 
@@ -296,7 +298,7 @@ def _raise_if_failed(matcher: LLMatcher) -> None:
 
 
 def _sentence(error: str) -> str:
-    """What a client can use of llguidance's message: without the grammar that we wrote and the parser's inside."""
+    """Return the part of llguidance's message that helps a client, without parser internals."""
     if error.startswith("NoExtension"):
         return "No text can satisfy it."
     if error.startswith("panic"):

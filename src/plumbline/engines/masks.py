@@ -1,9 +1,8 @@
-"""The masks of a step, computed beside the forward pass.
+"""Compute the grammar masks of a step while the forward pass runs.
 
-A mask needs the token before it and nothing of the forward pass that follows: `start` before the pass, `wait` before
-the draw. Masks that cost little are computed in `wait`: a GPU works on the pass meanwhile, and on a CPU that is less
-than handing them to a thread and back. Costly ones have a thread of their own, because llguidance does not hold the
-interpreter while it works.
+A mask depends on the token before it and not on the forward pass: call `start` before the pass and `wait` before the
+draw. Cheap masks are computed in `wait`: a GPU still works on the pass then, and on a CPU a thread would cost more than
+the masks. Expensive ones are computed in a thread, because llguidance releases the interpreter lock while it works.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ __all__ = ["MaskWorker", "StepMasks", "fill_mask"]
 
 @dataclass(frozen=True, slots=True)
 class StepMasks:
-    """What the grammars of a step allow.
+    """The tokens that the grammars of a step allow.
 
     Attributes:
-        rows: which of the step's draws have a grammar, ascending.
+        rows: indices of the draws that have a grammar, ascending.
         bitmask: int32 [len(rows), num_words(vocab)], in the layout of `plumbline_kernels.sampling.apply_bitmask`.
     """
 
@@ -36,14 +35,14 @@ class StepMasks:
 
 
 _WORTH_A_THREAD = 1.5e-3
-"""Seconds of work in a step from which on a thread pays. On two cores a thread slowed a pass of 3 ms down by 0.6 ms,
-while all masks of the step took 0.3 ms."""
+"""Seconds of mask work per step above which a thread is used. On two cores a thread slowed a pass of 3 ms down by
+0.6 ms, while all masks of the step took 0.3 ms."""
 _WEIGHT = 0.1
-"""Of the last step, in the moving average of what masks cost."""
+"""Weight of the last step in the moving average of the mask time."""
 
 
 class MaskWorker:
-    """Computes masks, in one thread where they cost much. That is made when it is first needed.
+    """Compute masks, in a thread once they are expensive. The thread is created when first needed.
 
     Args:
         vocab_size: tokens of the model.
@@ -57,9 +56,9 @@ class MaskWorker:
         self._cost = 0.0
 
     def start(self, states: Sequence[RequestState]) -> None:
-        """Begin with the masks of the step's draws, in their order."""
+        """Start to compute the masks of the step's draws, in their order."""
         if self._running is not None:
-            # The step before this one failed between `start` and `wait`, and its matchers may be in use still.
+            # If the previous step failed between `start` and `wait`, its matchers may still be in use.
             self._running.exception()
         rows = [row for row, state in enumerate(states) if state.matcher is not None]
         self._running = self._requested = None
@@ -69,7 +68,7 @@ class MaskWorker:
                 self._running = self._thread.submit(self._fill, *self._requested)
 
     def wait(self) -> StepMasks | None:
-        """The masks; None if no draw of the step has a grammar."""
+        """Return the masks; None if no draw of the step has a grammar."""
         running, self._running = self._running, None
         asked, self._requested = self._requested, None
         if running is not None:
@@ -77,7 +76,9 @@ class MaskWorker:
         return None if asked is None else self._fill(*asked)
 
     def _fill(self, rows: list[int], states: Sequence[RequestState]) -> StepMasks:
-        began = time.thread_time()  # Of this thread alone: waiting for the interpreter is no work.
+        began = (
+            time.thread_time()
+        )  # Thread time, not wall time: waiting for the interpreter lock is not work.
         bitmask = np.zeros((len(rows), self._num_words), dtype=np.int32)
         for row, state in zip(bitmask, states, strict=True):
             fill_mask(state, row)
@@ -86,7 +87,7 @@ class MaskWorker:
 
 
 def fill_mask(state: RequestState, row: NDArray[np.int32]) -> None:
-    """Write a request's mask into `row`. A grammar that fails allows everything and ends its request at the draw."""
+    """Write a request's mask into `row`; a grammar that fails allows all tokens and ends its request at the draw."""
     assert state.matcher is not None
     try:
         state.matcher.mask_into(row)
@@ -98,7 +99,7 @@ def fill_mask(state: RequestState, row: NDArray[np.int32]) -> None:
         return
     late = state.end_ids if state.num_tokens < state.min_len else state.ignored_ids
     if late:
-        # `min_tokens` and `ignore_eos` put the end off for as long as the grammar has another way to go on.
+        # `min_tokens` and `ignore_eos` forbid the end as long as the grammar allows another token.
         longer = row.view(np.uint32).copy()
         for token_id in late:
             longer[token_id // 32] &= ~np.uint32(1 << token_id % 32)

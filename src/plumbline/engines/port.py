@@ -1,8 +1,8 @@
-"""The narrow port between the server and whatever produces tokens.
+"""Define the port between the server and an engine: requests, chunks and the `Engine` protocol.
 
-Everything above this port speaks of messages and text; everything below speaks of token ids. An engine is anything
-with `generate`, `abort`, `stats` and `info`: the native one, transformers or a script of tokens.
-The port carries values, not objects with behaviour, so that a process or a network can be put between its two sides.
+Code above the port handles messages and text, code below it token ids. An engine has `generate`, `abort`, `stats` and
+`info`; the native engine, transformers and scripted tokens implement it. The port carries values, not objects with
+behaviour, so that its two sides can run in different processes.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the output that is bounded: thinking, as the server above knows it."""
+    """A limit on the tokens between two token sequences, the begin and the end of the model's thinking."""
 
     max_tokens: int
-    """Tokens between its beginning and its end, of all spans of an output together. When they are used up the end is
-    forced."""
+    """Thinking tokens of the whole output, over all its thoughts. When they are used up the engine forces `end`."""
     begin: tuple[tuple[int, ...], ...] = ()
-    """Token sequences, any of which begins it as the first of the output, or where another one may begin."""
+    """Token sequences that begin a thought, at the start of the output or behind one of `after`."""
     end: tuple[int, ...]
-    """The token sequence that ends it; at least one token."""
+    """The token sequence that ends a thought; at least one token."""
     inside: bool = False
-    """Generation starts inside of it."""
+    """Whether the output starts inside a thought."""
     after: tuple[tuple[int, ...], ...] = ()
-    """Token sequences behind which another one may begin; its own end is none of them unless it is named here."""
+    """Token sequences behind which another thought may begin. Include `end` if one may follow directly."""
     blank: frozenset[int] = frozenset()
-    """Tokens that may stand between such a sequence, or the beginning of the output, and the beginning of a span."""
+    """Tokens (white space) that may stand between such a sequence, or the start of the output, and `begin`."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is chosen. Values are in range: the server checks them before they come here.
+    """How the engine chooses the next token. The server has checked that all values are in range.
 
     The order of operations on the logits is: `logit_bias`, `allowed_token_ids` and banned ids, then the repetition,
     frequency and presence penalties, then the mask of `grammar`, then temperature, `top_k`, `top_p`, `min_p`, then one
@@ -79,14 +78,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     """Ends the request in addition to the model's end-of-sequence ids; the token itself is part of the output."""
     ignore_eos: bool = False
-    span: ThinkingBudget | None = None
-    """A span of bounded length. It is stronger than a grammar, so the grammar has to allow its end."""
+    thinking_budget: ThinkingBudget | None = None
+    """A limit on thinking tokens. It overrides the grammar, so the grammar has to allow the forced end."""
     grammar: str | None = None
-    """Text in llguidance's dialect of Lark that the output is held to, from its first token on.
+    """A grammar in llguidance's dialect of Lark that constrains the output from its first token on.
 
-    The grammar is stronger than `min_tokens` and `ignore_eos`: where it leaves nothing but an end, the request ends
-    with `stop`, and nothing follows a complete text. It cannot be combined with `allowed_token_ids`, which could take
-    its every token away.
+    The grammar overrides `min_tokens` and `ignore_eos`: where it allows nothing but an end, the request ends with
+    `stop`. It cannot be combined with `allowed_token_ids`, which could exclude every token that the grammar allows.
     """
     logprobs: int | None = None
     """None: no logprobs. k >= 0: the drawn token's logprob and the k most likely alternatives at each position."""
@@ -118,7 +116,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine yields: one or more new tokens; the last chunk of a request carries the finish reason.
+    """New tokens of a request; the last chunk of a request carries the finish reason.
 
     Joining the `token_ids` of all chunks gives the output. A chunk may be empty of tokens (the first may carry only
     prompt facts, the last only the reason).
@@ -133,13 +131,13 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     """On the first chunk, if asked for; the first entry is None."""
     error: str | None = None
-    """For `finish_reason="error"`: what went wrong, fit to be shown to a client."""
+    """For `finish_reason="error"`: what went wrong, in words that can be shown to a client."""
     refused: bool = False
-    """It was the request that went wrong, such as by a grammar that cannot be completed, and not the engine."""
+    """Whether the request caused the error, such as a grammar that cannot be completed, and not the engine."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change while the engine runs."""
+    """Facts that do not change while the engine runs."""
 
     name: str
     """The kind of engine: `plumbline`, `transformers`, `scripted`, `vllm`."""
@@ -150,7 +148,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: frozenset[int]
     features: frozenset[str] = frozenset()
     """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured."""
-    max_logprobs: int = 20
     num_blocks: int = 0
     """KV blocks of the paged cache, 0 where there is none."""
     block_size: int = 0
@@ -160,13 +157,13 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot for `/metrics` and `/health`, cheap enough to take at every scrape."""
 
     alive: bool
-    """The engine can still make progress."""
+    """Whether the engine can still make progress."""
     seconds_since_step: float
     """Seconds since the engine last finished a step, or 0.0 when it has nothing to do."""
     num_running: int
     num_waiting: int
     kv_cache_usage: float
-    """Fraction of KV blocks held by running requests, 0 to 1."""
+    """Fraction of KV blocks in use by running requests, 0 to 1."""
     num_preemptions: int
     prefix_cache_queries: int
     """Prompt tokens looked up in the prefix cache since the start."""
@@ -178,7 +175,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Something that continues token sequences."""
+    """Continue token sequences."""
 
     @property
     def info(self) -> EngineInfo:
@@ -188,20 +185,20 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence.
 
-        Closing the generator (or cancelling the task that reads it) aborts the request and frees what it held.
+        Closing the generator (or cancelling the task that reads it) aborts the request and frees its resources.
 
         Raises on the first iteration:
-            RefusedRequestError: the request asks for what this engine cannot do.
+            RefusedRequestError: the engine does not support what the request asks for.
             EngineFullError: the queue is at its bound.
             EngineClosedError: the engine is shutting down or dead.
         """
         ...
 
     async def check_grammar(self, grammar: str) -> None:
-        """Compile a grammar ahead of the request that will have it.
+        """Compile a grammar ahead of the request that will use it.
 
         Raises:
-            RefusedRequestError: this engine holds no grammars, or not this one; the text says why.
+            RefusedRequestError: the engine does not support grammars, or not this one; the text says why.
             EngineFullError: too many others are being compiled.
         """
         ...
@@ -224,7 +221,7 @@ class Engine(Protocol):
 
 
 class RefusedRequestError(Exception):
-    """The engine cannot honour this request; `param` names the sampling field or None for the prompt."""
+    """The engine does not support this request; `param` names the sampling field, None for the prompt."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -232,7 +229,7 @@ class RefusedRequestError(Exception):
 
 
 class EngineFullError(Exception):
-    """The waiting queue, or that of grammars, is at its bound; `retry_after` is a hint in whole seconds, at least 1."""
+    """The request queue or the grammar queue is full; `retry_after` is a hint in whole seconds, at least 1."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)

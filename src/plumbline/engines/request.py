@@ -1,4 +1,4 @@
-"""One request while the engine works on it.
+"""Keep the state of one request while the engine works on it.
 
     |<------------------ seq (token_ids) ------------------>|
     |<--- prompt (num_prompt_tokens) --->|<---- output ---->|
@@ -67,7 +67,7 @@ class RequestState:
         self.block_ids: list[int] = []
         self.block_hashes: list[bytes] = []
         self.slot = -1
-        # Without a seed of the client's, a fresh one: the draw is then still keyed by (seed, position), so a
+        # Without a seed from the client, draw one: the draw is then still keyed by (seed, position), so a
         # preempted request continues as if nothing had happened.
         self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & ((1 << 63) - 1)
         room = max_model_len - self.num_prompt_tokens
@@ -75,12 +75,12 @@ class RequestState:
         self.max_len = self.num_prompt_tokens + wanted
         self.min_len = self.num_prompt_tokens + sampling.min_tokens
         self.stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else eos_token_ids)
-        # Where the output stands in its grammar. It belongs to the request and not to its slot, so a preemption does
-        # not touch it: only a drawn token moves it on.
+        # The matcher belongs to the request and not to its slot, so a preemption does not touch it: only a drawn
+        # token advances it.
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
-        # Nothing but a grammar can end at an end of sequence that is ignored; a span alone lets it pass as any token.
-        ends = sampling.ignore_eos and (sampling.span is None or sampling.grammar is not None)
+        # With `ignore_eos` only a grammar can end the request at an end of sequence; a thinking budget alone cannot.
+        ends = sampling.ignore_eos and (sampling.thinking_budget is None or sampling.grammar is not None)
         self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
@@ -88,7 +88,7 @@ class RequestState:
         self.started = False
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
-        """For the finish reason `error`: what the client is told."""
+        """For the finish reason `error`: the message for the client."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class RequestState:
         return self.finish_reason
 
     def _follow(self, matcher: Matcher, token_id: int) -> None:
-        """Move the grammar on. Once it is complete nothing may follow, whatever else was asked for."""
+        """Advance the grammar by a token; a complete grammar ends the request."""
         if self.error is None and not matcher.accept(token_id):
             self.error = "The grammar of this request failed: it did not take a token that it had allowed."
         if self.error is not None:

@@ -1,4 +1,4 @@
-"""An engine that plays written scripts of tokens: for tests, for benchmarks, and for the judge's own fixtures."""
+"""Replay scripted tokens as an engine, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from plumbline.engines.port import (
 __all__ = ["Script", "ScriptedEngine"]
 
 Script = Callable[[GenerateRequest], Iterable[TokenChunk]]
-"""The chunks to play for a request; the last one carries a finish reason, or `stop` is added."""
+"""Return the chunks for a request; if the last one has no finish reason, `stop` is added."""
 
 
 class ScriptedEngine:
-    """Plays `script(request)`, honouring `max_tokens` and aborts.
+    """Replay `script(request)`, honouring `max_tokens` and aborts.
 
     Args:
-        info: what the engine says of itself.
+        info: the facts that the engine reports.
         script: the chunks for each request.
         delay: seconds between chunks; with 0 the event loop still gets a turn before each chunk.
         max_inflight: requests at a time; one more is refused as a full engine would.
@@ -44,7 +44,7 @@ class ScriptedEngine:
         self._closed = False
         self._tokens = [0, 0]
         self.aborted: list[str] = []
-        """Ids of the requests that were ended before their script was, in order."""
+        """Ids of the requests that ended before their script did, in order."""
 
     @property
     def info(self) -> EngineInfo:
@@ -62,7 +62,7 @@ class ScriptedEngine:
             stopped.set()
 
     async def check_grammar(self, grammar: str) -> None:
-        """Refused: a script says what it says."""
+        """Refuse every grammar: a script does not follow one."""
         raise RefusedRequestError("this engine holds no grammars", param="grammar")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:

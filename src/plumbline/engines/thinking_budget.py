@@ -1,7 +1,7 @@
-"""Spans of bounded length: after a beginning, at most so many tokens until an end, which is forced when they are spent.
+"""Enforce a thinking budget: count thinking tokens and force the end of thinking when they are used up.
 
-This is how a budget for thinking is kept. The engine knows neither what is thought nor in which words; it counts tokens
-between two token sequences. A span is a matcher like that of a grammar and may have one inside it.
+The engine does not know the markers as text: it counts tokens between two token sequences (`ThinkingBudget`). The
+budget is a matcher like that of a grammar, and wraps the grammar of the answer if it has one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["ThinkingBudgetMatcher"]
 
 
 class ThinkingBudgetMatcher:
-    """Where one answer stands in its span; see `plumbline.engines.grammar.Matcher`.
+    """The thinking of one answer so far; see `plumbline.engines.grammar.Matcher`.
 
     Args:
-        limit: the span and its bound.
-        inner: the grammar of the whole answer, the span included; None if it has none.
+        limit: the budget and the token sequences around thoughts.
+        inner: the grammar of the whole answer, thinking included; None if it has none.
     """
 
     def __init__(self, limit: ThinkingBudget, inner: Matcher | None = None) -> None:
@@ -28,14 +28,14 @@ class ThinkingBudgetMatcher:
         self._inner = inner
         self._taken: list[int] = []
         self._start: int | None = 0 if limit.inside else None
-        """How many tokens had been taken when the span began; None outside of one."""
+        """The number of tokens taken when the current thought began; None outside thoughts."""
         self._place: int | None = 0
-        """Where a span would have to begin: a number of tokens taken; None where none may."""
+        """The number of tokens taken where a thought may begin; None where none may."""
         self._spent = 0
-        """Tokens of the spans before."""
+        """Tokens of earlier thoughts."""
 
     def mask_into(self, row: NDArray[np.int32]) -> None:
-        """The next token of the end if the bound is reached; else what the grammar allows."""
+        """Allow only the next token of the end if the budget is used up; else what the grammar allows."""
         forced = self._forced()
         if forced is not None:
             row.fill(0)
@@ -46,13 +46,13 @@ class ThinkingBudgetMatcher:
             row.fill(-1)
 
     def accept(self, token_id: int) -> bool:
-        """Move on by a token."""
+        """Advance by a token."""
         self._taken.append(token_id)
         self._move()
         return self._inner is None or self._inner.accept(token_id)
 
     def rollback(self, num_tokens: int) -> None:
-        """Take the last tokens back."""
+        """Undo the last tokens."""
         taken = self._taken[: len(self._taken) - num_tokens]
         self._taken, self._spent, self._place = [], 0, 0
         self._start = 0 if self._limit.inside else None
@@ -64,7 +64,7 @@ class ThinkingBudgetMatcher:
 
     @property
     def is_done(self) -> bool:
-        """Only a grammar says when an answer is complete."""
+        """Whether the grammar, if there is one, is complete."""
         return self._inner is not None and self._inner.is_done
 
     def _move(self) -> None:
@@ -75,7 +75,7 @@ class ThinkingBudgetMatcher:
             self._spent += len(taken) - self._start - len(limit.end)
             self._start = self._place = None
         elif self._place is not None:
-            # Elsewhere the same tokens are words of the text.
+            # Anywhere else the same tokens are ordinary text.
             begun = tuple(taken[self._place :])
             if begun in limit.begin:
                 self._start = len(taken)
@@ -92,14 +92,14 @@ class ThinkingBudgetMatcher:
         return len(self._taken) - since >= size and tuple(self._taken[-size:]) == ids
 
     def _forced(self) -> int | None:
-        """The token that has to come now, if one has."""
+        """Return the token that has to come now, if the end is forced."""
         if self._start is None:
             return None
         end = self._limit.end
         spent = len(self._taken) - self._start
         if self._spent + spent < self._limit.max_tokens:
             return None
-        # Where the model has begun the end by itself it goes on with it.
+        # If the model has begun the end by itself, continue it.
         begun = next(
             size
             for size in range(min(len(end) - 1, spent), -1, -1)

@@ -1,7 +1,7 @@
-"""An engine behind the port: a thread that runs the steps of a core, and the asyncio side that feeds it.
+"""Run a synchronous engine core on a thread, behind the asyncio port.
 
-The two sides meet in two places only: an inbox that takes requests and aborts at any time, and one
-`call_soon_threadsafe` per step that hands over all chunks of that step. The event loop never waits for a step.
+The thread and the event loop meet in two places only: an inbox that takes requests and aborts at any time, and one
+`call_soon_threadsafe` per step that delivers all chunks of that step. The event loop never waits for a step.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ FEATURES = frozenset(
         "presence_penalty",
         "prompt_logprobs",
         "repetition_penalty",
-        "span",
+        "thinking_budget",
         "stop_token_ids",
         "top_k",
     }
 )
-"""The `SamplingParams` fields that an engine on our sampler honours."""
+"""The `SamplingParams` fields that engines on the shared sampling kernels honour."""
 
 _BUSY_SECONDS = 5
-"""When to come again where too many grammars are being compiled."""
+"""Seconds for `Retry-After` when too many grammars are being compiled."""
 _FATAL_FAILURES = 3
-"""This many failed steps in a row, and the engine gives itself up for dead; `/health` then says so."""
+"""After this many failed steps in a row the engine reports itself dead, and `/health` with it."""
 
 
 class Core(Protocol):
-    """The synchronous heart of an engine. One thread owns it; `stats` alone is read by others."""
+    """The synchronous part of an engine. One thread owns it; other threads only call `stats`."""
 
     @property
     def has_work(self) -> bool:
-        """A step would do something."""
+        """Whether a step would do anything."""
         ...
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -76,7 +76,7 @@ class Core(Protocol):
         ...
 
     def abort(self, request_id: str) -> list[Output]:
-        """End a request now; unknown ids give nothing."""
+        """End a request now; unknown ids are ignored."""
         ...
 
     def step(self) -> list[Output]:
@@ -92,7 +92,7 @@ class Core(Protocol):
         ...
 
     def stats(self) -> EngineStats:
-        """The counters; what concerns the thread is filled in by the engine."""
+        """Return the counters; `ThreadedEngine` adds those of the thread."""
         ...
 
 
@@ -104,13 +104,13 @@ class _Submission(NamedTuple):
 
 
 class ThreadedEngine:
-    """A core on a thread, behind the port. Create it, `await start()`, then `generate` from that event loop.
+    """Serve a core from a thread. Create it, `await start()`, then call `generate` from that event loop.
 
     Args:
-        core: what computes.
-        info: what the engine says of itself.
+        core: the engine core.
+        info: the facts that the engine reports.
         max_in_flight: requests that may run and wait; one more is refused.
-        grammars: what compiles grammars; without it requests that have one are refused.
+        grammars: compiles grammars; without it, requests with a grammar are refused.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class ThreadedEngine:
     async def start(self) -> None:
         """Start the engine thread. The model is loaded already; a first request warms it up."""
         self._loop = asyncio.get_running_loop()
-        # Objects made while loading live as long as the process: keep the collector from walking them again and again.
+        # Objects made while loading live as long as the process: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        # The engine thread and the event loop share the interpreter. With the default of 5 ms a busy event loop could
-        # hold the engine back for many steps' worth of time.
+        # The engine thread and the event loop share the interpreter lock. With the default of 5 ms a busy event loop
+        # could delay the engine by several steps.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0005))
         self._thread = threading.Thread(target=self._run, name=f"{self._info.name}-engine", daemon=True)
         self._thread.start()
@@ -161,9 +161,9 @@ class ThreadedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
-        grammar, span = request.sampling.grammar, request.sampling.span
+        grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
         matcher = None if grammar is None else await self._compile(grammar)
-        stream = self._submit(request, matcher if span is None else ThinkingBudgetMatcher(span, matcher))
+        stream = self._submit(request, matcher if budget is None else ThinkingBudgetMatcher(budget, matcher))
         finished = False
         try:
             while not finished:
@@ -197,7 +197,7 @@ class ThreadedEngine:
 
     async def _compile(self, grammar: str) -> Matcher:
         if self._grammars is None:
-            raise RefusedRequestError("this engine holds no grammars", param="grammar")
+            raise RefusedRequestError("this engine does not support grammars", param="grammar")
         try:
             return await self._grammars.compile(grammar)
         except GrammarError as error:
@@ -221,7 +221,7 @@ class ThreadedEngine:
         return stream
 
     def _check(self, request: GenerateRequest) -> None:
-        """Refuse here what would otherwise fail in the middle of everybody's step."""
+        """Refuse a request that would otherwise fail in the middle of a step that other requests share."""
         prompt = request.prompt_token_ids
         vocab_size = self._info.vocab_size
         if request.request_id in self._streams:
@@ -245,7 +245,7 @@ class ThreadedEngine:
                 "allowed_token_ids cannot be combined with a grammar", param="allowed_token_ids"
             )
         if allowed is not None:
-            # While `min_tokens` puts the stop off, its ids cannot be drawn: something else has to be left.
+            # `min_tokens` forbids the stop ids at first, so another id has to remain.
             stops = request.sampling.stop_token_ids | self._info.eos_token_ids
             if not (allowed - stops if request.sampling.min_tokens else allowed):
                 raise RefusedRequestError(
@@ -254,14 +254,14 @@ class ThreadedEngine:
                 )
 
     def _run(self) -> None:
-        """The engine thread. However it ends, nobody is left waiting for it."""
+        """Run the engine thread; when it dies, end every stream with an error."""
         try:
             self._work()
         except Exception as error:
             _log.exception("the engine thread has died")
             self._failed = f"its thread died of {type(error).__name__}"
         if self._failed is not None:
-            # From here on `_submit` refuses, so every stream that still waits is in the table now.
+            # From here on `_submit` refuses, so the table has every stream that still waits.
             self._call_loop(self._fail_streams)
 
     def _work(self) -> None:
@@ -275,7 +275,7 @@ class ThreadedEngine:
                     outputs += core.step()
                     failures = 0
             except Exception as error:
-                # One bad step must not take the server down: fail its requests, keep the books, go on.
+                # One bad step must not take the server down: fail its requests and go on.
                 _log.exception("a step failed")
                 failures += 1
                 outputs += core.fail_all("The engine failed while it computed this request.")
@@ -289,7 +289,7 @@ class ThreadedEngine:
             self._busy_since = time.monotonic() if core.has_work else None
 
     def _drain(self, outputs: list[Output]) -> bool:
-        """Take everything from the inbox, waiting for something if there is nothing to do. False means stop."""
+        """Take all messages from the inbox, waiting for one if there is no work. Returns False to stop."""
         core = self._core
         if not core.has_work:
             core.check_integrity()
@@ -313,17 +313,17 @@ class ThreadedEngine:
     def _call_loop(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
         if loop is not None:
-            # A closed event loop raises; nobody is left to read then.
+            # A closed event loop raises; no client reads any more then.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function, *arguments)
 
     def _fail_streams(self) -> None:
-        """On the event loop: the engine is dead, tell everybody who waits."""
+        """Fail every stream, on the event loop, after the engine died."""
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="error", error="The engine has failed."))
 
     def _deliver(self, outputs: list[Output]) -> None:
-        """On the event loop: give each chunk to its stream. A stream that was closed has no entry any more."""
+        """Put each chunk into its stream, on the event loop; closed streams are no longer in the table."""
         for request_id, chunk in outputs:
             stream = self._streams.get(request_id)
             if stream is not None:

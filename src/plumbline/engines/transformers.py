@@ -1,8 +1,8 @@
-"""The reference engine: any causal language model of Hugging Face transformers behind the port.
+"""Serve any causal language model of Hugging Face transformers behind the port.
 
-Plain and right rather than fast: every request has its own key-value cache, a pass over the running requests computes
-one token for each, one after the other, and nothing is shared between them. That makes it the oracle for our own
-engine, and the way to serve a model that our own does not know.
+It is simple rather than fast: every request has its own key-value cache, and a step computes one token for each running
+request, one after the other. The tests compare the native engine with it, and it serves models that the native engine
+does not support.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger("plumbline.engines.transformers")
 
 
 class TransformersEngine(ThreadedEngine):
-    """A transformers model on a thread, behind the port."""
+    """Run a transformers model on a thread, behind the port."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class TransformersEngine(ThreadedEngine):
         max_num_waiting: int = 256,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
-        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes what compiles grammars."""
+        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes the grammar compiler."""
         from transformers import AutoModelForCausalLM
 
         hf_model = AutoModelForCausalLM.from_pretrained(
@@ -95,7 +95,7 @@ class TransformersEngine(ThreadedEngine):
 
 
 class _TransformersCore:
-    """Running requests with a cache each; a step computes one token for every one of them, one after the other."""
+    """Run requests with a cache each; a step computes one token for each of them, one after the other."""
 
     def __init__(self, hf_model: Any, info: EngineInfo, max_num_running: int) -> None:
         self._model = hf_model.eval()
@@ -111,7 +111,7 @@ class _TransformersCore:
 
     @property
     def has_work(self) -> bool:
-        """Something runs or waits."""
+        """Whether a request runs or waits."""
         return bool(self._running or self._waiting)
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -141,10 +141,10 @@ class _TransformersCore:
         return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
 
     def check_integrity(self) -> None:
-        """Nothing is shared between requests, so nothing can be lost."""
+        """Do nothing: requests share no blocks that could be lost."""
 
     def stats(self) -> EngineStats:
-        """The counters; there is no paged cache, so what concerns blocks is zero."""
+        """Return the counters; there is no paged cache, so the block counters are zero."""
         return EngineStats(
             alive=True,
             seconds_since_step=0.0,
@@ -160,7 +160,7 @@ class _TransformersCore:
         )
 
     def step(self) -> list[Output]:
-        """One token for each running request; a request that fails ends alone."""
+        """Compute one token for each running request; a request that fails does not affect the others."""
         while self._waiting and len(self._running) < self._max_num_running:
             state = self._waiting.pop(0)
             self._running[state.request.request_id] = (state, None)
@@ -225,7 +225,7 @@ class _TransformersCore:
             finish_reason=state.finish_reason,
             prompt_logprobs=prompt_logprobs,
         )
-        # Models without such a cache compute the whole sequence again at every step.
+        # Models without such a cache recompute the whole sequence at every step.
         return chunk, getattr(output, "past_key_values", None)
 
 
@@ -274,7 +274,7 @@ def _draw(state: RequestState, raw: Tensor) -> int:
 
 
 def _prompt_logprobs(state: RequestState, logits: Tensor) -> list[TokenLogprob]:
-    """What logits [prompt, V] give to the prompt tokens after the first."""
+    """Return the logprobs that logits [prompt, V] give to the prompt tokens after the first."""
     following = torch.tensor(state.token_ids[1 : state.num_prompt_tokens], device=logits.device)
     if following.numel() == 0:
         return []

@@ -1,1 +1,1 @@
-"""The pocket model: data, tokenizer, training and evaluation, all written here."""
+"""Generate the data of the pocket model, train its tokenizer and network, and evaluate it."""

@@ -1,4 +1,4 @@
-"""`python -m plumbline.pocket STEP`: the steps that make the pocket model, `STEPS` below, in order."""
+"""Run one step of making the pocket model: `python -m plumbline.pocket STEP`, in the order of `STEPS`."""
 
 import sys
 from importlib import import_module
@@ -9,7 +9,7 @@ STEPS = ("tokenizer", "train", "export", "evaluate", "to_gguf")
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in STEPS:
         sys.exit(f"usage: python -m plumbline.pocket {{{','.join(STEPS)}}} ...")
-    # Only what the step needs is imported: making the tokenizer takes no torch.
+    # Import only what the step needs: training the tokenizer needs no torch.
     import_module(f"plumbline.pocket.{sys.argv[1]}").main(sys.argv[2:])
 
 

@@ -1,4 +1,4 @@
-"""Small talk: who the model is, what Plumbline is, a few facts, and saying plainly what it does not know."""
+"""Generate small talk: who the model is, what Plumbline is, a few facts, and refusals of unknown questions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from plumbline.pocket.words import Lexicon
 
 
 def _read_intents() -> list[tuple[list[str], str]]:
-    """The questions and the answer of every block of `intents.txt`."""
+    """Return the questions and the answer of every block of `intents.txt`."""
     text = Path(__file__).with_name("intents.txt").read_text(encoding="utf-8")
     found = []
     for block in text.split("\n\n")[1:]:
@@ -68,7 +68,7 @@ SYSTEM_PROMPTS = [
 
 
 def system_prompt(lx: Lexicon) -> str:
-    """A usual system message, or a random one that says nothing about the task."""
+    """Return a usual system message, or a random one unrelated to the task."""
     if lx.chance(0.7):
         return lx.one(SYSTEM_PROMPTS)
     form = lx.one(
@@ -88,7 +88,7 @@ def system_prompt(lx: Lexicon) -> str:
 
 
 def _cased(lx: Lexicon, text: str) -> str:
-    """Requests arrive with and without a capital and an end mark."""
+    """Vary the capital and end mark of a request."""
     if lx.chance(0.75):
         text = text[0].upper() + text[1:]
     if text[-1].isalpha() and lx.chance(0.35):
@@ -124,7 +124,7 @@ def capital(lx: Lexicon) -> Turn:
 
 
 def unknown(lx: Lexicon) -> Turn:
-    """Anything outside its small world gets one honest sentence."""
+    """Ask something that the model cannot know; the answer says so."""
     a, b = lx.word(), lx.word()
     forms = (
         "What is the {a} of {b}?",
@@ -149,7 +149,7 @@ def unknown(lx: Lexicon) -> Turn:
     return Turn(question, "I do not know that. I am a very small model.", "I know nothing about this.")
 
 
-def own_name(lx: Lexicon) -> Turn:
+def introduces_user(lx: Lexicon) -> Turn:
     name = lx.name()
     form = lx.one(
         ("My name is {n}.", "I am {n}.", "Hello, my name is {n}.", "Hi, I'm {n}.", "Call me {n}.", "I'm {n}.")
@@ -158,9 +158,9 @@ def own_name(lx: Lexicon) -> Turn:
 
 
 def recall(lx: Lexicon) -> list[Message]:
-    """A fact told early and asked for later; the last message is the expected answer."""
+    """Give a fact early and ask for it later; the last message is the expected answer."""
     if lx.chance(0.6):
-        told = own_name(lx)
+        told = introduces_user(lx)
         name = told.answer.removeprefix("Nice to meet you, ").rstrip("!")
         ask = lx.one(
             ("What is my name?", "What's my name?", "Do you remember my name?", "Who am I?", "Say my name.")
@@ -180,7 +180,7 @@ def recall(lx: Lexicon) -> list[Message]:
 
 
 def persona(lx: Lexicon) -> list[Message]:
-    """A name or a fact given by the system message."""
+    """Ask for a name or fact that the system message gives."""
     name = lx.name()
     if lx.chance(0.5):
         system = lx.one(
@@ -198,7 +198,7 @@ def persona(lx: Lexicon) -> list[Message]:
 
 
 def any_turn(lx: Lexicon) -> Turn:
-    """A turn of any kind, to stand between others."""
+    """Return a turn of any kind, to put between others."""
     kind = lx.rng.random()
     if kind < 0.5:
         return intent(lx)

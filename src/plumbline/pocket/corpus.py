@@ -1,7 +1,6 @@
-"""From samples to training documents: the mixture, the chat template and the token weights.
+"""Turn samples into training documents: mixture, chat template and token weights.
 
-A document is a prompt rendered by the shipped chat template and the reply that should follow it. Only the
-reply carries full weight, so the model is trained on exactly what it will be asked to do.
+A document is a prompt rendered with the shipped chat template and its reply. Only the reply has full weight.
 """
 
 import json
@@ -21,14 +20,14 @@ from plumbline.pocket.words import Lexicon
 
 MODEL_DIR = Path(__file__).parent / "model"
 PROMPT_WEIGHT = 0.2
-"""Weight of a prompt token as a target; every fourth one is a target at all."""
+"""Weight of a prompt token as a target; only every fourth one is a target."""
 
 
 DRILLS = {
     "sums": ("add", "subtract"),
     "letters": ("upper", "spell"),
     "digits": ("digits_to_words", "words_to_digits"),
-    "lists": ("nth_word", "reverse", "say_times", "count", "larger"),
+    "lists": ("nth_word", "reverse", "repeat_times", "count", "larger"),
 }
 
 
@@ -42,7 +41,7 @@ class Document:
 
 
 def chat_template() -> Template:
-    """The shipped template in a plain sandbox, as a server without transformers would load it."""
+    """Return the shipped template in a plain jinja2 sandbox."""
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     env.filters["tojson"] = lambda v: json.dumps(v, ensure_ascii=False)
     return env.from_string((MODEL_DIR / "chat_template.jinja").read_text(encoding="utf-8"))
@@ -71,7 +70,7 @@ def _with_system(lx: Lexicon, sample: Sample, share: float) -> Sample:
 
 
 def _history(lx: Lexicon, share: float, longest: int = 3) -> list[Message]:
-    """Earlier turns of a conversation, now and then."""
+    """Return earlier turns of a conversation, for some samples."""
     messages: list[Message] = []
     if lx.chance(share):
         for _ in range(lx.rng.randint(1, longest)):
@@ -108,7 +107,7 @@ def talk(lx: Lexicon) -> Sample:
         *messages, reply = conversation.persona(lx)
         return Sample("persona", messages, reply["content"], "The system message tells me this.")
     make = lx.rng.choices(
-        (conversation.intent, conversation.capital, conversation.unknown, conversation.own_name),
+        (conversation.intent, conversation.capital, conversation.unknown, conversation.introduces_user),
         (60, 7, 12, 4),
     )[0]
     turn = make(lx)
@@ -118,12 +117,12 @@ def talk(lx: Lexicon) -> Sample:
 
 
 def _exchange(lx: Lexicon, box: list[tools.Tool]) -> list[Message]:
-    """An earlier call with its result and the answer, so that a second call can follow."""
+    """Return an earlier call with its result and answer, so that a second call can follow."""
     earlier = tools.request(lx, lx.one(box))
     content, sentence, _ = tools.result_for(lx, earlier.tool)
     return [
         _user(earlier.text),
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "call_0", **earlier.call.message_form()}]},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "call_0", **earlier.call.as_message()}]},
         {"role": "tool", "tool_call_id": "call_0", "content": content},
         {"role": "assistant", "content": sentence},
     ]
@@ -150,14 +149,14 @@ def parallel_call(lx: Lexicon) -> Sample:
 
 
 def tool_result(lx: Lexicon) -> Sample:
-    """Calls were made and results came back: say what they hold."""
+    """Return a sample whose reply reports the results of calls."""
     box = tools.toolbox(lx, 1, 2)
     if lx.chance(0.25):
         text, wanted = tools.parallel(lx, box)
     else:
         wanted = [tools.request(lx, lx.one(box))]
         text = wanted[0].text
-    calls: list[dict[str, Any]] = [{"id": f"call_{i}", **r.call.message_form()} for i, r in enumerate(wanted)]
+    calls: list[dict[str, Any]] = [{"id": f"call_{i}", **r.call.as_message()} for i, r in enumerate(wanted)]
     said: Message = {"role": "assistant", "content": "", "tool_calls": calls}
     messages = [*_history(lx, 0.08), _user(text), said]
     sentences, must = [], []
@@ -178,7 +177,7 @@ def tool_result(lx: Lexicon) -> Sample:
 
 
 def no_tool(lx: Lexicon) -> Sample:
-    """Tools are there, but the request needs none of them."""
+    """Return a sample with tools that the request does not need."""
     skill = lx.one([name for name in SKILLS if name not in DRILLS["sums"]])  # there might be a tool that adds
     sample = lx.rng.choices((talk(lx), instruction(lx, skill), json_answer(lx)), (5, 3, 1))[0]
     box = tools.toolbox(lx, 1, 2)
@@ -190,7 +189,7 @@ def no_tool(lx: Lexicon) -> Sample:
 
 
 def long_chat(lx: Lexicon, turns: int) -> Sample:
-    """A long conversation with something told early and asked at the end."""
+    """Return a long conversation that asks at the end for something from its beginning."""
     told, answer, *rest = conversation.recall(lx)
     for _ in range(turns):
         turn = conversation.any_turn(lx)
@@ -199,7 +198,7 @@ def long_chat(lx: Lexicon, turns: int) -> Sample:
 
 
 def long_sample(lx: Lexicon) -> Sample:
-    """Up to about a third of the context: many tools or many turns."""
+    """Return a sample of up to about a third of the context: many tools or many turns."""
     size = lx.rng.choice((1, 1, 1, 2, 2, 3, 5))
     if lx.chance(0.5):
         sample = tool_call(lx, 6 * size)
@@ -231,7 +230,7 @@ DEFAULT_MIX: dict[str, float] = {
 
 
 def make_sample(lx: Lexicon, mix: dict[str, float] | None = None) -> Sample:
-    """One sample drawn from the mixture (shares of documents)."""
+    """Draw one sample from the mixture (shares of documents)."""
     mix = mix or DEFAULT_MIX
     kind = lx.rng.choices(list(mix), list(mix.values()))[0]
     sample = KINDS[kind](lx.narrowed(lx.rng.randint(6, 30)) if lx.chance(0.5) else lx)
@@ -241,7 +240,7 @@ def make_sample(lx: Lexicon, mix: dict[str, float] | None = None) -> Sample:
 
 
 def induction(lx: Lexicon, tokenizer: Tokenizer) -> Document:
-    """A run of words said twice, with no chat around it: teaches copying fast in the first minutes."""
+    """Return a run of words twice, without chat markup, which teaches copying in the first minutes."""
     words = lx.words(6, 24, invented=0.8)
     first = " " + " ".join(words)
     ids = tokenizer.encode(first).ids
@@ -250,7 +249,7 @@ def induction(lx: Lexicon, tokenizer: Tokenizer) -> Document:
 
 
 class Renderer:
-    """Turns samples into documents with one tokenizer."""
+    """Turn samples into documents with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -265,7 +264,7 @@ class Renderer:
         return Document(name, prompt + reply, weights)
 
     def drill(self, lx: Lexicon) -> Document:
-        """A chat of many short turns of one kind, every answer at full weight: practice at half the price."""
+        """Return a chat of many short turns of one kind, with every answer at full weight."""
         kind = lx.rng.choices(list(DRILLS), (5, 3, 1, 4))[0]
         ids: list[int] = []
         weights: list[float] = []

@@ -1,6 +1,6 @@
-"""Measures the exported folder on held-out cases with transformers' own greedy decoding.
+"""Evaluate the exported folder on held-out cases with transformers' greedy decoding.
 
-Names, parameters, values, words and number pairs come from the side of the split that training never sees.
+Names, parameters, values, words and number pairs come from the half of the split that training does not use.
 The figures go to `evaluation.json` and into the table of the model card.
 """
 
@@ -23,7 +23,7 @@ from plumbline.pocket.sample import Sample
 from plumbline.pocket.skills import SKILLS
 from plumbline.pocket.words import Lexicon
 
-# What the model was made to reach; the other rows are there to be read.
+# The goals of the model; the other rows are informative.
 TARGETS: dict[str, float | None] = {
     "instruction": 0.90,
     "json": None,
@@ -51,7 +51,7 @@ BEGIN_CARD, END_CARD = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
 
 @dataclass
 class Reply:
-    """What the model wrote, taken apart."""
+    """The parsed answer of the model."""
 
     thought: str | None
     content: str
@@ -77,7 +77,7 @@ def take_apart(text: str) -> Reply:
 
 
 def cases(count: int, seed: int) -> list[tuple[str, Sample]]:
-    """`count` held-out samples a row; instructions are spread evenly over the skills."""
+    """Return `count` held-out samples per row; instructions are spread evenly over the skills."""
     lexicon = Lexicon(random.Random(seed), "eval")
     makers = {
         "json": corpus.json_answer,
@@ -104,7 +104,7 @@ def _same_calls(reply: Reply, sample: Sample) -> bool:
 
 
 def judge(row: str, sample: Sample, reply: Reply) -> dict[str, bool]:
-    """Which rows this case counts for, and whether it passes."""
+    """Return the rows that this case counts for, and whether it passes."""
     verdict = {
         "thinking_switch": (bool(reply.thought and reply.thought.strip())) == sample.thinking
         and "<think>" not in reply.content
@@ -129,7 +129,7 @@ def judge(row: str, sample: Sample, reply: Reply) -> dict[str, bool]:
 
 
 class Runner:
-    """The folder, loaded with transformers."""
+    """Generate with the folder, loaded with transformers."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -163,9 +163,9 @@ class Runner:
 
 
 def evaluate(folder: Path, count: int, seeds: list[int], show: int = 0) -> dict[str, Any]:
-    """Figures by row and, for the instructions, by skill, over all seeds and of each.
+    """Return figures by row and, for instructions, by skill, over all seeds and for each seed.
 
-    A row of a few hundred cases moves by several points from seed to seed, so one seed alone says little.
+    A row of a few hundred cases varies by several points between seeds.
     """
     runner = Runner(folder)
     rows: dict[str, list[bool]] = defaultdict(list)
@@ -212,7 +212,7 @@ def _target(row: dict[str, Any]) -> str:
 
 
 def card_table(result: dict[str, Any]) -> str:
-    """The table of the card, from the figures alone."""
+    """Return the table of the model card from the figures."""
     lines = ["| Held-out test | Cases | Reached | Target |", "| --- | ---: | ---: | ---: |"]
     lines += [
         f"| {LABELS[name]} | {row['cases']} | {percent(row)} | {_target(row)} |"

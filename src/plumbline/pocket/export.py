@@ -1,4 +1,4 @@
-"""Writes the Hugging Face folder of a checkpoint: weights in bfloat16, config and generation config."""
+"""Write the Hugging Face folder of a checkpoint: weights in bfloat16, config and generation config."""
 
 import argparse
 import json
@@ -52,9 +52,9 @@ def _write(path: Path, value: Any) -> None:
 def export(
     checkpoint: Path, folder: Path = MODEL_DIR, averaged: bool = True, others: Sequence[Path] = ()
 ) -> None:
-    """The averaged weights are the model; the raw ones are kept for going on.
+    """Return the averaged weights of a checkpoint, which are the model.
 
-    Weights of runs that began with the same model can be averaged with each other: `others` are their checkpoints.
+    Weights of runs that began from the same model can be averaged as well: `others` are their checkpoints.
     """
     which = "average" if averaged else "network"
     runs = [torch.load(path, weights_only=True)[which] for path in (checkpoint, *others)]

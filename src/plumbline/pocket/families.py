@@ -1,4 +1,4 @@
-"""Tools as people really write them, with natural requests, so that everyday questions work.
+"""Define everyday tools with natural requests for them.
 
 A family is a schema and phrasings whose braces name parameters. Values come from small makers by kind.
 """
@@ -12,16 +12,16 @@ from plumbline.pocket.words import Lexicon
 
 @dataclass(frozen=True)
 class Family:
-    """One everyday tool: names it goes by, parameters by kind, and how people ask for it."""
+    """One everyday tool: its possible names, its parameters by kind, and phrasings of requests."""
 
     names: str
     about: str
     params: dict[str, str]
     """Parameter name to `kind` or `kind?` for an optional one."""
     asks: str
-    """Phrasings parted by "|"; a parameter that is not mentioned is left out of the call."""
+    """Phrasings separated by "|"; a parameter that is not mentioned is left out of the call."""
     result: str
-    """What the tool gives back: `key:kind` parted by spaces."""
+    """The result of the tool: `key:kind`, separated by spaces."""
 
 
 FAMILIES: list[Family] = [
@@ -229,7 +229,7 @@ SKY = ["sunny", "cloudy", "rainy", "windy", "foggy", "snowy", "clear", "stormy"]
 
 
 def value(lx: Lexicon, kind: str) -> Any:
-    """A value of a kind; text kinds give strings, `int` and its like numbers."""
+    """Return a value of a kind: a string for text kinds, a number for `int` and the like."""
     kind, _, detail = kind.rstrip("?").partition(":")
     rng = lx.rng
     if kind == "int":

@@ -1,4 +1,4 @@
-"""The Qwen3 layout as a lean torch module, with the parameter names transformers uses."""
+"""Define Qwen3 as a small torch module with the parameter names of transformers, for training."""
 
 from dataclasses import dataclass
 
@@ -124,7 +124,7 @@ class Network(nn.Module):
                 nn.init.normal_(p, std=residual if narrow else shape.initializer_range * 2)
 
     def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
-        """Logits at the positions where `wanted` is true."""
+        """Return logits at the positions where `wanted` is true."""
         length = ids.shape[1]
         cos, sin = rotary_tables(self.shape, length, self.dtype)
         mask = torch.full((length, length), -1e9, dtype=self.dtype).triu(1)

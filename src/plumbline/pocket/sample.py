@@ -1,4 +1,4 @@
-"""The shape of one training or evaluation case, before it becomes text."""
+"""Define one training or evaluation case, before it becomes text."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ class Call:
     def text(self) -> str:
         return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
 
-    def message_form(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         return {"type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass
 class Turn:
-    """A request, what to answer, and the short thought that comes before the answer when thinking is on."""
+    """A request, its answer, and the short thought before the answer when thinking is on."""
 
     user: str
     answer: str
@@ -42,10 +42,10 @@ class Sample:
     tools: list[dict[str, Any]] = field(default_factory=list)
     thinking: bool = False
     must_contain: list[str] = field(default_factory=list)
-    """For the evaluation: strings the answer has to hold; empty where the whole answer is compared."""
+    """For the evaluation: strings that the answer has to contain; empty if the whole answer is compared."""
 
     def completion(self) -> str:
-        """The reply as the model writes it after the generation prompt, without the end token."""
+        """Return the reply as the model writes it after the generation prompt, without the end token."""
         if self.calls:
             body = "\n".join(f"<tool_call>\n{c.text()}\n</tool_call>" for c in self.calls)
         else:

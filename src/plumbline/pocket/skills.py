@@ -1,4 +1,4 @@
-"""Instructions with one right answer: copying, counting, letters, digits, sums and word lists.
+"""Generate instructions with one right answer: copying, counting, letters, digits, sums and word lists.
 
 Every skill is a function from a `Lexicon` to a `Turn`. `SKILLS` names them with the share each has among
 the instruction samples.
@@ -27,7 +27,7 @@ def _polite(lx: Lexicon, text: str) -> str:
 
 
 def phrase(lx: Lexicon, low: int = 1, high: int = 7) -> str:
-    """Something to repeat: words, now and then a capital, a number or a closing mark."""
+    """Return a text to repeat: words, sometimes with a capital, a number or an end mark."""
     words = lx.words(low, high, invented=0.6)
     if lx.chance(0.3):
         words[lx.rng.randrange(len(words))] = str(lx.number(0, 999))
@@ -66,7 +66,7 @@ def repeat(lx: Lexicon) -> Turn:
     return Turn(lx.one(forms), text, "The user wants me to repeat the text.")
 
 
-def say_times(lx: Lexicon) -> Turn:
+def repeat_times(lx: Lexicon) -> Turn:
     word, n = lx.word(), lx.rng.randint(2, 6)
     how = lx.one((f"{n} times", TIMES[n - 1]))
     form = lx.one(
@@ -265,7 +265,7 @@ def nth_word(lx: Lexicon) -> Turn:
 
 
 def lookup(lx: Lexicon) -> Turn:
-    """Find the value that belongs to a key: what every tool argument comes down to."""
+    """Ask for the value that belongs to a key."""
     keys = lx.words(2, 6, invented=0.6)
     values = [lx.digits(1, 4) if lx.chance(0.3) else lx.word(0.6) for _ in keys]
     i = lx.rng.randrange(len(keys))
@@ -291,7 +291,7 @@ def lookup(lx: Lexicon) -> Turn:
 
 SKILLS: dict[str, tuple[Callable[[Lexicon], Turn], float]] = {
     "repeat": (repeat, 9),
-    "say_times": (say_times, 8),
+    "repeat_times": (repeat_times, 8),
     "count": (count, 9),
     "upper": (upper, 22),
     "spell": (spell, 8),

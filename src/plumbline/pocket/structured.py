@@ -1,4 +1,4 @@
-"""JSON answers: facts drawn from a sentence, or keys and values given by the user."""
+"""Generate tasks with JSON answers: facts drawn from a sentence, or keys and values given by the user."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ def _dump(value: Any) -> str:
 
 
 def person(lx: Lexicon) -> Turn:
-    """A sentence about a person or a thing, asked for as an object with named keys."""
+    """Ask for the facts of a sentence as an object with named keys."""
     name = lx.name()
     facts: dict[str, Any] = {"name": name}
     parts: list[str] = []
@@ -56,7 +56,7 @@ def person(lx: Lexicon) -> Turn:
 
 
 def keyed(lx: Lexicon) -> Turn:
-    """Keys and values named by the user, both possibly invented."""
+    """Ask for an object with the user's keys and values, which may be invented words."""
     facts: dict[str, Any] = {}
     for key in lx.words(1, 4):
         facts[key] = lx.number(0, 999) if lx.chance(0.35) else lx.word()

@@ -1,7 +1,7 @@
-"""Writes the folder as one GGUF file for llama.cpp; needs the `gguf` package from PyPI.
+"""Write the folder as one GGUF file for llama.cpp; needs the `gguf` package from PyPI.
 
-llama.cpp's own converter knows a tokenizer by the hash of its output and refuses a vocabulary it has not met.
-Here the pre-tokenizer is named instead: it is Qwen2's.
+llama.cpp's own converter identifies a tokenizer by a hash of its output and refuses unknown vocabularies, so this
+script names the pre-tokenizer (Qwen2's) directly.
 """
 
 import argparse
@@ -30,7 +30,7 @@ LAYER_NAMES = {
 
 
 def gguf_name(name: str) -> str:
-    """llama.cpp's name of a tensor."""
+    """Return llama.cpp's name of a tensor."""
     inner = name.removeprefix("model.").removesuffix(".weight")
     if inner in ("embed_tokens", "norm"):
         return {"embed_tokens": "token_embd", "norm": "output_norm"}[inner] + ".weight"

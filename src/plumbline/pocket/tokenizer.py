@@ -1,9 +1,9 @@
-"""Trains the byte-level BPE tokenizer and writes its files.
+"""Train the byte-level BPE tokenizer and write its files.
 
 The merges are learned inside classes of characters: runs of lower-case letters, single capitals, single
 digits, punctuation, spaces. No merge joins a space with a word, so a word has the same tokens wherever it
-stands, which makes copying easy for a small model. What is shipped is the well known Qwen2 pre-tokenizer,
-under which these merges give the same tokens.
+stands, which makes copying easy for a small model. The files name the Qwen2 pre-tokenizer, under which these
+merges give the same tokens.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def added_tokens() -> list[AddedToken]:
 
 
 def corpus(seed: int, count: int) -> Iterator[str]:
-    """Text to learn the merges from: prompts and replies of the mixture, without the marks of the format."""
+    """Yield text to learn merges from: prompts and replies of the mixture, without the markers of the format."""
     lexicon = Lexicon(random.Random(seed))
     marks = "|".join(re.escape(mark) for mark in (END_OF_TEXT, IM_START, IM_END, *MARKS))
     for _ in range(count):
@@ -51,11 +51,11 @@ def corpus(seed: int, count: int) -> Iterator[str]:
         yield from re.split(marks, prompt_of(sample) + sample.completion())
 
 
-def fine_twin(tokenizer: Tokenizer) -> Tokenizer:
-    """The same merges under the finer pre-tokenizer they were learned with."""
-    twin = Tokenizer.from_str(tokenizer.to_str())
-    twin.pre_tokenizer = _pre_tokenizer(fine=True)
-    return twin
+def with_fine_pretokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the same merges under the finer pre-tokenizer that they were learned with."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.pre_tokenizer = _pre_tokenizer(fine=True)
+    return copy
 
 
 def train(seed: int = 1, count: int = 20_000) -> Tokenizer:
@@ -97,7 +97,7 @@ def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
 
 
 def letter_runs(tokenizer: Tokenizer) -> list[str]:
-    """The pieces of words in the vocabulary: tokens of two or more lower-case letters."""
+    """Return the pieces of words in the vocabulary: tokens of two or more lower-case letters."""
     return sorted(t for t in tokenizer.get_vocab() if re.fullmatch(r"[a-z]{2,}", t))
 
 

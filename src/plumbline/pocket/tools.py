@@ -1,4 +1,4 @@
-"""Tool calling: made-up and everyday schemas, requests, calls, and answers drawn from results."""
+"""Generate tool calling: invented and everyday schemas, requests, calls, and answers from results."""
 
 import json
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ KINDS = (
 
 @dataclass
 class Tool:
-    """One tool: its schema as a client sends it, and what is needed to ask for it."""
+    """One tool: its schema as a client sends it, and the words of a request for it."""
 
     name: str
     about: str
@@ -47,7 +47,7 @@ class Tool:
 
 @dataclass
 class Request:
-    """A sentence that asks for one call, and the call."""
+    """A sentence that requests one call, and the call."""
 
     text: str
     call: Call
@@ -55,7 +55,7 @@ class Request:
 
 
 def _show(v: Any) -> str:
-    """A value as a user writes it."""
+    """Return a value as a user writes it."""
     return str(v).lower() if isinstance(v, bool) else str(v)
 
 
@@ -69,7 +69,7 @@ def _schema(lx: Lexicon, name: str, about: str, params: dict[str, str], describe
             prop["description"] = lx.one(("The {p}", "The {p} to use", "The {p}.", "{P}")).format(
                 p=spoken, P=spoken.capitalize()
             )
-            if lx.chance(0.25):  # an example that is not to be copied
+            if lx.chance(0.25):  # an example that the model must not copy
                 prop["description"] += lx.one((", for example {v}", ", e.g. {v}", " such as {v}")).format(
                     v=_show(value(lx, kind))
                 )
@@ -92,7 +92,7 @@ def _schema(lx: Lexicon, name: str, about: str, params: dict[str, str], describe
 
 
 def everyday(lx: Lexicon) -> Tool:
-    """A tool of a realistic family. Only in training: its names are not held out."""
+    """Return a tool of an everyday family; for training only, because its names are in both splits."""
     family = lx.one(FAMILIES)
     name = lx.one(family.names.split())
     result = [(k, v) for k, _, v in (item.partition(":") for item in family.result.split())]
@@ -105,13 +105,13 @@ def _identifier(lx: Lexicon, parts: int) -> str:
 
 
 def invented(lx: Lexicon, lean: bool = False) -> Tool:
-    """A tool nobody has seen: verb and nouns for the name, parameters named and typed at random.
+    """Return an invented tool: verb and nouns for the name, random parameter names and types.
 
-    A lean one is short, so that a prompt can hold several and choosing among them is what is practised.
+    A `lean` tool is short, so that a prompt can contain several to choose from.
     """
     verb = lx.one(VERBS) if lx.chance(0.96) else lx.pseudo()
     things = lx.words(1, 2, invented=0.3)
-    # The odd shapes are practised more often than they are met.
+    # Unusual schemas are more frequent in training than in use.
     training = lx.split == "train"
     joiner = "_" if lx.chance(0.75 if training else 0.9) else lx.one(("-", ""))
     pieces = [verb, *things] if lx.chance(0.65 if training else 0.8) else [*things, verb]
@@ -151,7 +151,7 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
 
 
 def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str]) -> list[str]:
-    """Explicit requests that name the tool and half natural ones that use the words of its name."""
+    """Return requests that name the tool, and more natural ones with the words of its name."""
     mentioned = [k for k, kind in params.items() if not kind.endswith("?") or lx.chance(0.5)]
     if lx.chance(0.1):
         lx.rng.shuffle(mentioned)
@@ -168,7 +168,7 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
             f"{verb.capitalize()} the {thing}.",
         ]
     listed = " and ".join(plain) if len(plain) < 3 else ", ".join(plain[:-1]) + " and " + plain[-1]
-    if len(params) == 1 and lx.chance(0.12):  # the value alone, as people talk
+    if len(params) == 1 and lx.chance(0.12):  # the value alone
         slot = f"{{{mentioned[0]}}}"
         return [
             f"{verb.capitalize()} the {thing} for {slot}.",
@@ -198,7 +198,7 @@ def make_tool(lx: Lexicon, lean: bool = False) -> Tool:
 
 
 def toolbox(lx: Lexicon, low: int = 1, high: int = 4, short: bool = False) -> list[Tool]:
-    """Tools with distinct names; half of the boxes, or all that are to be `short`, hold lean ones."""
+    """Return tools with distinct names; half of the sets, or all with `short`, consist of lean tools."""
     tools: dict[str, Tool] = {}
     wanted = lx.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4)) if high == 4 else lx.rng.randint(low, high)
     lean = short or lx.chance(0.5)
@@ -221,7 +221,7 @@ def request(lx: Lexicon, tool: Tool, form: str | None = None) -> Request:
 
 
 def thought_for(requests: list[Request]) -> str:
-    """Which tools fit and with what."""
+    """Return a thought that names the fitting tools and arguments."""
     parts = []
     for r in requests:
         given = " and ".join(f"{k} {_show(v)}" for k, v in r.call.arguments.items())
@@ -230,7 +230,7 @@ def thought_for(requests: list[Request]) -> str:
 
 
 def parallel(lx: Lexicon, tools: list[Tool]) -> tuple[str, list[Request]]:
-    """One message that asks for two or three calls: the same tool for several values, or several tools."""
+    """Return a message that needs two or three calls: one tool with several values, or several tools."""
     with_params = [t for t in tools if t.params]
     if with_params and (len(tools) == 1 or lx.chance(0.5)):
         tool = lx.one(with_params)
@@ -256,7 +256,7 @@ def parallel(lx: Lexicon, tools: list[Tool]) -> tuple[str, list[Request]]:
 
 
 def result_for(lx: Lexicon, tool: Tool) -> tuple[str, str, list[str]]:
-    """What the tool gives back, the sentence that tells it, and the values that sentence must hold."""
+    """Return a tool result, a sentence that reports it, and the values that the sentence must contain."""
     if lx.chance(0.06):
         error = " ".join(lx.words(2, 4, invented=0.2))
         return json.dumps({"error": error}), f"The tool reported an error: {error}.", [error]

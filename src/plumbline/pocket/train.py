@@ -1,7 +1,7 @@
-"""Trains the pocket model on one CPU core: seeded, resumable, with a log of the loss of every skill.
+"""Train the pocket model on one CPU core: seeded, resumable, logging the loss of every skill.
 
 Data come in pools of a fixed number of tokens. Pool `n` depends on the seed and `n` alone, and a checkpoint
-is written between pools, so a run that is stopped goes on exactly where it was.
+is written between pools, so a stopped run resumes exactly.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def mix_at(tokens: float) -> dict[str, float]:
 
 
 def make_pool(seed: int, index: int, tok: Tokenizer) -> list[list[Document]]:
-    """Micro-batches of documents of like length, shuffled."""
+    """Yield micro-batches of documents of similar length, shuffled."""
     lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
     renderer = Renderer(tok)
     mix = mix_at(index * POOL_TOKENS)
@@ -133,7 +133,7 @@ class Trainer:
         os.replace(self.path.with_suffix(".new"), self.path)
 
     def rate(self) -> float:
-        """Share of the full learning rate: a short climb, a plateau, a straight way down."""
+        """Return the share of the full learning rate: warm-up, plateau, linear decay."""
         done = self.tokens / self.args.tokens
         climb = min(1.0, (self.step + 1) / 100)
         return float(climb * min(1.0, max(0.02, (1 - done) / (1 - self.args.plateau))))

@@ -1,7 +1,7 @@
-"""The word stock, invented words and the split into what is trained on and what is held out.
+"""Provide words, invented words and values, split into a training and an evaluation set.
 
-A `Lexicon` draws words and values for one side of the split. Which side a string belongs to follows
-from its hash alone, so the evaluation can never meet a word, name or number pair seen in training.
+A `Lexicon` draws words and values for one side of the split. The hash of
+a string decides its side, so the evaluation never uses a word, name or number pair of the training set.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ van vase velvet vessel village vine violin voice volcano wagon walnut walrus wat
 whale wheat wheel whistle willow wind window winter wire wolf wood wool yard yarn zebra
 """)
 
-# Things a tool acts on, beside the nouns above.
+# Objects of tools, in addition to the nouns above.
 TOPICS = _list("""
 account alarm album answer area article balance bill booking budget calendar call category channel client
 code comment contact contract course currency customer date deadline delivery demand depth device discount
@@ -125,29 +125,31 @@ CODAS = _list(
 
 
 def side(text: str) -> Split:
-    """Which side of the split a string belongs to: one in eight is held out."""
+    """Return the side of the split that a string belongs to: one in eight is for evaluation."""
     return "eval" if hashlib.blake2b(text.lower().encode(), digest_size=4).digest()[0] % 8 == 0 else "train"
 
 
 class Lexicon:
-    """Draws words and values that belong to one side of the split."""
+    """Draw words and values of one side of the split."""
 
     def __init__(self, rng: random.Random, split: Split = "train", pieces: Sequence[str] = ()) -> None:
         """`pieces` are letter runs of a vocabulary: words made of them let training copy every one."""
         self.pieces = pieces
         self.rng = rng
         self.split: Split = split
-        self.nouns = self._own(NOUNS + TOPICS)
-        self.adjectives = self._own(ADJECTIVES)
-        self.names = self._own(NAMES)
-        self.cities = self._own(CITIES)
-        self._blendable = self._own(NOUNS + TOPICS + VERBS + ADJECTIVES + [w.lower() for w in NAMES + CITIES])
+        self.nouns = self._of_split(NOUNS + TOPICS)
+        self.adjectives = self._of_split(ADJECTIVES)
+        self.names = self._of_split(NAMES)
+        self.cities = self._of_split(CITIES)
+        self._blendable = self._of_split(
+            NOUNS + TOPICS + VERBS + ADJECTIVES + [w.lower() for w in NAMES + CITIES]
+        )
 
-    def _own(self, words: Sequence[str]) -> list[str]:
+    def _of_split(self, words: Sequence[str]) -> list[str]:
         return [w for w in dict.fromkeys(words) if side(w) == self.split]
 
     def narrowed(self, size: int) -> "Lexicon":
-        """A lexicon of few words, so that tools, parameters and values share them and have to be told apart."""
+        """Return a lexicon of few words, so that tools, parameters and values share words."""
         few = copy(self)
         few.nouns = self._some(self.nouns, size)
         few.adjectives = self._some(self.adjectives, size // 2)
@@ -160,7 +162,7 @@ class Lexicon:
         return self.rng.sample(words, min(size, len(words)))
 
     def draw(self, make: Callable[[], str], tries: int = 200) -> str:
-        """Call `make` until it gives a string on this side of the split."""
+        """Call `make` until it returns a string of this side of the split."""
         for _ in range(tries):
             text = make()
             if side(text) == self.split:
@@ -192,19 +194,19 @@ class Lexicon:
         return "".join(self.rng.choices(self.pieces, k=self.rng.choice((1, 2, 2, 3))))
 
     def pseudo(self) -> str:
-        """An invented lower-case word; the three makers together reach every piece of the vocabulary."""
+        """Return an invented lower-case word; the three makers together use every piece of the vocabulary."""
         shares = (4, 5, 1, 6 if self.pieces else 0)
         make = self.rng.choices((self._syllables, self._blend, self._letters, self._joined), shares)[0]
         return self.draw(make)
 
     def word(self, invented: float = 0.5) -> str:
-        """A lower-case word, real or invented."""
+        """Return a lower-case word, real or invented."""
         if self.chance(invented):
             return self.pseudo()
         return self.one(self.nouns if self.chance(0.75) else self.adjectives)
 
     def words(self, low: int, high: int, invented: float = 0.5) -> list[str]:
-        """Distinct words, between `low` and `high` of them."""
+        """Return between `low` and `high` distinct words."""
         wanted = self.rng.randint(low, high)
         found: dict[str, None] = {}
         while len(found) < wanted:
@@ -221,11 +223,11 @@ class Lexicon:
         return int(self.draw(lambda: str(self.rng.randint(low, high))))
 
     def digits(self, low: int, high: int) -> str:
-        """A string of digits, of a length between `low` and `high`."""
+        """Return a string of `low` to `high` digits."""
         return self.draw(lambda: "".join(self.rng.choices("0123456789", k=self.rng.randint(low, high))))
 
     def pair(self, sign: str, low: int, high: int) -> tuple[int, int]:
-        """Two numbers; the pair as written with `sign` belongs to this side of the split."""
+        """Return two numbers; the pair, written with `sign`, belongs to this side of the split."""
         text = self.draw(lambda: f"{self.rng.randint(low, high)} {sign} {self.rng.randint(low, high)}")
         left, _, right = text.split(" ")
         return int(left), int(right)

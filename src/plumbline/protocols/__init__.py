@@ -1,1 +1,1 @@
-"""One module per API surface: a reader (request to turn) and a writer (events to wire events), both without I/O."""
+"""Translate each API: a reader turns requests into turns, a writer turns events into wire events. No I/O."""

@@ -144,11 +144,11 @@ class TurnPreparer:
         if turn.thinking_budget is None:
             return turn
         markers = dialect.thinking_markers
-        if markers is None or "span" not in self._engine.info.features:
+        if markers is None or "thinking_budget" not in self._engine.info.features:
             raise NoThinkingError
         tokenizer = self._renderer.tokenizer
         encode = tokenizer.encode_rendered
-        span = ThinkingBudget(
+        budget = ThinkingBudget(
             max_tokens=turn.thinking_budget,
             begin=tuple(tuple(encode(text)) for text in markers.open),
             end=tuple(encode(markers.close)),
@@ -156,7 +156,9 @@ class TurnPreparer:
             after=tuple(tuple(encode(text)) for text in markers.reopen_after),
             blank=tokenizer.blank_ids,
         )
-        return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(turn.sampling, span=span))
+        return msgspec.structs.replace(
+            turn, sampling=msgspec.structs.replace(turn.sampling, thinking_budget=budget)
+        )
 
 
 def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:

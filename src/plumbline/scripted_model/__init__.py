@@ -1,1 +1,1 @@
-"""A tiny checkpoint that has learned written answers by heart, so that exact outputs can be demanded of any server."""
+"""Train a tiny checkpoint to reproduce scripted answers exactly, to test any server with known outputs."""

@@ -1,7 +1,7 @@
-"""`plumbline script-model`: scripts in, a checked model folder out.
+"""Implement `plumbline script-model`: train and check a model folder from scripts.
 
-Exit status: 0 the folder says every script exactly, 1 it does not (which ones is printed), 2 the scripts cannot be
-used.
+Exit status: 0 the model answers every script exactly, 1 it does not (the differing answers are printed), 2 the scripts
+cannot be used.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("--scripts", type=Path, default=DEFAULT, metavar="FILE", help="YAML or JSON")
+    parser.add_argument(
+        "--scripts",
+        type=Path,
+        default=DEFAULT,
+        metavar="FILE",
+        help="YAML or JSON with prompts and answers (default: the built-in set)",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model folder to write")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the initial weights (default 1)")
     parser.add_argument(
         "--max-seconds",
         type=float,
@@ -31,13 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="training time of this call; the next call goes on",
     )
-    parser.add_argument("--threads", type=int, default=1, help="of the training")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="also write it for llama.cpp (needs gguf)")
-    parser.add_argument("--check", action="store_true", help="do not train; check the folder that is there")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads for training (default 1)")
+    parser.add_argument(
+        "--gguf",
+        type=Path,
+        metavar="FILE",
+        help="also write a GGUF file for llama.cpp (needs the package gguf)",
+    )
+    parser.add_argument("--check", action="store_true", help="do not train; check the existing folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what was parsed."""
+    """Run the command."""
     try:
         if arguments.check:
             scripts = load(arguments.out / "scripts.json")
@@ -60,7 +71,7 @@ def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
     tokenizer = vocabulary.build(scripts)
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    # The state of one set and seed is of no use to another, so the file is named after them.
+    # The training state depends on the scripts and the seed, so its file is named after them.
     digest = hashlib.sha256(msgspec.json.encode((scripts, arguments.seed))).hexdigest()[:12]
     checkpoint = out / f"training-{digest}.pt"
     if checkpoint.exists():

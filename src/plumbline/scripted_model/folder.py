@@ -1,4 +1,4 @@
-"""The model folder of a scripted checkpoint: what any engine that reads Hugging Face folders needs, and its scripts."""
+"""Write the model folder of a scripted checkpoint: a Hugging Face folder with its scripts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from plumbline.scripted_model.vocabulary import END_OF_TEXT, IM_END, id_of, save
 __all__ = ["SCRIPTS", "write"]
 
 SCRIPTS = "scripts.json"
-"""The script set inside the folder, so that a test that finds the model knows what to demand of it."""
+"""The file name of the script set in the folder, from which tests read the expected answers."""
 
 
 def write(folder: Path, network: Network, tokenizer: Tokenizer, scripts: ScriptSet) -> None:
     """Write config, weights in bfloat16, tokenizer, chat template, generation config and the scripts.
 
     Args:
-        folder: made if it is not there.
-        network: with weights that bfloat16 can hold; they are what was checked.
-        tokenizer: made for these scripts.
-        scripts: what the network has learned.
+        folder: created if it does not exist.
+        network: its weights are exact in bfloat16.
+        tokenizer: built for these scripts.
+        scripts: the scripts that the network has learned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = {

@@ -1,4 +1,4 @@
-"""A script set: what the model is told, and what it then has to say, character for character."""
+"""Read and check script sets: prompts with the exact answers that the model has to give."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import msgspec
 __all__ = ["DEFAULT", "CalledTool", "Meaning", "Script", "ScriptError", "ScriptSet", "load"]
 
 DEFAULT = Path(__file__).with_name("default.yaml")
-"""The set that comes with Plumbline: what breaks servers, in the markup of Qwen and Hermes."""
+"""The default set: answers that have broken servers, in the markup of Qwen and Hermes."""
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-"""Padding, the start and the end of a turn. No answer may contain them: they would end or begin one."""
+"""Padding, and the start and end of a turn. No answer may contain them."""
 
 
 class ScriptError(ValueError):
-    """The file is not a usable script set; the text says where and why."""
+    """The file is not a valid script set; the text names the place and the reason."""
 
 
 class CalledTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call that an answer makes."""
+    """A tool call in an answer."""
 
     name: str
     arguments: dict[str, Any]
 
 
 class Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The message that an answer is, to a server that reads its markup."""
+    """The message that a server should read from an answer's markup."""
 
     reasoning: str = ""
     content: str = ""
@@ -38,20 +38,20 @@ class Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One prompt and its answer."""
+    """One prompt with its answer."""
 
     prompt: str
-    """The text of the last message. A test that wants this answer sends exactly this."""
+    """The text of the last message, which a test sends to get this answer."""
     output: str
     """The answer, markup included."""
     name: str = ""
-    """What the script is there to show."""
+    """What the script tests."""
     message: Meaning | None = None
-    """What the answer means. None where it has markup that servers may read differently; without any, it is text."""
+    """The expected message. None if servers may read the markup differently; without markup, the answer is text."""
     stop: tuple[str, ...] = ()
-    """Stop sequences of a further request, which ends before the first of them."""
+    """Stop strings of another request, which ends before the first of them."""
     max_tokens: int | None = None
-    """The token limit of a further request, which it cuts."""
+    """The token limit of another request, whose answer it cuts."""
 
 
 class ScriptSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,19 +66,19 @@ class ScriptSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "<tool_response>",
         "</tool_response>",
     )
-    """Texts that are single tokens and visible in an answer, as the family of the markup has them."""
+    """Texts that are single visible tokens, as in the tokenizers of that model family."""
     special: tuple[str, ...] = ()
-    """Texts that are single control tokens, which servers leave out of an answer unless they are asked not to."""
+    """Texts that are single control tokens, which servers leave out of an answer by default."""
 
 
 def load(path: Path) -> ScriptSet:
     """Read a script set: JSON, or YAML if the name does not end in `.json`.
 
-    The file holds a list of scripts, or an object with `scripts` and, if the markup is another family's, `markers` and
+    The file has a list of scripts, or an object with `scripts` and, for the markup of another family, `markers` and
     `special`.
 
     Raises:
-        ScriptError: it cannot be read, or it contradicts itself.
+        ScriptError: the file cannot be read, or contradicts itself.
     """
     try:
         text = path.read_text("utf-8")
@@ -96,7 +96,7 @@ def load(path: Path) -> ScriptSet:
 
 
 def check(found: ScriptSet) -> None:
-    """Refuse what no model could learn.
+    """Check that a model can learn the scripts.
 
     Raises:
         ScriptError: no scripts, one prompt with two answers, or a control token where text should be.
@@ -122,7 +122,7 @@ def check(found: ScriptSet) -> None:
 
 
 def _no_control(where: str, field: str, text: str, tokens: Sequence[str]) -> None:
-    # A server takes control tokens in a prompt for text, so the model would hear something else than it has learned.
+    # Servers treat control tokens in a prompt as text, so the model would get another prompt than in training.
     for token in tokens:
         if token in text:
             raise ScriptError(f"{where}: '{field}' must not contain {token!r}.")

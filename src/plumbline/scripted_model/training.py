@@ -1,9 +1,8 @@
-"""Overfits a Qwen3-shaped network of about half a million parameters to a script set. Seeded, resumable, bounded.
+"""Overfit a Qwen3 network of half a million parameters to a script set: seeded, resumable, bounded in time.
 
-Every step sees every script, so there is nothing to sample and nothing to shuffle: the order of the data cannot matter.
-Training ends when the *worst* token of all answers is certain, with the weights rounded as they will be stored. An
-average would hide the one token that makes an answer wrong, and a narrow margin would not outlast another engine's
-rounding.
+Every step uses all scripts, so the order of the data does not matter. Training ends when the *worst* token of all
+answers is certain, with the weights rounded as they will be stored: an average would hide one wrong token, and a narrow
+margin would not survive another engine's rounding.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from plumbline.scripted_model.vocabulary import IM_END, id_of
 __all__ = ["Progress", "learn", "prompt_ids", "shape_for"]
 
 CERTAIN = 0.05
-"""Nats: the worst token's surprise at which training ends; its probability is then 95 %, its margin 3 nats."""
+"""The loss of the worst token, in nats, at which training ends: a probability of 95 %, a margin of 3 nats."""
 
 _MICRO_TOKENS = 4096
 _CHECK_EVERY = 10
 _WARM_UP = 20
 _STEPS_TO_HALF = 400
-"""The learning rate falls slowly, so that a set that is hard to learn is not left without one."""
+"""Steps in which the learning rate halves; long, so that sets that are hard to learn still progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the training has come."""
+    """Progress of a training run."""
 
     step: int
     seconds: float
@@ -51,13 +50,13 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class _Batch:
     ids: Tensor
-    """[scripts, length], padded at the end."""
+    """int64 [scripts, length], padded at the end."""
     wanted: Tensor
-    """[scripts, length - 1]: true where the next token belongs to an answer."""
+    """bool [scripts, length - 1]: true where the next token belongs to an answer."""
 
 
 def shape_for(tokenizer: Tokenizer) -> Shape:
-    """The sizes of the network: about 0.5 M parameters."""
+    """Return the sizes of the network: about 0.5 M parameters."""
     return Shape(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=128,
@@ -70,7 +69,7 @@ def shape_for(tokenizer: Tokenizer) -> Shape:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The token ids that the chat template gives a single user message."""
+    """Return the token ids of a single user message in the chat template."""
     rendered = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
     ids: list[int] = tokenizer.encode(rendered, add_special_tokens=False).ids
     return ids
@@ -89,16 +88,16 @@ def learn(
     """Train until every answer token is certain, or until the time is up.
 
     Args:
-        scripts: what to learn.
-        tokenizer: made for these scripts.
-        seed: of the initial weights.
-        max_seconds: wall time of this call; what was learned by then is returned and saved.
-        checkpoint: where to keep the state for going on later; an existing one is taken up.
+        scripts: the scripts to learn.
+        tokenizer: built for these scripts.
+        seed: seed of the initial weights.
+        max_seconds: wall time of this call; the state at that time is returned and saved.
+        checkpoint: file with the training state; an existing one is resumed.
         report: called every few steps.
-        certain: nats of the worst token at which to end.
+        certain: loss of the worst token, in nats, at which to end.
 
     Returns:
-        The network with weights as they will be stored, and where it stands; `worst` tells whether it is done.
+        The network with weights as they will be stored, and the progress; `worst` tells whether it is done.
     """
     torch.manual_seed(seed)
     network = Network(shape_for(tokenizer), dtype=torch.float32)
@@ -150,7 +149,7 @@ def _rate(step: int) -> float:
 
 
 def _batches(scripts: tuple[Script, ...], tokenizer: Tokenizer) -> list[_Batch]:
-    """Scripts of like length together, so that little is computed for padding."""
+    """Group scripts of similar length, to compute little padding."""
     end = id_of(tokenizer, IM_END)
     rows: list[tuple[list[int], int]] = []
     for script in scripts:
@@ -182,7 +181,7 @@ def _batch(rows: list[tuple[list[int], int]]) -> _Batch:
 
 
 def _rounded(network: Network) -> Network:
-    """A copy with weights that bfloat16 can hold, because that is what is stored."""
+    """Return a copy with weights rounded to bfloat16, as they are stored."""
     copy = Network(network.shape, dtype=torch.float32)
     copy.load_state_dict(
         {name: value.to(torch.bfloat16).float() for name, value in network.state_dict().items()}

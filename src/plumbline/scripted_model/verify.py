@@ -1,7 +1,7 @@
-"""Whether a folder says its scripts: every prompt decoded greedily by transformers and by our own engine.
+"""Check that a model folder answers its scripts, decoding greedily with transformers and with the native engine.
 
-Both get the prompt from the folder's own chat template and decode one prompt after the other. What they answer is
-compared as text with control tokens and markers in it, so nothing can hide in what a server leaves out.
+Both get the prompt from the folder's chat template. Answers are compared as text with control tokens and markers, so
+that differences in tokens that servers leave out are found, too.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = ["Failure", "by_our_engine", "by_transformers", "verify"]
 END = CONTROL[-1]
 
 _SPARE = 8
-"""Tokens that an answer may be longer than it should be before it is cut: enough to show that it is wrong."""
+"""Tokens by which an answer may exceed its script before it is cut, enough to show the difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An answer that is not the script's."""
+    """An answer that differs from its script."""
 
     script: Script
     engine: str
     answer: str
-    """With the control token that ended it, if one did."""
+    """The answer, with the control token that ended it."""
 
 
 def verify(folder: Path, scripts: ScriptSet) -> list[Failure]:
-    """Every answer of either engine that is not its script's, in the order of the scripts."""
+    """Return every answer of either engine that differs from its script, in the order of the scripts."""
     answers = {
         "transformers": by_transformers(folder, scripts),
         "plumbline": asyncio.run(by_our_engine(folder, scripts)),
@@ -56,7 +56,7 @@ def verify(folder: Path, scripts: ScriptSet) -> list[Failure]:
 
 @torch.inference_mode()
 def by_transformers(folder: Path, scripts: ScriptSet) -> list[str]:
-    """What transformers answers to every prompt, in the dtype of the config."""
+    """Return the answers of transformers to all prompts, in the dtype of the config."""
     logging.disable_progress_bar()
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
@@ -75,7 +75,7 @@ def by_transformers(folder: Path, scripts: ScriptSet) -> list[str]:
 
 
 async def by_our_engine(folder: Path, scripts: ScriptSet) -> list[str]:
-    """What our engine answers to every prompt, as `plumbline serve` would load it, all prompts side by side."""
+    """Return the answers of the native engine to all prompts in one batch, loaded as by `plumbline serve`."""
     model = load(Settings(model=str(folder)))
     engine, renderer = model.engine, model.renderer
     await engine.start()

@@ -1,7 +1,7 @@
-"""The tokenizer of a scripted checkpoint: byte-level BPE over its own answers.
+"""Build the tokenizer of a scripted checkpoint: byte-level BPE over its answers.
 
-Merges are learned from ASCII text only. Every other character is several tokens, one for each byte, so that servers
-meet emoji and accents in pieces; and words are long enough that stop strings and markup end inside a token.
+Merges are learned from ASCII text only. Other characters are one token per byte, so that servers get emoji and accents
+in pieces. Words are long tokens, so that stop strings and markup end inside a token.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["END_OF_TEXT", "IM_END", "build", "id_of", "save"]
 END_OF_TEXT, _, IM_END = CONTROL
 
 _VOCAB_SIZE = 448
-"""Bytes and merges; the added tokens come on top."""
+"""The number of byte tokens and merges, without added tokens."""
 
 
 def build(scripts: ScriptSet) -> Tokenizer:
-    """A tokenizer under which every answer survives the round trip. The same scripts give the same tokenizer."""
+    """Build a tokenizer that decodes every answer to itself. The same scripts give the same tokenizer."""
     split = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     added = [AddedToken(text, special=True, normalized=False) for text in (*CONTROL, *scripts.special)]
@@ -46,7 +46,7 @@ def build(scripts: ScriptSet) -> Tokenizer:
 
 
 def id_of(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that `build` has put in."""
+    """Return the id of a token that `build` has added."""
     found: int | None = tokenizer.token_to_id(token)
     if found is None:
         raise KeyError(token)

@@ -1,1 +1,1 @@
-"""The HTTP edge: the Litestar app, the handlers of the contract's operations, metrics, start and shutdown."""
+"""Serve the API over HTTP: the Litestar app, operation handlers, API keys, metrics, start and shutdown."""

@@ -1,4 +1,4 @@
-"""The application: generated routes, one service, one place that turns every failure into the API's envelope."""
+"""Build the ASGI application: generated routes, one service, error handlers that answer in the API's envelope."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PHRASES = {
 
 
 def create_app(model: ServedModel, settings: Settings) -> Front:
-    """Build the ASGI application. Its lifespan starts and stops the engine."""
+    """Build the ASGI application; its lifespan starts and stops the engine."""
     metrics = Metrics(model.engine, model.names[0])
     service = PlumblineService(model, settings, metrics)
 
@@ -80,7 +80,7 @@ def _api_error(_: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """The framework's own refusals: unknown path, wrong method, body too large."""
+    """Answer the framework's errors: unknown path, wrong method, body too large."""
     if error.status_code in _PHRASES:
         message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
     else:
@@ -90,12 +90,12 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
 
 
 def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[bytes]:
-    """HTTP-07: whichever reader of the body gave up, it is the body that is nested too deeply."""
+    """Answer 400: only decoding a deeply nested body exceeds the recursion limit (HTTP-07)."""
     return _respond(unparsable_body("it is nested too deeply"))
 
 
 def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """ERR-13: the log has the traceback under the request id; the client gets neither."""
+    """Log the traceback under the request id, and answer a 500 without details (ERR-13)."""
     _log.error(
         "request %s failed",
         request.scope["state"].get("request_id"),

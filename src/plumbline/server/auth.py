@@ -1,4 +1,4 @@
-"""API keys (HTTP-06)."""
+"""Check API keys (HTTP-06)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["KeyRing"]
 
 
 class KeyRing:
-    """The keys that a server accepts. Without any it accepts everybody."""
+    """The keys that the server accepts. Without keys it accepts every request."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
-        # Digests have one length, so comparing them tells nothing about the length of a key.
+        # Digests have one length, so the time of a comparison does not depend on the length of a key.
         self._digests = [_digest(key) for key in keys]
 
     @property
     def open(self) -> bool:
-        """There are no keys to check."""
+        """Whether there are no keys to check."""
         return not self._digests
 
     def accepts(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header carries one of the keys. The time taken does not depend on which."""
+        """Return whether an `Authorization` header has one of the keys, in a time that does not depend on which."""
         if self.open:
             return True
         scheme, _, token = (authorization or "").partition(" ")

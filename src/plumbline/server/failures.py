@@ -1,4 +1,4 @@
-"""What the road and the engine raise, said in the API's words."""
+"""Translate the exceptions of the road and the engine into API errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["FAILURES", "api_errors", "as_api_error", "refused_by_template"]
 T = TypeVar("T")
 
 FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
-"""What the road and the engine raise by design."""
+"""Exceptions that the road and the engine raise by design."""
 
 
 def refused_by_template(error: TemplateError, param: str) -> ApiError:
-    """A prompt that the chat template cannot make of this request; `param` is where the messages are."""
+    """Return the 400 for a request that the chat template cannot render; `param` is the field of the messages."""
     if isinstance(error, UnusedVariableError):
         return invalid_request(str(error), error.field, "unsupported_parameter")
     return invalid_request(str(error), param)
 
 
 async def api_errors(work: Awaitable[T]) -> T:
-    """Await, with the engine's failures turned into the API's."""
+    """Await `work` and raise its failures as API errors."""
     try:
         return await work
     except FAILURES as error:
@@ -35,6 +35,7 @@ async def api_errors(work: Awaitable[T]) -> T:
 
 
 def as_api_error(error: Exception) -> ApiError:
+    """Return the API error for an exception; a 500 for one that is not raised by design."""
     match error:
         case EngineFullError():
             return rate_limited(str(error), error.retry_after)

@@ -1,16 +1,18 @@
-"""The outermost layer: what every request gets, whatever route it takes, or none.
+"""Wrap the application in what every request needs: a request id, key and body checks, metrics.
 
-A bare ASGI application around the Litestar one, because a request that matches no route has to carry an
-`x-request-id`, be counted and be checked for its key as well.
+This is a plain ASGI application around Litestar, because a request that matches no route needs an `x-request-id`, a key
+check and a count, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from plumbline._generated import OPERATIONS
 from plumbline.server.auth import KeyRing
 from plumbline.server.metrics import Metrics
 from plumbline.server.streams import closing_streams
@@ -26,14 +28,14 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
-"""Needed by probes and scrapers, which have no key. They tell nothing of anybody's requests."""
+"""Need no key, for probes and scrapers. They reveal nothing about requests."""
 
 _DRAIN_LIMIT = 8
-"""How many times the allowed size of a too large body is read before the connection is dropped."""
+"""A too large body is read up to this many times the allowed size before the connection is dropped."""
 
 
 class Front:
-    """Request ids, API keys, sizes, content types and counting."""
+    """The outermost ASGI application."""
 
     def __init__(
         self, app: App, *, keys: KeyRing, metrics: Metrics, max_body_bytes: int, body_timeout: float = 0.0
@@ -52,7 +54,7 @@ class Front:
         started = time.perf_counter()
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        status = 499  # What stands if the client leaves before there is a status.
+        status = 499  # The client leaves before there is a status.
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -78,10 +80,10 @@ class Front:
                     await _drain(receive, self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error)
         finally:
-            self._metrics.closed(_label(scope), status)
+            self._metrics.closed(_label(scope["path"]), status)
 
     def _in_time(self, receive: Receive) -> Receive:
-        """`receive` that does not wait for ever for a body: a connection that brings nothing is not worth its place."""
+        """Wrap `receive` so that a body that sends nothing for `body_timeout` seconds is a 408."""
         if not self._body_timeout:
             return receive
         complete = False
@@ -97,7 +99,7 @@ class Front:
                 complete = True
                 raise ApiError(
                     408,
-                    f"The request body brought nothing for {self._body_timeout:g} seconds.",
+                    f"The request body sent nothing for {self._body_timeout:g} seconds.",
                     code="request_timeout",
                     headers={"Connection": "close"},
                 ) from None
@@ -107,7 +109,7 @@ class Front:
         return receive_in_time
 
     def _refusal(self, scope: Scope) -> ApiError | None:
-        """What is wrong with a request before anybody looks at its body."""
+        """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
         authorization = headers.get(b"authorization")
@@ -151,7 +153,7 @@ async def _answer(send: Send, error: ApiError) -> None:
 
 
 async def _drain(receive: Receive, limit: int) -> None:
-    """Read on for a while: a client that is still sending would otherwise see a reset instead of the answer."""
+    """Read and drop at most `limit` bytes: a client that is still sending would see a reset instead of the answer."""
     seen = 0
     while seen < limit:
         message = await receive()
@@ -160,37 +162,19 @@ async def _drain(receive: Receive, limit: int) -> None:
         seen += len(message.get("body", b""))
 
 
-def _label(scope: Scope) -> str:
-    """The path for metrics, without ids, so that clients cannot make up new time series."""
-    path = str(scope["path"])
-    parts = path.split("/")
-    if (
-        len(parts) > 3
-        and parts[1] == "v1"
-        and parts[2] in ("models", "responses")
-        and parts[3]
-        not in (
-            "input_tokens",
-            "compact",
-        )
-    ):
-        rest = parts[4:] if parts[2] == "responses" else []
-        parts = [*parts[:3], "{id}", *[part for part in rest if part in ("cancel", "input_items")][:1]]
-        path = "/".join(parts)
-    return path if path in _KNOWN_PATHS else "other"
+def _label(path: str) -> str:
+    """Return the path as a metrics label: ids become `{id}`, so that clients cannot make up new time series."""
+    if path in _KNOWN_PATHS:
+        return path
+    return next((label for pattern, label in _PATTERNS if pattern.fullmatch(path)), "other")
 
 
-_KNOWN_PATHS = _OPEN_PATHS | {
-    "/detokenize",
-    "/tokenize",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    "/v1/models/{id}",
-    "/v1/responses",
-    "/v1/responses/compact",
-    "/v1/responses/input_tokens",
-    "/v1/responses/{id}",
-    "/v1/responses/{id}/cancel",
-    "/v1/responses/{id}/input_items",
-}
+def _pattern(template: str) -> re.Pattern[str]:
+    """Compile a path template of the contract. Model ids may contain slashes (MOD-02), other ids may not."""
+    ids = {name: ".+" if name == "model" else "[^/]+" for name in re.findall(r"\{(\w+)\}", template)}
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda found: ids[found[1]], re.escape(template)))
+
+
+_LABELS = {op.path: re.sub(r"\{\w+\}", "{id}", op.path) for op in OPERATIONS}
+_KNOWN_PATHS = frozenset(_LABELS.values())
+_PATTERNS = [(_pattern(path), label) for path, label in _LABELS.items() if path != label]

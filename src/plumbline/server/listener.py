@@ -1,9 +1,9 @@
-"""The socket side of the server: uvicorn with three things put right.
+"""Listen with uvicorn, and change three things.
 
-* Broken HTTP is answered in the envelope of the API (ERR-01), where uvicorn answers in plain text.
-* Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12), where uvicorn would cut them.
-* More connections than `max_connections` are turned away at once with a 503, so that a flood cannot take every file
-  descriptor from the clients that are being served.
+* Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
+* Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
+* Connections beyond `max_connections` are refused at once with a 503, so that a flood cannot use up the file
+  descriptors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from plumbline.wire.errors import ApiError, engine_unavailable, envelope
 __all__ = ["Listener", "listener"]
 
 _GRACE = 5.0
-"""Seconds for the error events to reach their clients, before what is left is cut."""
+"""Seconds for the error events to reach the clients before the remaining connections are cut."""
 
 
 class Listener(uvicorn.Server):
-    """A uvicorn server that ends its streams itself."""
+    """A uvicorn server that ends running streams with an error event."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine, shutdown_timeout: float) -> None:
         super().__init__(config)
@@ -38,7 +38,7 @@ class Listener(uvicorn.Server):
         self._shutdown_timeout = shutdown_timeout
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let streams go on for `shutdown_timeout`, then end them, then close."""
+        """Wait up to `shutdown_timeout` for running streams, end the rest, and close."""
         ending = asyncio.create_task(self._end_streams())
         try:
             await super().shutdown(sockets)
@@ -49,23 +49,23 @@ class Listener(uvicorn.Server):
 
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
-        # Every request that still runs is aborted, which its writer tells its client as an error event.
+        # This aborts all requests; their writers send error events.
         await self._engine.stop()
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP/1.1 with refusals in the envelope."""
+    """HTTP/1.1 with refusals in the API's envelope."""
 
     max_connections = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self.max_connections and len(self.connections) > self.max_connections:
-            self._refuse(engine_unavailable("The server has no room for another connection now."))
+            self._refuse(engine_unavailable("The server has too many open connections."))
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, and close."""
-        self._refuse(ApiError(400, "The request is no valid HTTP/1.1.", code="invalid_http"))
+        """Answer malformed HTTP, and close the connection."""
+        self._refuse(ApiError(400, "The request is not valid HTTP/1.1.", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
         body = envelope(error)
@@ -81,7 +81,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 def listener(model: ServedModel, settings: Settings, *, host: str, port: int) -> Listener:
-    """A server for this model, not started yet. Must be made where no event loop runs, or in its own."""
+    """Build a server for this model. Call it outside of an event loop, or in the loop that will run the server."""
     protocol = type("_Limited", (_Protocol,), {"max_connections": settings.max_connections})
     config = uvicorn.Config(
         create_app(model, settings),

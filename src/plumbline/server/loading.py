@@ -1,4 +1,4 @@
-"""From settings to a running engine and the text side of its model."""
+"""Load a model: its engine, its text side and its sampling defaults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.loader import load_model, resolve_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine
-from plumbline.protocols.common.fields import Defaults
+from plumbline.protocols.common.sampling import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
 from plumbline.text.prompts.deepseek import ModelTexts
 from plumbline.text.prompts.encoders import PromptFormat
@@ -41,7 +41,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model ready to be served: its engine, its text side, and how it is called."""
+    """A model ready to be served: its engine, its text side and its names."""
 
     engine: Engine
     renderer: Renderer
@@ -158,14 +158,16 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
 def _compiler(
     tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int
 ) -> LarkCompiler | None:
-    """What compiles grammars; None for a model without an end of sequence, whose answers could never end."""
+    """Return a grammar compiler, or None for a model without an end of sequence, which could never end an answer."""
     return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
 
 
 def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
     """The model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
     tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
-    return Vocabulary(tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_written)
+    return Vocabulary(
+        tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_generated
+    )
 
 
 def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:
@@ -208,7 +210,7 @@ def _device(name: str) -> torch.device:
 
 
 def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
-    """Sampling defaults: the model's own, as its makers ship them, unless the operator wants OpenAI's."""
+    """Read the sampling defaults from the model's folder, unless the operator wants OpenAI's."""
     path = folder / "generation_config.json"
     if settings.generation_config == "none" or not path.is_file():
         return Defaults(vocab_size=vocab_size)

@@ -1,6 +1,6 @@
-"""Prometheus metrics: our names, and vLLM's for the same numbers, so that its dashboards and autoscalers work.
+"""Count requests for Prometheus, under our names and under vLLM's, so that its dashboards and autoscalers work.
 
-What the engine counts is read at each scrape; what only the HTTP edge sees (times to first token, errors) is observed
+The engine's counters are read at each scrape. What only the server sees, such as the time to first token, is observed
 as it happens.
 """
 
@@ -21,12 +21,12 @@ from plumbline.events import ChoiceEvent, Finish
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
-"""The framework adds the charset."""
+"""Litestar adds the charset."""
 
 _TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
-# Our name of a histogram or counter -> the name that vLLM gives to the same numbers.
+# Our name of a histogram or counter -> vLLM's name for the same numbers.
 _ALIASES = {
     "plumbline_time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
     "plumbline_inter_token_latency_seconds": "vllm:inter_token_latency_seconds",
@@ -38,7 +38,7 @@ _ALIASES = {
 
 
 class Metrics:
-    """The registry of one server."""
+    """The metrics of one server."""
 
     def __init__(self, engine: Engine, model: str) -> None:
         self._labels = {"model_name": model}
@@ -100,28 +100,28 @@ class Metrics:
         registry.register(_EngineCollector(engine, self._labels))
 
     def render(self) -> bytes:
-        """The exposition text, ours first and the aliases after it."""
+        """Return the exposition text: our names first, then the aliases."""
         return generate_latest(self._registry) + generate_latest(_Aliases(self._registry))
 
     def opened(self) -> None:
-        """A request has arrived."""
+        """Count a request that arrives."""
         self._open.inc()
 
     def closed(self, path: str, status: int) -> None:
-        """A request has been answered (or its client has gone: status 499)."""
+        """Count a request that is over; status 499 if its client left before the answer."""
         self._open.dec()
         self._requests.labels(path, str(status)).inc()
         if status >= 400:
             self._errors.labels(str(status)).inc()
 
     def failed_midway(self) -> None:
-        """A stream that had begun with status 200 ended with an error event."""
+        """Count a stream that began with status 200 and ended with an error event."""
         self._errors.labels("stream").inc()
 
     async def observe(
         self, events: AsyncGenerator[ChoiceEvent, None], arrived: float
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Pass events on and time them. `arrived` is of `time.perf_counter`."""
+        """Pass events on and time them; `arrived` is the request's `time.perf_counter` in seconds."""
         last: dict[int, float] = {}
         async with aclosing(events) as source:
             async for index, event in source:
@@ -142,7 +142,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    """The engine's own counters, read when somebody asks."""
+    """Reads the engine's counters at each scrape."""
 
     def __init__(self, engine: Engine, labels: dict[str, str]) -> None:
         self._engine = engine
@@ -150,7 +150,7 @@ class _EngineCollector(Collector):
         self._values = list(labels.values())
 
     def collect(self) -> Iterable[Metric]:
-        """One family per number and name."""
+        """Return one family per number and name."""
         stats = self._engine.stats()
         info = self._engine.info
         gauges: list[tuple[str, str, str, float]] = [
@@ -163,10 +163,10 @@ class _EngineCollector(Collector):
             (
                 "num_requests_waiting",
                 "num_requests_waiting",
-                "Requests that wait for a place",
+                "Requests in the queue",
                 stats.num_waiting,
             ),
-            ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Held KV blocks, 0 to 1", stats.kv_cache_usage),
+            ("kv_cache_usage_ratio", "kv_cache_usage_perc", "KV blocks in use, 0 to 1", stats.kv_cache_usage),
         ]
         counters: list[tuple[str, str, str, float]] = [
             ("prompt_tokens", "prompt_tokens", "Prompt tokens computed or found cached", stats.prompt_tokens),
@@ -194,14 +194,14 @@ class _EngineCollector(Collector):
 
 
 class _Aliases(CollectorRegistry):
-    """The families that have an alias, under that name."""
+    """Copies the families that have an alias, under that name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__()
         self._source = registry
 
     def collect(self) -> Iterable[Metric]:
-        """Copies with the names replaced."""
+        """Return the copies."""
         for family in self._source.collect():
             alias = _ALIASES.get(family.name)
             if alias is not None:

@@ -12,7 +12,7 @@ __all__ = ["run"]
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGINT or SIGTERM; streams that are running then may finish within `shutdown_timeout`."""
+    """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status."""
     model = load(settings)
     info = model.engine.info
     names = ", ".join(model.names)

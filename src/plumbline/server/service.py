@@ -1,4 +1,4 @@
-"""The contract's operations, implemented: read, send down the road, write."""
+"""Implement the operations of the contract: read the request, answer it through the road, write the answer."""
 
 from __future__ import annotations
 
@@ -30,15 +30,13 @@ from plumbline.engines.port import EngineFullError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat.continuation import check_ending
 from plumbline.protocols.chat.messages import read_messages, read_tool_list
-from plumbline.protocols.chat.reader import ChatWriter, read_chat
+from plumbline.protocols.chat.reader import read_chat
+from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default, template_variables
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
-from plumbline.protocols.completions.reader import (
-    CompletionPlan,
-    CompletionWriter,
-    PromptText,
-    read_completion,
-)
+from plumbline.protocols.common.sampling import check_token_ids
+from plumbline.protocols.completions.reader import CompletionPlan, read_completion
+from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.protocols.responses.reader import read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
@@ -103,7 +101,7 @@ class PlumblineService(Service):
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
+            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
@@ -121,7 +119,7 @@ class PlumblineService(Service):
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunks(writer, primed))
+            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
         writer.start()
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
@@ -136,7 +134,9 @@ class PlumblineService(Service):
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: self._named(writer, primed, call))
+            return await self._stream(
+                call, events, lambda primed: self._response_frames(writer, primed, call)
+            )
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
         return JsonReply(encode(writer.response))
@@ -158,21 +158,21 @@ class PlumblineService(Service):
         )
 
     async def retrieve_model(self, call: Call, *, model: str) -> Reply:
-        """Describe one of them (MOD-02, MOD-03)."""
+        """Describe a served model (MOD-02, MOD-03)."""
         self._check_model(model)
         return JsonReply(encode(self._describe(model)))
 
-    # Our own operations
+    # Operations that OpenAI's API does not have
 
     async def get_health(self, call: Call) -> Reply:
-        """503 when the engine is dead, or has been at one step for too long."""
+        """Report the engine's health: 503 if it is dead or stuck in a step."""
         stats = self._model.engine.stats()
         if not stats.alive or stats.seconds_since_step > self._settings.stuck_after:
             return JsonReply(encode(Health(status="failing")), status=503)
         return JsonReply(encode(Health(status="ok")))
 
     async def get_version(self, call: Call) -> Reply:
-        """The package's version."""
+        """Return the package's version."""
         return JsonReply(encode(Version(version=__version__)))
 
     async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
@@ -203,27 +203,22 @@ class PlumblineService(Service):
     async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
         """Turn token ids into text."""
         self._check_optional_model(request.model)
-        limit = self._model.engine.info.vocab_size
-        for index, token_id in enumerate(request.tokens):
-            if token_id >= limit:
-                raise unsupported_value(
-                    f"tokens[{index}]", token_id, f"is not a token id of this model, which has {limit}"
-                )
+        check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
         return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
 
     async def get_metrics(self, call: Call) -> Reply:
-        """The Prometheus exposition."""
+        """Return the Prometheus metrics."""
         return RawReply(self._metrics.render(), CONTENT_TYPE)
 
     async def get_openapi_json(self, call: Call) -> Reply:
-        """The contract that this server was built from."""
+        """Return the contract as JSON."""
         return RawReply(_contract("openapi.json"), "application/json")
 
     async def get_openapi_yaml(self, call: Call) -> Reply:
-        """The same as YAML."""
+        """Return the contract as YAML."""
         return RawReply(_contract("openapi.yaml"), "application/yaml")
 
-    # The road, with its failures turned into the API's
+    # The road, with its failures as API errors
 
     async def _prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
@@ -239,7 +234,7 @@ class PlumblineService(Service):
             ) from error
         except NoThinkingError as error:
             raise unsupported_parameter(
-                "thinking_token_budget", "is not supported: it is not known how this model ends its thinking"
+                "thinking_token_budget", "is not supported: this model has no known end of thinking"
             ) from error
         except EmptyPromptError as error:
             raise invalid_request(
@@ -249,7 +244,7 @@ class PlumblineService(Service):
             raise refused_by_template(error, param) from error
         except ConstraintError as error:
             raise constraint_refused(request, error) from error
-        except EngineFullError as error:  # So many forms are being compiled that this one had no turn.
+        except EngineFullError as error:  # too many grammars are being compiled
             raise as_api_error(error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
@@ -266,7 +261,7 @@ class PlumblineService(Service):
     async def _answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """The answers to several prompts, side by side; choices are numbered prompt by prompt (CMP-02)."""
+        """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
             self._road.answer(turn, f"{call.request_id}-p{number}") for number, turn in enumerate(prepared)
         ]
@@ -298,12 +293,12 @@ class PlumblineService(Service):
         interval = self._settings.keep_alive_interval
         primed = await api_errors(until_disconnect(call, prime(events, interval)))
         close_with_request(primed.aclose)
-        reply = KeepAlive(self._closed(frames(primed), call), interval)
+        reply = KeepAlive(self._with_done(frames(primed), call), interval)
         close_with_request(reply.aclose)
         return EventReply(reply)
 
-    async def _closed(self, frames: Frames, call: Call) -> Frames:
-        """Frames, then `[DONE]`; a failure on the way is one error event before it (ERR-12)."""
+    async def _with_done(self, frames: Frames, call: Call) -> Frames:
+        """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
         try:
             async with aclosing(frames):
                 async for item in frames:
@@ -312,8 +307,10 @@ class PlumblineService(Service):
             yield frame(envelope(self._midway(error, call)))
         yield DONE
 
-    async def _named(self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call) -> Frames:
-        """Responses as named events (SSE-04), down to a terminal one, whatever happens on the way (ERR-10)."""
+    async def _response_frames(
+        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call
+    ) -> Frames:
+        """Frame a Responses stream as named events (SSE-04) that always end with a terminal one (ERR-10)."""
         for out in writer.start():
             yield frame(encode(out), _event_name(out))
         try:
@@ -325,10 +322,10 @@ class PlumblineService(Service):
                 yield frame(encode(out), _event_name(out))
 
     def _midway(self, error: Exception, call: Call) -> ApiError:
-        """What the client is told of a failure that comes too late for a status."""
+        """Return the API error for a failure after the stream has begun, and log what was not raised by design."""
         self._metrics.failed_midway()
         if not isinstance(error, FAILURES):
-            # ERR-13: the log has the traceback under the request id; the client gets neither.
+            # ERR-13: the traceback goes to the log, not to the client.
             _log.error("request %s failed in mid-stream", call.request_id, exc_info=error)
         return as_api_error(error)
 
@@ -345,18 +342,18 @@ class PlumblineService(Service):
 
         await api_errors(until_disconnect(call, run()))
 
-    # Small things
+    # Helpers
 
     def _check_model(self, name: str) -> None:
         if name not in self._model.names:
             raise model_not_found(name)
 
     def _check_choices(self, count: int, param: str) -> None:
-        """What can never run all at once is the request's mistake, not a full queue: a 429 would be tried again."""
+        """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
         limit = self._settings.max_num_seqs + self._settings.max_num_waiting
         if count > limit:
             message = (
-                f"Invalid '{param}': {count} choices in all; this server generates {limit} at most at once."
+                f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."
             )
             raise invalid_request(message, param, "invalid_value")
 
@@ -376,8 +373,8 @@ class PlumblineService(Service):
         )
 
 
-async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
-    """Chat and completions as chunks without names (SSE-05)."""
+async def _chunk_frames(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
+    """Frame chat and legacy completion chunks, which have no event names (SSE-05)."""
     for chunk in writer.start():
         yield frame(encode(chunk))
     async for index, event in events:
@@ -388,7 +385,7 @@ async def _chunks(writer: ChatWriter | CompletionWriter, events: AsyncIterator[C
 
 
 def _event_name(event: msgspec.Struct) -> str:
-    """SSE-04: the name of the event is its type."""
+    """Return the name of an event, which is its type (SSE-04)."""
     return str(event.__struct_config__.tag)
 
 

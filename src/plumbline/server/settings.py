@@ -1,4 +1,4 @@
-"""What the operator chooses, checked before anything is loaded."""
+"""Define the server's settings, and check them before anything is loaded."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["Settings", "SettingsError", "pocket_model", "read_api_keys"]
 
 
 class SettingsError(ValueError):
-    """A setting is wrong or two of them contradict each other; the text says what to do."""
+    """A setting is wrong, or two contradict each other; the message explains how to fix it."""
 
 
 def pocket_model() -> Path:
-    """The folder of the model that comes with the package."""
+    """Return the folder of the model that comes with the package."""
     return Path(__file__).parent.parent / "pocket" / "model"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `plumbline serve` can be told. Sizes in tokens or bytes, times in seconds."""
+    """The settings of `plumbline serve`. Sizes are in tokens or bytes, times in seconds."""
 
     model: str = ""
     """A folder or a hub id; empty means the pocket model."""
     served_model_names: tuple[str, ...] = ()
-    """The ids under which the model is offered; the first is the one in answers. Default: the folder's name."""
+    """Model ids that requests may use; answers have the first. Default: the folder's name."""
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
@@ -39,11 +39,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     generation_config: str = "auto"
     """Sampling defaults: `auto` takes the model's generation_config.json, `none` OpenAI's values."""
     tool_parser: str = "auto"
-    """The dialect that calls are read in: a name, `none`, or `auto`, which looks at the chat template."""
+    """The dialect of tool calls: a name, `none`, or `auto` to choose it from the chat template."""
     reasoning_parser: str = "auto"
-    """The same for the model's thinking."""
+    """The dialect of the model's thinking, chosen the same way."""
     reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
-    """The name under which chat completions carry the thinking."""
+    """The field of chat completions that carries the thinking."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024
@@ -54,13 +54,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False
     max_body_bytes: int = 10 * 1024 * 1024
     body_timeout: float = 60.0
-    """A body that brings nothing for this long is given up with a 408; 0 waits for ever."""
+    """A request body that sends nothing for this long is a 408; 0 waits forever."""
     max_connections: int = 4096
-    """Connections open at the same time; more are turned away with a 503. 0 sets no limit."""
+    """Connections open at the same time; further ones get a 503. 0 sets no limit."""
     keep_alive_interval: float = 15.0
-    """A comment line is sent on a stream that has been silent for this long; 0 sends none."""
+    """A stream that has been silent for this long gets a comment line; 0 sends none."""
     shutdown_timeout: float = 30.0
-    """How long streams may go on after a signal to stop; then they end with an error event."""
+    """How long streams may continue after SIGINT or SIGTERM; then they end with an error event."""
     stuck_after: float = 120.0
     """`/health` turns 503 when the engine has had work for this long without finishing a step."""
 
@@ -90,7 +90,7 @@ def read_api_keys(
     """Collect keys from the command line, a file (one a line, `#` comments) and `PLUMBLINE_API_KEY` (comma-separated).
 
     Raises:
-        SettingsError: the file cannot be read, or it holds no key.
+        SettingsError: the file cannot be read or has no keys.
     """
     environment = os.environ if environment is None else environment
     keys = list(given)
@@ -101,7 +101,7 @@ def read_api_keys(
             raise SettingsError(f"--api-key-file {file} cannot be read: {error}") from error
         found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not found:
-            raise SettingsError(f"--api-key-file {file} holds no key")
+            raise SettingsError(f"--api-key-file {file} has no keys")
         keys += found
     keys += [key.strip() for key in environment.get("PLUMBLINE_API_KEY", "").split(",") if key.strip()]
     return tuple(dict.fromkeys(keys))

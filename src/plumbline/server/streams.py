@@ -1,8 +1,7 @@
-"""What happens around a stream of events: priming, keep-alive comments, and clients that leave.
+"""Prime streams, keep them alive with comments, and end work for clients that leave.
 
-Nobody downstream closes an iterator: a framework that stops sending just drops it, and one that never began to send
-never touches it. So whoever makes a stream here says with `close_with_request` what must be closed, and the outermost
-layer closes it when the request is over, however it ended (HTTP-11).
+Litestar never closes an iterator: it drops the iterator when it stops sending. So code that makes a stream registers
+its cleanup with `close_with_request`, and `server.front` runs it when the request is over, however it ended (HTTP-11).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _closers: ContextVar[AsyncExitStack] = ContextVar("closers")
 
 @asynccontextmanager
 async def closing_streams() -> AsyncIterator[None]:
-    """The extent of one request: streams that were opened in it are closed at its end, the last one first."""
+    """Surround one request: at its end run what it registered with `close_with_request`, the last one first."""
     async with AsyncExitStack() as stack:
         token = _closers.set(stack)
         try:
@@ -44,22 +43,22 @@ async def closing_streams() -> AsyncIterator[None]:
 
 
 def close_with_request(close: Callable[[], Awaitable[None]]) -> None:
-    """Call `close` when the request that is being answered here is over."""
+    """Call `close` when the current request is over."""
     _closers.get().push_async_callback(close)
 
 
 class ClientGoneError(ApiError):
-    """The client left before there was anything to send. Nobody reads this answer; logs and metrics show 499."""
+    """The client left before the answer began. Metrics count it as status 499; no client reads it."""
 
     def __init__(self) -> None:
         super().__init__(499, "The client closed the connection.")
 
 
 async def until_disconnect(call: Call, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, but cancel it when the client leaves (HTTP-11): no ASGI server does that by itself.
+    """Await `work`, but cancel it when the client leaves (HTTP-11). No ASGI server does that by itself.
 
     Raises:
-        ClientGoneError: the client has left; `work` is cancelled and has cleaned up.
+        ClientGoneError: the client has left, and `work` is cancelled and cleaned up.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(call.disconnected())
@@ -75,18 +74,18 @@ async def until_disconnect(call: Call, work: Coroutine[Any, Any, T]) -> T:
 
 
 class Primed(Generic[T]):
-    """A stream whose first event has been asked for."""
+    """A stream that is already waiting for its first event, or has it."""
 
     def __init__(self, first: asyncio.Future[T], rest: AsyncGenerator[T, None]) -> None:
         self._first: asyncio.Future[T] | None = first
         self._rest = rest
 
     def __aiter__(self) -> Primed[T]:
-        """Itself."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> T:
-        """The first event, then the others."""
+        """Return the first event, then the others."""
         if self._first is None:
             return await anext(self._rest)
         event = await self._first
@@ -102,10 +101,12 @@ class Primed(Generic[T]):
 
 
 async def prime(events: AsyncGenerator[T, None], patience: float) -> Primed[T]:
-    """Await the first event, so that what fails before it still becomes a status (HTTP-12).
+    """Await the first event, so that a failure before it still becomes a status (HTTP-12).
 
-    After `patience` seconds (0: never) the stream begins all the same: a proxy must not take a long prefill for a dead
-    server. What fails later is an error event.
+    Args:
+        events: the stream.
+        patience: seconds after which the stream begins without an event, because proxies take a long prefill for a
+            dead server; 0 waits without a limit. Later failures are error events.
     """
     first = asyncio.ensure_future(anext(events))
     primed = Primed(first, events)
@@ -122,7 +123,7 @@ async def prime(events: AsyncGenerator[T, None], patience: float) -> Primed[T]:
 
 
 class KeepAlive:
-    """Passes frames on; puts a comment between them whenever the stream was silent for `interval` seconds (SSE-08)."""
+    """Passes frames on, with a comment whenever the stream was silent for `interval` seconds (SSE-08)."""
 
     def __init__(self, frames: AsyncGenerator[bytes, None], interval: float) -> None:
         self._frames = frames
@@ -133,11 +134,11 @@ class KeepAlive:
         self._pump: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> KeepAlive:
-        """Itself."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> bytes:
-        """The next frame, or a comment if it is long in coming."""
+        """Return the next frame, or a comment after a silence."""
         if self._interval <= 0:
             return await anext(self._frames)
         if self._pump is None:
@@ -150,7 +151,7 @@ class KeepAlive:
         raise StopAsyncIteration if item is None else item
 
     async def aclose(self) -> None:
-        """Stop everything that was started. Idempotent."""
+        """Stop the timer, the pump and the source. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
         if self._pump is not None:
@@ -163,7 +164,7 @@ class KeepAlive:
             async for frame in self._frames:
                 self._quiet = False
                 self._mailbox.put_nowait(frame)
-        except Exception as error:  # Raised where the frames are read.
+        except Exception as error:  # raised again in __anext__
             self._mailbox.put_nowait(error)
         else:
             self._mailbox.put_nowait(None)
@@ -172,7 +173,7 @@ class KeepAlive:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def _tick(self) -> None:
-        # A client that does not even read what there is needs no sign of life.
+        # A client that has frames left to read needs no sign of life.
         if self._quiet and self._mailbox.empty():
             self._mailbox.put_nowait(comment())
         self._quiet = True

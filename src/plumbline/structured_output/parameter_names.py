@@ -1,7 +1,7 @@
-"""Names of parameters that a model's markup cannot carry: what is written of them is read as something else.
+"""Remove parameters whose names a call format cannot represent.
 
-A tool that is not strict is promised names and types at least, so a name that its reader takes for other markup is no
-part of the grammar. Whether that is so is tried, by the form's own writing and reading.
+A name may contain characters that the parser treats as markup. Whether a name works is tried by writing a call and
+parsing it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from plumbline.structured_output.grammar.errors import ConstraintError
 __all__ = ["MARKUP_NAME", "with_readable_names"]
 
 MARKUP_NAME = re.compile(r"[\w.$@-]+")
-"""A name that every markup carries as it is."""
+"""Names that every call format can represent."""
 _VALUES = frozenset(("const", "default", "enum", "examples"))
 _TOOL = "f"
 
 
 def with_readable_names(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parameters without the optional ones whose names the form cannot carry.
+    """Return parameters without optional ones whose names the call format cannot represent.
 
     Raises:
-        FormError: one of these is required.
+        ConstraintError: a required name cannot be represented.
         RecursionError: the schema nests too deeply.
     """
     match call_format.argument_syntax:
-        case ArgumentSyntax.JSON:  # JSON can carry every name.
+        case ArgumentSyntax.JSON:  # JSON can represent every name.
             return schema
         case ArgumentSyntax.TAGS | ArgumentSyntax.TYPED_TAGS | ArgumentSyntax.PYTHON:
-            return _without_lost(call_format, schema)  # Deeper inside, values are JSON.
+            return _without_lost(call_format, schema)  # Nested values are JSON.
     found = _readable(call_format, schema)
     assert isinstance(found, Mapping)
     return found
@@ -63,14 +63,14 @@ def _without_lost(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping
     for name in lost:
         if isinstance(required, list) and name in required:
             raise ConstraintError(
-                f"The name {name[:40]!r} of a required parameter cannot be written in the markup of this model's "
-                "calls in: it would be read as something else. Use letters, digits and '_', or make it optional."
+                f"The name {name[:40]!r} of a required parameter cannot be represented in this model's call format: it "
+                "would be parsed as markup. Use letters, digits and '_', or make it optional."
             )
     return {**schema, "properties": {name: one for name, one in properties.items() if name not in lost}}
 
 
 def _reads(call_format: CallFormat, name: str) -> bool:
-    """Whether a call with this parameter is read as it was written."""
+    """Return whether a call with this parameter is parsed back correctly."""
     if MARKUP_NAME.fullmatch(name):
         return True
     arguments = {name: 7}
@@ -86,7 +86,7 @@ def _reads(call_format: CallFormat, name: str) -> bool:
 
 
 class _Sink:
-    """Takes the one call that is read back."""
+    """Collect the arguments of the parsed call."""
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self.schemas = schemas

@@ -1,1 +1,1 @@
-"""Between messages and token ids: templates, tokenizers, detokenising, stop strings."""
+"""Convert messages to token ids and token ids to text: templates, tokenizers, detokenising, stop strings."""

@@ -1,4 +1,4 @@
-"""Token chunks of one choice to text deltas: detokenising, stop strings and logprobs, kept in step with each other."""
+"""Assemble token chunks of one choice into text deltas: detokenise, find stop strings, align logprobs."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ __all__ = ["TextAssembler"]
 
 
 class _Waiting(msgspec.Struct):
-    """An entry whose text has not been sent yet. Positions count characters of the text."""
+    """A logprob entry whose text has not been sent yet. Positions count characters of the text."""
 
     entry: Logprob
     start: int
-    """Characters that were complete before this token."""
+    """Complete characters before this token."""
     end: int
-    """Characters that must be sent before the entry may be: through the one that holds the token's last byte."""
+    """Characters that must be sent before the entry: through the one with the token's last byte."""
     pending: bytes
     """The bytes of an incomplete character that this token began with."""
     is_open: bool
-    """The token ends inside a character."""
+    """Whether the token ends inside a character."""
 
 
 class TextAssembler:
-    """Assembles the text of one choice. It has no I/O; the road feeds it.
+    """Assemble the text of one choice, without I/O.
 
     A token's logprob entry is released with the text that contains its last byte, so concatenating the `raw` of the
     entries sent so far always gives a prefix of the text sent so far (LP-03, LP-07). If a stop string ends the answer
     inside a token, the entry of that token is shortened to the bytes that were sent.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         stop: stop strings.
-        include_stop: what ended the answer, a stop string or a stop token, is part of its text.
-        skip_special_tokens: control tokens have no text.
-        hidden_ids: further ids without text.
-        shown_ids: control tokens that have text all the same, because a dialect reads them.
-        logprobs: entries will come with the tokens.
+        include_stop: keep the stop string or stop token that ended the answer in its text.
+        skip_special_tokens: leave control tokens out of the text.
+        hidden_ids: further ids to leave out.
+        shown_ids: control tokens to keep in any case, because a dialect reads them.
+        logprobs: tokens come with logprob entries.
         min_tokens: a stop string ends the answer only if one of its characters comes from a later token than this many;
-            what is complete before is text like any other. That is vLLM's reading of the field, and the only one under
-            which `min_tokens` holds for stop strings as it does for stop tokens.
+            one that is complete before is ordinary text. vLLM treats `min_tokens` in the same way.
         token_ends: fill `token_ends`.
     """
 
@@ -101,18 +100,18 @@ class TextAssembler:
         self._complete = 0
         """Characters that the tokens so far have completed."""
         self._ready = ""
-        """Text that no stop string can take back any more, but whose token is not whole yet."""
+        """Text that is past all stop strings, but whose token is not complete yet."""
         self._sent = 0
-        """Characters that have been sent."""
+        """Characters sent so far."""
         self.token_ends: array[int] | None = array("Q") if token_ends else None
-        """For each token taken, how many characters of the text were complete with it."""
+        """For each token, how many characters of the text are complete through it."""
         self._num_chars = 0
         self.num_tokens = 0
-        """Tokens taken, up to and including the one that completed a stop string."""
+        """Tokens counted, through the one that completed a stop string."""
 
     @property
     def stop_match(self) -> str | None:
-        """The stop string that ended the answer."""
+        """The stop string that ended the answer, or None."""
         return self._stop.matched
 
     def push(
@@ -122,13 +121,13 @@ class TextAssembler:
         *,
         ends_with_stop_token: bool = False,
     ) -> TextDelta | None:
-        """Take new tokens; returns what can be sent. After a stop match further tokens are not taken.
+        """Take new tokens; returns the text that can be sent. Tokens after a stop match are ignored.
 
         Args:
             token_ids: the next tokens.
-            logprobs: one entry for each, if they were asked for.
-            ends_with_stop_token: the last of them ended the answer. It counts, but like a stop string it is no part of
-                the text unless the client wants it (CHAT-10).
+            logprobs: one entry per token, if they were requested.
+            ends_with_stop_token: the last token ended the answer. It is counted, but like a stop string it is not part
+                of the text unless `include_stop` is set (CHAT-10).
         """
         if ends_with_stop_token and not self._include_stop:
             delta = self.push(token_ids[:-1], logprobs)
@@ -139,7 +138,7 @@ class TextAssembler:
             return delta
         if self._plain and (
             self.token_ends is None or len(token_ids) < 2
-        ):  # No token needs a look of its own.
+        ):  # Without stop strings and logprobs, tokens need not be decoded one by one.
             self.num_tokens += len(token_ids)
             text = self._decode(token_ids)
             if self.token_ends is not None and token_ids:
@@ -166,12 +165,12 @@ class TextAssembler:
         return self._delta(text)
 
     def finish(self) -> TextDelta | None:
-        """No more tokens: release what was held back."""
+        """Return the remaining text, once there are no more tokens."""
         if self._stop.matched is not None:
             return None
         piece = self._detokenizer.flush()
         if piece and self._waiting:
-            # The bytes that never became a character belong to the last token that brought some.
+            # Bytes of an incomplete character belong to the last token that has bytes.
             last = self._waiting[-1]
             last.entry = msgspec.structs.replace(last.entry, text=last.entry.text + piece)
             last.is_open = False
@@ -183,7 +182,7 @@ class TextAssembler:
     def _remember(self, logprob: TokenLogprob, piece: str, pending: bytes) -> None:
         raw = self._detokenizer.bytes_of(logprob.token_id)
         if not raw:
-            return  # A control token has no part in the text, and so none in its logprobs.
+            return  # A control token is not part of the text, so it has no logprob entry.
         tokenizer = self._tokenizer
         entry = Logprob(
             token=raw.decode("utf-8", "replace"),
@@ -202,17 +201,17 @@ class TextAssembler:
         self._waiting.append(_Waiting(entry, start, self._complete + is_open, pending, is_open))
 
     def _delta(self, text: str) -> TextDelta | None:
-        """What can be sent of the text that the stop checker lets pass.
+        """Return what can be sent of the text that the stop checker has released.
 
-        With logprobs, a token goes out as a whole: if its end is held back, so is its beginning. Were it sent in two
-        pieces and then cut by a stop string, its entry would come when no text is left that it could go with.
+        With logprobs, a token is sent as a whole: if a stop string cut the rest of a token that was sent in part, no
+        text would be left to send its entry with.
         """
         if not self._wants_logprobs:
             return TextDelta(text) if text else None
         text = self._ready + text
         reach = self._sent + len(text)
         waiting = self._waiting
-        whole = 0  # Entries that end with a character, as do all before them.
+        whole = 0  # The leading entries that end with a complete character.
         for index, entry in enumerate(waiting):
             if entry.end > reach:
                 break
@@ -235,9 +234,9 @@ class TextAssembler:
 
 
 def _shortened(waiting: _Waiting, length: int) -> Logprob:
-    """The entry of a token of which only the first characters were sent.
+    """Return the entry of a token of which only the first `length` characters were sent.
 
-    It keeps no bytes at all where all that was sent of it is the U+FFFD for the bytes of a token before it.
+    It has no bytes if those characters are only the U+FFFD of an earlier token's bytes.
     """
     entry, pending = waiting.entry, waiting.pending
     kept = max(

@@ -1,8 +1,7 @@
-"""Token ids to text as they come, complete characters only (SSE-09).
+"""Decode a stream of token ids to text, in complete characters only (SSE-09).
 
-Each token is a run of raw bytes, known in advance. They are decoded as they come; a character whose bytes are spread
-over several tokens appears when its last byte arrives. Nothing is decoded twice, and U+FFFD appears only where the
-bytes are truly invalid.
+The bytes of each token are known in advance. A character that is spread over several tokens appears with its last byte.
+Nothing is decoded twice, and U+FFFD appears only for invalid bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ __all__ = ["Detokenizer"]
 
 
 class Detokenizer:
-    """The detokeniser of one choice.
+    """Decode the tokens of one choice.
 
     Args:
         table: the bytes of every token id; empty for tokens that have no text.
-        hidden: ids whose bytes are left out although the table has some.
+        hidden: ids to leave out although the table has bytes for them.
 
     Attributes:
         pending: the bytes of a character that is not complete yet, at most three.
@@ -32,12 +31,12 @@ class Detokenizer:
         self.pending = b""
 
     def bytes_of(self, token_id: int) -> bytes:
-        """What this token adds to the text, as bytes."""
+        """Return the bytes that this token adds to the text."""
         return b"" if token_id in self._hidden else self._table[token_id]
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete together, possibly empty."""
-        # This runs once for every token of every answer, so it is written out flat: a call costs what decoding costs.
+        """Return the text that these tokens complete, possibly empty."""
+        # Runs for every token of every answer, so it is not split up: a call costs as much as decoding.
         table, hidden = self._table, self._hidden
         if len(token_ids) == 1 and not hidden:
             raw = table[token_ids[0]]
@@ -52,6 +51,6 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """At the end: an incomplete character becomes U+FFFD."""
+        """Return U+FFFD if the text ends in an incomplete character."""
         text, self.pending = self.pending.decode("utf-8", "replace"), b""
         return text

@@ -1,4 +1,4 @@
-"""The text of a prompt as an answer repeats it (`echo`), token by token if logprobs go with it."""
+"""Return the text of a prompt for `echo`, token by token if it has logprobs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def echoed(
     ids: Sequence[int],
     entries: Sequence[TokenLogprob | None] | None,
 ) -> tuple[str, tuple[str | Logprob, ...] | None]:
-    """The prompt's own text (CMP-04), without the sequence start that the tokenizer has put before it.
+    """Return the text of a prompt (CMP-04), without the sequence start that the tokenizer has added.
 
     Args:
-        tokenizer: the model's.
-        prompt: what the client sent.
+        tokenizer: the model's tokenizer.
+        prompt: the prompt as the client sent it.
         ids: its token ids.
-        entries: their logprobs, None for the first; or None if nobody asked.
+        entries: their logprobs, None for the first token; None as a whole if they were not requested.
 
     Returns:
-        The text, and for each token its entry, or its text alone where it has no logprob; tokens join to the text.
+        The text, and for each token its entry, or its text if it has no logprob; the tokens join to the text.
     """
     if entries is None and isinstance(prompt, TextPrompt):
         return prompt.text, None

@@ -1,4 +1,4 @@
-"""Prompts to token ids: the chat template's text with its control tokens, message text without any."""
+"""Render prompts to token ids; only the template can write control tokens, message text cannot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from plumbline.text.prompts.encoders import PromptFormat
-from plumbline.text.templates.content_format import ContentForm
+from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import TemplateError
 from plumbline.text.templates.values import Arguments, NoContent
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
@@ -17,10 +17,10 @@ __all__ = ["Renderer", "UnusedVariableError"]
 
 
 class UnusedVariableError(TemplateError):
-    """The request gives the template something that it would pass over without a word.
+    """The request has a field that the chat template would silently ignore.
 
     Attributes:
-        field: what the client sent.
+        field: the name of the field.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -29,11 +29,11 @@ class UnusedVariableError(TemplateError):
 
 
 _NORMALISED = 4
-"""How many times shorter a normaliser may make a text."""
+"""The factor by which a normaliser may at most shorten a text."""
 
 
 class Renderer:
-    """Turns prompts into token ids for one model. Safe to use from several threads."""
+    """Render prompts of one model to token ids. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class Renderer:
         """Join a model's tokenizer with its prompt format.
 
         Args:
-            tokenizer: the model's.
-            template: what renders its conversations.
-            thinking: the variables by which this template takes a reasoning effort and a number of tokens for thinking,
-                beside the usual two.
+            tokenizer: the model's tokenizer.
+            template: renders its conversations.
+            thinking: returns the template variables for a reasoning effort and a thinking budget, in addition to the
+                usual ones.
         """
         self.tokenizer = tokenizer
         self.template = template
         self._thinking = thinking
 
     def token_ids(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt.
+        """Return the token ids of a prompt.
 
         Raises:
-            UnusedVariableError: documents for a template that does not read them.
-            TemplateError: the model has no chat template, or it refused the messages.
+            UnusedVariableError: the prompt has documents and the template does not read them.
+            TemplateError: the model has no chat template, or the template refused the messages.
         """
         try:
             return self._token_ids(prompt)
@@ -68,10 +68,10 @@ class Renderer:
             raise TemplateError(str(error)) from error
 
     def least_tokens(self, prompt: Prompt) -> int:
-        """A number of tokens that the prompt certainly has, from the length of its text alone.
+        """Return a lower bound on the tokens of a prompt, from the length of its text.
 
-        Encoding megabytes costs seconds and gigabytes; a prompt that cannot fit is known without it. No token has more
-        bytes than the longest; the factor leaves room for normalisers, which may shorten a text.
+        Encoding megabytes costs seconds and gigabytes, so a prompt that cannot fit is refused without encoding it. The
+        bound assumes that every token is as long as the longest, after a normaliser has shortened the text.
         """
         match prompt:
             case TokenPrompt():
@@ -93,11 +93,11 @@ class Renderer:
                 return self.tokenizer.encode_rendered(rendered, guard)
 
     def text(self, prompt: Prompt) -> str:
-        """The text of a prompt as the model sees it, control tokens included."""
+        """Return the text of a prompt as the model sees it, control tokens included."""
         return self.tokenizer.decode(self.token_ids(prompt))
 
     def _effort(self, effort: str | None, budget: int | None) -> dict[str, Any]:
-        """Template variables for a reasoning effort and its budget: `none` turns thinking off, anything else on."""
+        """Return the template variables for a reasoning effort and budget: `none` turns thinking off, others on."""
         found: dict[str, Any] = {}
         if effort is not None:
             found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
@@ -108,15 +108,15 @@ class Renderer:
             raise TemplateError(
                 "This model has no chat template, so it cannot be used with messages. Use /v1/completions instead."
             )
-        form = self.template.form(tools=bool(prompt.tools))
-        messages = [_message(message, form) for message in prompt.messages]
+        content_format = self.template.content_format(tools=bool(prompt.tools))
+        messages = [_message(message, content_format) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
         kwargs = {**self._effort(prompt.effort, prompt.thinking_budget), **prompt.template_kwargs}
         documents = prompt.documents
         if documents is not None and not self.template.uses("documents", tools=bool(prompt.tools)):
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")
-        # What a client writes never becomes a control token. The words of an assistant's own earlier turn may carry
-        # the plain markers of its family (`<think>`, `<tool_call>`), because templates look for them there.
+        # Text from a client never becomes a control token. Earlier assistant messages may contain the plain markers
+        # of the model family (`<think>`, `<tool_call>`), because templates look for them there.
         tokenizer = self.tokenizer
         guard = Guard(list(_strings([messages, tools, kwargs, documents])), tokenizer.markers)
 
@@ -148,44 +148,44 @@ class Renderer:
         try:
             return rendered(conversation), guard
         except TemplateError:
-            # Some templates refuse null outright, though a turn of calls has no other text to give them.
+            # Some templates refuse null, although a message with tool calls has no other content.
             if not any(isinstance(message["content"], NoContent) for message in conversation):
                 raise
-        return rendered([_told(message) for message in conversation]), guard
+        return rendered([_without_null(message) for message in conversation]), guard
 
 
 def _guarded(
     message: Mapping[str, Any], in_content: Callable[[str], str], elsewhere: Callable[[str], str]
 ) -> dict[str, Any]:
-    """The message with its texts protected. Its role is not the client's to word, so it is left as it is."""
+    """Return the message with its texts protected; the role cannot contain text of the client."""
     return {
         name: value if name == "role" else _mapped(value, in_content if name == "content" else elsewhere)
         for name, value in message.items()
     }
 
 
-def _content(message: Message, form: ContentForm) -> str | NoContent | list[dict[str, str]]:
-    """The content as the template wants it: a string, or parts even where the client sent a string."""
+def _content(message: Message, content_format: ContentFormat) -> str | NoContent | list[dict[str, str]]:
+    """Return the content in the format that the template expects, a string or parts."""
     text = message.content if message.content is not None else ""
-    if form == "string" or (form == "either" and message.parts is None):
+    if content_format == "string" or (content_format == "either" and message.parts is None):
         return NoContent() if message.content is None else text
     return [{"type": "text", "text": part} for part in ((text,) if message.parts is None else message.parts)]
 
 
-def _told(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with an empty string for content that is null."""
+def _without_null(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the message with an empty string for null content."""
     return {**message, "content": ""} if isinstance(message["content"], NoContent) else message
 
 
-def _message(message: Message, form: ContentForm) -> dict[str, Any]:
-    """A message in the form that templates know, which is that of the chat completions API."""
+def _message(message: Message, content_format: ContentFormat) -> dict[str, Any]:
+    """Return a message as templates expect it, in the format of the chat completions API."""
     fields: dict[str, Any] = {
         # Templates know `system`; `developer` is OpenAI's newer name for the same role.
         "role": "system" if message.role == "developer" else message.role,
-        "content": _content(message, form),
+        "content": _content(message, content_format),
     }
     if message.reasoning is not None:
-        # Templates know it under either name; transformers gives them both as well.
+        # Templates use either name; transformers passes both as well.
         fields["reasoning_content"] = fields["thinking"] = message.reasoning
     if message.tool_calls:
         fields["tool_calls"] = [
@@ -204,12 +204,12 @@ def _message(message: Message, form: ContentForm) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Arguments | str:
-    """The arguments as templates take them, be it the object or its JSON; text that is no JSON object stays text."""
+    """Return the arguments for templates, usable as an object and as its JSON; other text stays text."""
     try:
         value = json.loads(text) if text.strip() else {}
         json.dumps(
             value, ensure_ascii=False
-        ).encode()  # Half a surrogate pair can be escaped, but not encoded.
+        ).encode()  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
     except (ValueError, RecursionError):
         return text
     return Arguments(value, text if text.strip() else "{}") if isinstance(value, dict) else text
@@ -243,7 +243,7 @@ def _strings(value: Any) -> Iterator[str]:
 _OUR_KEYS = frozenset(
     {"type", "function", "name", "arguments", "description", "parameters", "id", "text", "title"}
 )
-"""Keys that templates ask for."""
+"""Keys that templates read."""
 
 
 def _key(key: Any, change: Callable[[str], str]) -> str:

@@ -1,4 +1,4 @@
-"""Conversations that do not fit: which of their oldest messages may go (R-18)."""
+"""Drop the oldest messages of conversations that do not fit (R-18)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _INSTRUCTIONS = ("system", "developer")
 
 
 def droppable_ends(messages: Sequence[Message]) -> list[int]:
-    """Where the messages that may go from the front end (R-18): never instructions, never the last message.
+    """Return the positions up to which messages may be dropped from the front (R-18).
 
-    What stays begins with a user's message, because templates that want turns to alternate refuse an assistant in
-    front. Only if the last question itself has to go, with what was called and found since, may an assistant's message
-    be the first. A tool result goes together with the call that it answers: templates refuse one without the other.
+    Instructions and the last message always stay. The rest begins with a user message, because many templates refuse an
+    assistant message in front; only if the last user message itself has to be dropped may an assistant message be
+    first. A tool result is dropped together with its call, because templates refuse one without the other.
     """
     last_question = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     return [
@@ -30,6 +30,6 @@ def droppable_ends(messages: Sequence[Message]) -> list[int]:
 
 
 def without_oldest(prompt: ChatPrompt, end: int) -> ChatPrompt:
-    """The prompt without the messages before `end` that are no instructions."""
+    """Return the prompt without the messages before `end`, except instructions."""
     kept = tuple(message for message in prompt.messages[:end] if message.role in _INSTRUCTIONS)
     return msgspec.structs.replace(prompt, messages=kept + prompt.messages[end:])

@@ -1,4 +1,4 @@
-"""What a model's chat template makes of an earlier turn that called a tool."""
+"""Render an earlier turn with a tool call, to see how the model's chat template writes calls."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["shown_call"]
 
 _QUESTION = "How is the weather?"
 _MOST = 4096
-"""Characters behind the question in which the turn stands. Each marker in them is tried."""
+"""Characters behind the question that are searched for the call. Each marker in them is tried."""
 
 
 def shown_call(renderer: Renderer, call_id: str) -> str:
-    """The turn of the example call that answers a question; empty if the template refuses it.
+    """Return the rendered turn with the example call; empty if the template refuses it.
 
-    What stands before the question may show calls as well, such as an example in the instructions.
+    Text before the question is left out, because instructions may show example calls as well.
 
     Args:
-        renderer: of the model's prompts.
-        call_id: the id of the call, in the style of the family: some templates insist on it.
+        renderer: renders the model's prompts.
+        call_id: the id of the call, in the style of the family, which some templates require.
     """
     call = ToolCall(call_id, EXAMPLE.name, EXAMPLE.arguments)
     prompt = ChatPrompt(

@@ -2,7 +2,7 @@
 
 Text that could still become a stop string is held back (CS-15); everything before it is released at once. The search is
 Knuth, Morris and Pratt's: each character costs amortised constant time per stop string, and memory grows with the
-longest prefix that the text has matched, not with what the client sent.
+longest prefix that the text has matched, not with the length of the stop string.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _PrefixSearch:
         self._borders = [0, 0]
         """For each prefix length matched so far, the length of the longest proper prefix that is also its suffix.
 
-        Filled as far as the text has matched: a stop string of which the text has nothing costs nothing.
+        Computed only as far as the text has matched.
         """
 
     def advance(self, text: str, *, armed: bool) -> int | None:

@@ -1,9 +1,8 @@
-"""Text to token ids and the bytes of every token, straight from a model folder's `tokenizer.json`.
+"""Encode text to token ids and know the bytes of every token, from a model folder's `tokenizer.json`.
 
-Text of a template and text of a user must not meet on equal terms: `<|im_start|>` written by a template is a control
-token, the same characters typed by a user are just characters. `encode_rendered` splits a rendered prompt at the added
-tokens that the *template* wrote; `Guard` marks those that came in through message text, so that they are encoded as
-ordinary text.
+`<|im_start|>` written by a template is a control token; the same characters in a message are ordinary text. `Guard`
+marks added tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only at the added
+tokens that the template wrote.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ __all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "Unsuppo
 
 
 class UnsupportedTokenizerError(ValueError):
-    """The folder's tokenizer cannot be used; the text says what is missing."""
+    """The folder's tokenizer is not supported; the text says what is missing."""
 
 
 class UnguardableTextError(ValueError):
-    """The texts use every character that could mark what is not a control token."""
+    """The texts use every private-use character, so none is left for `Guard` to mark with."""
 
 
 class TextTokenizer:
-    """A tokenizer with the bytes of its tokens. Immutable after construction, safe to use from several threads.
+    """Encode and decode text. Immutable after construction, safe to use from several threads.
 
     Attributes:
         vocab_size: ids are in [0, vocab_size).
         table: bytes of each id.
         visible_table: the same, without the bytes of control tokens.
-        special_ids: ids of control tokens, which are no text of an answer.
-        added: every added token, control or not, by its text.
+        special_ids: ids of control tokens, which are not part of an answer's text.
+        added: ids of added tokens, control or not, by their text.
         control: the added tokens that are control tokens.
-        markers: the added tokens that mean something; runs of white space are added tokens only to be short.
+        markers: the added tokens except runs of white space, which exist only to shorten texts.
     """
 
     def __init__(self, definition: Mapping[str, Any], *, config: Mapping[str, Any] | None = None) -> None:
         config = config or {}
         added = [token for token in definition.get("added_tokens", []) if token["content"]]
-        # The base tokenizer knows no added tokens at all, so that no text it is given can become one.
+        # The base tokenizer has no added tokens, so that no text can become one.
         base = {**definition, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._base = FastTokenizer.from_str(json.dumps(base))
         later = {**base, "pre_tokenizer": _for_later_pieces(base.get("pre_tokenizer"))}
@@ -86,7 +85,7 @@ class TextTokenizer:
         """Load `tokenizer.json` (and `tokenizer_config.json` if it is there).
 
         Raises:
-            UnsupportedTokenizerError: there is no `tokenizer.json`, or it is of a kind that is not understood.
+            UnsupportedTokenizerError: there is no `tokenizer.json`, or its kind is not supported.
         """
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -99,12 +98,12 @@ class TextTokenizer:
         return cls(json.loads(path.read_text("utf-8")), config=config)
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode text in which nothing is a control token."""
+        """Encode text without any added tokens."""
         ids: list[int] = self._base.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
-    def encode_written(self, text: str) -> list[int]:
-        """Encode text as a model writes it in an answer: added tokens are one token each, but for control tokens."""
+    def encode_generated(self, text: str) -> list[int]:
+        """Encode text as a model generates it: added tokens are single tokens, except control tokens."""
         ids: list[int] = []
         position = 0
         for match in self._written.finditer(text) if self._written is not None else ():
@@ -114,10 +113,7 @@ class TextTokenizer:
         return ids + self._later_text(text[position:])
 
     def encode_rendered(self, rendered: str, guard: Guard | None = None) -> list[int]:
-        """Encode a rendered prompt: added tokens become their ids, unless `guard` says that a user wrote them.
-
-        CHAT-22.
-        """
+        """Encode a rendered prompt: added tokens become their ids, except those that `guard` has marked (CHAT-22)."""
         ids: list[int] = []
         position = 0
         matches = self._splitter.finditer(rendered) if self._splitter is not None else iter(())
@@ -140,9 +136,9 @@ class TextTokenizer:
         return ids
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Encode the prompt of a plain completion: the sequence start, if the model has one, and then text.
+        """Encode the prompt of a plain completion: the sequence start, if the model has one, then the text.
 
-        Raw completions are the one place where a client may write control tokens: there is no template that could.
+        Only here may a client write control tokens, because there is no template that could write them.
         """
         ids = self.encode_rendered(text)
         if self._adds_bos and self.bos_token is not None:
@@ -152,7 +148,7 @@ class TextTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a whole run of tokens, control tokens included; invalid bytes become U+FFFD.
+        """Return the text of a whole run of tokens, control tokens included; invalid bytes become U+FFFD.
 
         Raises:
             IndexError: an id is outside the vocabulary.
@@ -160,9 +156,9 @@ class TextTokenizer:
         return b"".join(self.pieces(token_ids)).decode("utf-8", "replace")
 
     def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
-        """What each token of a whole run adds to its text.
+        """Return the text that each token of a whole run adds.
 
-        SentencePiece vocabularies put a space before the first word when they encode; here it is taken away again.
+        SentencePiece vocabularies add a space before the first word when they encode; it is removed here.
         """
         found = [self.table[token_id] for token_id in token_ids]
         if self._drops_first_space:
@@ -174,7 +170,7 @@ class TextTokenizer:
         return found
 
     def begins_with_bos(self, token_ids: Sequence[int], text: str) -> bool:
-        """Whether `encode_prompt` has put a sequence start before this text that the text does not have itself."""
+        """Return whether `encode_prompt` has added a sequence start that this text does not have itself."""
         bos = self.bos_token
         return (
             self._adds_bos
@@ -191,12 +187,12 @@ class TextTokenizer:
         )
 
     def pad_table(self, vocab_size: int) -> None:
-        """Models may have more rows than their tokenizer has tokens; such an id has no text."""
+        """Add empty entries up to the model's vocabulary, which may be larger than the tokenizer's."""
         self.table += [b""] * (vocab_size - len(self.table))
         self.visible_table = self._without_special()
 
     def token_text(self, token_id: int) -> str:
-        """One token by itself, U+FFFD where its bytes are not valid UTF-8."""
+        """Return the text of one token alone, with U+FFFD for bytes that are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
 
     def _later_text(self, text: str) -> list[int]:
@@ -206,17 +202,17 @@ class TextTokenizer:
         return ids
 
     def _without_special(self) -> list[bytes]:
-        # Made once, so that leaving control tokens out of an answer costs nothing for each of its tokens.
+        # Computed once, so that leaving out control tokens costs nothing per token.
         return [b"" if i in self.special_ids else raw for i, raw in enumerate(self.table)]
 
     def _id_of(self, matched: str) -> int:
-        """The id of an added token, found with the white space that it swallows."""
+        """Return the id of an added token that was matched with the white space around it."""
         found = self.added.get(matched)
         return self.added[matched.strip()] if found is None else found
 
 
 class Markers:
-    """Some added tokens, prepared for finding them in text. Made once for each tokenizer."""
+    """Added tokens with a compiled pattern that finds them in text; built once per tokenizer."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(tokens)
@@ -228,14 +224,13 @@ class Markers:
 
 
 class Guard:
-    """Keeps markers in message text from becoming control tokens.
+    """Keep markers in message text from becoming control tokens.
 
-    `protect` puts marks between the characters of every marker, so that the splitter no longer sees it; `restore` takes
-    the marks out of the pieces between the true ones, also where a template has written a text as a JSON or Python
-    literal and the mark with it as an escape. The mark is a private-use character that does not occur in the request at
-    all, neither as itself nor as its escape, so that nothing a client sends can be taken for it. A text that ends like
-    the beginning of a marker, or begins like its end, gets a mark there too: two harmless texts side by side must not
-    make a token.
+    `protect` inserts marks between the characters of every marker, so that the prompt is not split there; `restore`
+    removes the marks after splitting, also where a template has written the text as a JSON or Python literal and the
+    mark as an escape. The mark is a private-use character that does not occur in the request, neither as itself nor as
+    an escape. A text that ends like the beginning of a marker, or begins like the end of one, gets a mark there too, so
+    that two adjacent texts cannot form a marker.
 
     Raises:
         UnguardableTextError: no private-use character is left.
@@ -250,11 +245,11 @@ class Guard:
             self._originals |= {stand_in: single, _escaped(stand_in): single}
 
     def protect(self, text: str, markers: Markers) -> str:
-        """Mark every one of these markers in the text."""
+        """Insert marks into every marker in the text."""
         if markers.pattern is None or not text:
             return text
         marked = text
-        while markers.pattern.search(marked):  # Again, because markers may overlap.
+        while markers.pattern.search(marked):  # Repeat, because markers may overlap.
             marked = markers.pattern.sub(self._hidden, marked)
         sizes = range(1, min(markers.longest, len(text) + 1))
         before = self.mark if any(text[:size] in markers.ends for size in sizes) else ""
@@ -262,13 +257,13 @@ class Guard:
         return before + marked + after
 
     def restore(self, piece: str) -> str:
-        """Take the marks out."""
+        """Remove the marks."""
         for mark, original in self._originals.items():
             piece = piece.replace(mark, original)
         return piece
 
     def _hidden(self, match: re.Match[str]) -> str:
-        # A marker of one character has no room for a mark inside, so another character stands in for it.
+        # A marker of one character has no inside for a mark, so another character replaces it.
         return self.mark.join(self._stand_ins.get(character, character) for character in match.group())
 
 
@@ -285,7 +280,7 @@ def _occurs(mark: str, texts: Sequence[str]) -> bool:
 
 
 def _unused_marks(texts: Sequence[str], count: int) -> list[str]:
-    """Private-use characters that are in none of the texts, neither as themselves nor as an escape."""
+    """Return private-use characters that are in none of the texts, neither as themselves nor as an escape."""
     first = [chr(_FIRST_MARK + index) for index in range(count)]
     if not any(_occurs(mark, texts) for mark in first):
         return first
@@ -305,7 +300,7 @@ def _unchanged(piece: str) -> str:
 
 
 def _splitter(tokens: Mapping[str, str]) -> re.Pattern[str] | None:
-    """One pattern for all tokens, given with the pattern of each; of two that begin alike the longer wins."""
+    """Return one pattern for all tokens, given the pattern of each; the longer of two with a common prefix wins."""
     if not tokens:
         return None
     longest_first = sorted(tokens, key=len, reverse=True)
@@ -313,7 +308,7 @@ def _splitter(tokens: Mapping[str, str]) -> re.Pattern[str] | None:
 
 
 def _token_text(value: Any) -> str | None:
-    """`bos_token` and the like are a string, an object with `content`, or null."""
+    """Return the text of a token entry such as `bos_token`: a string, an object with `content`, or null."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None
@@ -326,7 +321,7 @@ def _adds_bos(whole: FastTokenizer, bos: int) -> bool:
 def _byte_table(
     whole: FastTokenizer, definition: Mapping[str, Any], vocab_size: int, added: Mapping[str, int]
 ) -> list[bytes]:
-    """The bytes of every id, by the rule of the tokenizer's decoder."""
+    """Return the bytes of every id, by the rule of the tokenizer's decoder."""
     to_bytes = _token_decoder(definition)
     table = [b""] * vocab_size
     for text, token_id in whole.get_vocab(with_added_tokens=False).items():
@@ -359,7 +354,7 @@ def _decoder_kinds(decoder: Any) -> list[str]:
 
 
 def _for_later_pieces(pre_tokenizer: Any) -> Any:
-    """The pre-tokenizer for text after an added token: a space that goes before the first word is not for it."""
+    """Return the pre-tokenizer for text after an added token, which adds no space before the first word."""
     if not isinstance(pre_tokenizer, Mapping):
         return pre_tokenizer
     match pre_tokenizer.get("type"):
@@ -373,7 +368,7 @@ def _for_later_pieces(pre_tokenizer: Any) -> Any:
 
 
 def _drops_first_space(decoder: Any) -> bool:
-    """Whether decoding a whole text takes away the space that encoding it has put before the first word."""
+    """Return whether decoding a whole text removes the space that encoding added before the first word."""
     if not isinstance(decoder, Mapping):
         return False
     match decoder.get("type"):
@@ -394,7 +389,7 @@ def _sentencepiece_bytes(text: str) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The printable stand-in of each byte in byte-level BPE (GPT-2): printable Latin-1 stands for itself."""
+    """Return the printable character for each byte in byte-level BPE (GPT-2); printable Latin-1 maps to itself."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in set(printable)]

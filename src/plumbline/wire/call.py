@@ -1,4 +1,4 @@
-"""What a handler may know of the HTTP request around its decoded body."""
+"""Give a handler the HTTP request around its decoded body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Call", "new_request_id"]
 
 @dataclass(slots=True)
 class Call:
-    """One request: its name, its headers, its key, and whether the client is still there."""
+    """One request: its id, headers and API key, and whether the client is still connected."""
 
     request_id: str
     headers: Mapping[str, str]
@@ -23,7 +23,7 @@ class Call:
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:
-        """Describe a Litestar request; the server may have put a `request_id` into its state."""
+        """Describe a Litestar request. Use the `request_id` in its state, if the server has put one there."""
         headers = request.headers
         scheme, _, key = headers.get("authorization", "").partition(" ")
         return cls(
@@ -34,10 +34,10 @@ class Call:
         )
 
     async def disconnected(self) -> None:
-        """Return when the client has gone; race it against a non-streaming answer (HTTP-11).
+        """Return when the client has disconnected (HTTP-11).
 
-        No ASGI server cancels a handler that has not begun to answer, so the handler has to look. The body
-        has been read by then: the next message is the disconnect.
+        No ASGI server cancels a handler that has not begun to answer, so the handler waits for this beside its work.
+        The body has been read before: the next message is the disconnect.
         """
         while (await self._receive())["type"] != "http.disconnect":
             pass

@@ -1,9 +1,9 @@
-"""Bytes to request: strict, fast when the client is right, exact in its complaint when it is not.
+"""Decode request bodies strictly, and name the mistake in those that the contract does not allow.
 
-`decode` tries msgspec's typed decoder first. Two things that the contract allows and msgspec refuses get a
-second, slower try: Responses input items without `type`, and integers written as `1.0`. What then still
-fails becomes an `ApiError` 400 by `plumbline.wire.explain`. Of duplicate keys the last wins; unknown fields
-are ignored (HTTP-09) but for a few that would lose a promise (`plumbline.wire.misplaced`).
+`decode` first tries msgspec's typed decoder. The contract allows two things that msgspec refuses: Responses input items
+without `type`, and integers written as `1.0`. They get a second, slower try. What still fails becomes an `ApiError` 400
+by `plumbline.wire.explain`. Of duplicate keys the last wins. Unknown fields are ignored (HTTP-09), except for fields of
+another API that would change the answer (`plumbline.wire.misplaced`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,18 @@ def encode(value: Any) -> bytes:
 
 
 def decode(root: type[T], body: bytes) -> T:
-    """Decode a request body, or raise the 400 that names what is wrong with it."""
+    """Decode a request body.
+
+    Args:
+        root: the generated Struct of the request.
+        body: JSON in UTF-8.
+
+    Raises:
+        ApiError: 400 naming the field that is wrong.
+    """
     try:
         if not body.isascii():
-            body.decode()  # msgspec does not look into the strings that it skips.
+            body.decode()  # msgspec does not check UTF-8 in fields that it skips
         request: T = (_decoders.get(root) or _decoder(root)).decode(body)
         check_places(root, body)
         return request
@@ -49,21 +57,21 @@ def decode(root: type[T], body: bytes) -> T:
         request = _second_try(root, body)
         check_places(root, body)
         return request
-    except BROKEN as error:  # The wrong value came first, but the document is broken further on.
+    except BROKEN as error:  # The JSON is malformed after the value that msgspec refused.
         raise _unparsable(error) from None
 
 
 def _decoder(root: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of a type, made once. Two threads that teach msgspec the same types at once crash the process."""
+    """Return the decoder of a type, made once. msgspec crashes when two threads build decoders of a type at once."""
     with _making:
         return _decoders.get(root) or _decoders.setdefault(root, msgspec.json.Decoder(root))
 
 
 def _second_try(root: type[T], body: bytes) -> T:
-    """Decode to plain values, write them as msgspec wants them, convert; what still fails is explained."""
+    """Decode to plain values, change them to what msgspec accepts, and convert them to the type."""
     raw = msgspec.json.decode(body)
     if not isinstance(raw, dict):
-        raise unparsable_body("it holds another kind of value")
+        raise unparsable_body("it is another kind of value")
     repaired = _with_integers(raw)
     if "input" in repaired:
         repaired["input"] = _with_types(repaired["input"])
@@ -85,7 +93,7 @@ def _unparsable(error: Exception) -> ApiError:
 
 
 def _with_integers(value: Any) -> Any:
-    """Write integral floats as integers: JSON Schema holds that `1.0` is one, msgspec that it is not."""
+    """Turn integral floats into integers: to JSON Schema `1.0` is an integer, to msgspec it is not."""
     match value:
         case float() if value.is_integer():
             return int(value)
@@ -98,7 +106,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def _with_types(items: Any) -> Any:
-    """R-13: a message may come without `type`, and so may an item reference, which is only an id."""
+    """Add the `type` that messages and item references may leave out (R-13)."""
     if not isinstance(items, list):
         return items
     return [_with_type(item) for item in items]

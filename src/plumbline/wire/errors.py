@@ -1,8 +1,7 @@
-"""The one error family of the API, and the service's own words for each way of being wrong.
+"""Define the API's errors, with the texts and codes that OpenAI's service uses.
 
-Raise an `ApiError` anywhere below a route; the server turns it into `envelope(error)` with its status
-(ERR-01). The constructors keep text, code, status and `param` together, because clients match on all four
-(ERR-04).
+Raise an `ApiError` anywhere below a route. The server answers with its status and `envelope(error)` (ERR-01). Clients
+match on text, code, status and `param`, so one constructor sets all four (ERR-04).
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ SERVER_ERROR = "server_error"
 
 
 class ApiError(Exception):
-    """A failure that the client is told about: a status and the four keys of the envelope."""
+    """A failure that becomes an error response: a status and the four keys of the envelope."""
 
     def __init__(
         self,
         status: int,
         message: str,
-        type: str = INVALID_REQUEST,  # noqa: A002 - the word of the envelope
+        type: str = INVALID_REQUEST,  # noqa: A002 - the key of the envelope
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -79,16 +78,16 @@ def envelope(error: ApiError) -> bytes:
     return msgspec.json.encode({"error": error_object(error)})
 
 
-# The caller's mistakes: 400
+# Mistakes in the request: 400
 
 
 def invalid_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400 in the caller's own words, where no constructor below fits."""
+    """Return a 400 with any text, where no constructor below fits."""
     return ApiError(400, message, INVALID_REQUEST, param, code)
 
 
 def unparsable_body(reason: str) -> ApiError:
-    """HTTP-07: malformed JSON is a 400 with the envelope."""
+    """Return the 400 for malformed JSON (HTTP-07)."""
     return invalid_request(
         "We could not parse the JSON body of your request. "
         f"The body must be one JSON object in UTF-8 ({reason})."
@@ -96,7 +95,7 @@ def unparsable_body(reason: str) -> ApiError:
 
 
 def missing_required_parameter(param: str) -> ApiError:
-    if param == "model":  # ERR-06: the service words this one differently, with neither param nor code.
+    if param == "model":  # ERR-06: OpenAI's service uses another text, without param and code.
         return invalid_request("you must provide a model parameter")
     return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
@@ -106,7 +105,7 @@ def unknown_parameter(param: str) -> ApiError:
 
 
 def invalid_type(param: str, expected: str, got: Any) -> ApiError:
-    """`expected` is a phrase such as "an integer"; `got` is the offending JSON value."""
+    """Return the 400 for a wrong JSON type; `expected` is a phrase such as "an integer", `got` the value."""
     message = f"Invalid type for '{param}': expected {expected}, but got {json_type(got)} instead."
     return invalid_request(message, param, "invalid_type")
 
@@ -144,11 +143,11 @@ def unsupported_value(param: str, got: Any, why: str = "is not supported by this
     return invalid_request(f"Unsupported value: '{param}' {_quoted(got)} {why}.", param, "unsupported_value")
 
 
-def context_length_exceeded(limit: int, asked: int, param: str = "messages") -> ApiError:
-    """ERR-09: prompt and limit beyond the context window."""
+def context_length_exceeded(limit: int, requested: int, param: str = "messages") -> ApiError:
+    """Return the 400 for a prompt and output limit beyond the context window (ERR-09)."""
     return invalid_request(
         f"This model's maximum context length is {limit} tokens. "
-        f"However, your {param} resulted in {asked} tokens. "
+        f"However, your {param} resulted in {requested} tokens. "
         f"Please reduce the length of the {param}.",
         param,
         "context_length_exceeded",
@@ -156,13 +155,13 @@ def context_length_exceeded(limit: int, asked: int, param: str = "messages") -> 
 
 
 def invalid_json_schema(param: str, name: str, why: str) -> ApiError:
-    """SO-03; `param` is `response_format`, `text.format.schema` or a tool's `parameters`."""
+    """Return the 400 for a schema (SO-03); `param` is its field, such as `response_format`."""
     where = param.split(".")[0].split("[")[0]
     return invalid_request(f"Invalid schema for {where} '{name}': {why}.", param, "invalid_json_schema")
 
 
 def previous_response_not_found(response_id: str) -> ApiError:
-    """ST-05."""
+    """Return the 400 for an unknown `previous_response_id` (ST-05)."""
     return invalid_request(
         f"Previous response with id '{_cut(response_id)}' not found.",
         "previous_response_id",
@@ -170,7 +169,7 @@ def previous_response_not_found(response_id: str) -> ApiError:
     )
 
 
-# Who and what: 401, 404, 429
+# Keys, names and load: 401, 404, 429
 
 
 def invalid_api_key() -> ApiError:
@@ -179,35 +178,35 @@ def invalid_api_key() -> ApiError:
 
 
 def model_not_found(model: str) -> ApiError:
-    """MOD-03, ERR-06."""
+    """Return the 404 for an unknown model (MOD-03, ERR-06)."""
     message = f"The model `{_cut(model)}` does not exist or you do not have access to it."
     return ApiError(404, message, INVALID_REQUEST, None, "model_not_found")
 
 
 def response_not_found(response_id: str) -> ApiError:
-    """ST-03."""
+    """Return the 404 for an unknown response (ST-03)."""
     return ApiError(
         404, f"Response with id '{_cut(response_id)}' not found.", INVALID_REQUEST, "response_id", None
     )
 
 
 def unsupported_operation(operation: str) -> ApiError:
-    """The contract has the operation, this server does not."""
+    """Return the 404 for an operation of the contract that this server does not have."""
     message = f"The operation '{operation}' is not supported by this server."
     return ApiError(404, message, INVALID_REQUEST, None, "unsupported_operation")
 
 
 def rate_limited(message: str, retry_after: int = 1) -> ApiError:
-    """HTTP-05: `Retry-After` is an integer of at least one second."""
+    """Return the 429 for a full queue; `retry_after` is in seconds, at least one (HTTP-05)."""
     seconds = str(max(1, retry_after))
     return ApiError(429, message, "rate_limit_error", None, "rate_limit_exceeded", {"Retry-After": seconds})
 
 
-# Our mistakes: 5xx
+# Failures of the server: 5xx
 
 
 def server_error(message: str = "The server had an error while processing your request.") -> ApiError:
-    """ERR-13: say nothing of stack traces or paths; those belong in the log, under the request id."""
+    """Return a 500 without stack traces or paths: those belong in the log, under the request id (ERR-13)."""
     return ApiError(500, message, SERVER_ERROR, None, None)
 
 
@@ -216,7 +215,7 @@ def engine_unavailable(message: str = "The engine is not ready.") -> ApiError:
 
 
 def from_status(status: int, message: str, headers: Mapping[str, str] | None = None) -> ApiError:
-    """Wrap a failure of the framework (404, 405, 413, …) in our envelope (HTTP-08, ERR-03)."""
+    """Wrap a failure of the framework (404, 405, 413, …) in the API's envelope (HTTP-08, ERR-03)."""
     return ApiError(status, message, SERVER_ERROR if status >= 500 else INVALID_REQUEST, headers=headers)
 
 
@@ -224,7 +223,7 @@ def from_status(status: int, message: str, headers: Mapping[str, str] | None = N
 
 
 def json_type(value: Any) -> str:
-    """Name the JSON type of a value as the service does: "an integer", "a string"."""
+    """Name the JSON type of a value as OpenAI's service does: "an integer", "a string"."""
     match value:
         case None:
             return "null"
@@ -254,7 +253,7 @@ def _shown(number: float) -> str:
 
 
 def _cut(text: str) -> str:
-    """What a client sent, short enough to be sent back."""
+    """Shorten a value from the client before it is sent back."""
     return text if len(text) <= 200 else text[:200] + "…"
 
 

@@ -1,8 +1,8 @@
-"""Say what is wrong with a request in the service's words (ERR-04), at the exact JSON path (ERR-05).
+"""Turn msgspec's validation errors into API errors with OpenAI's texts (ERR-04) and exact JSON paths (ERR-05).
 
-msgspec reports the first failure as a sentence with a path. This module reads the sentence, walks the
-document to the offending value, walks the type to what would have been right, and picks a constructor of
-`plumbline.wire.errors`. `SENTENCES` at the end lists every sentence that msgspec has for us.
+msgspec reports the first failure as a sentence with a path. This module parses the sentence, finds the wrong value in
+the document and the allowed values in the type, and picks a constructor of `plumbline.wire.errors`. `SENTENCES` lists
+every sentence that msgspec produces for the contract's types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Path = list[str | int]
 
 AT = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>[^`]*)`$")
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
-ANY_CHILD = "..."  # msgspec does not say which key of a map it means.
+ANY_CHILD = "..."  # msgspec does not name the key of a map
 
 PHRASES = {
     "int": "an integer",
@@ -65,7 +65,7 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """What msgspec refused: the root type, the document, the place, and whether it was a key there."""
+    """A refusal by msgspec: the root type, the document, the path, and whether a key or a value is wrong."""
 
     root: type
     document: Any
@@ -73,27 +73,27 @@ class Refusal:
     is_key: bool
 
     def inside(self, name: str) -> str:
-        """Return the written path of a field of the object at the path."""
-        return _written([*self.path, name])
+        """Return the dotted path of a field of the object at the path."""
+        return _dotted([*self.path, name])
 
     def find(self, wrong: Callable[[Any], bool]) -> tuple[str, Any]:
-        """Return the first place on the path whose value is wrong, with that value."""
+        """Return the dotted path and the value of the first place that the path can mean and that is wrong."""
         places = list(_places(self.document, self.path)) or [(self.path, None)]
         place, value = next((p for p in places if wrong(p[1])), places[0])
-        return _written(place), value
+        return _dotted(place), value
 
 
 def explain(root: type, document: dict[str, Any], message: str) -> ApiError:
-    """Turn msgspec's refusal of a document into the error that the client gets."""
+    """Turn msgspec's validation message about a document into an API error."""
     at = AT.search(message)
     sentence = message[: at.start()] if at else message
     path = [_step(step) for step in STEP.finditer(at["path"])] if at else []
     refusal = Refusal(root, document, path, is_key=bool(at and at["key"]))
-    for pattern, say in SENTENCES:
+    for pattern, make_error in SENTENCES:
         found = pattern.fullmatch(sentence)
         if found:
-            return say(refusal, **found.groupdict())
-    return invalid_request(f"Invalid request: {sentence}.", _written(path) or None, "invalid_value")
+            return make_error(refusal, **found.groupdict())
+    return invalid_request(f"Invalid request: {sentence}.", _dotted(path) or None, "invalid_value")
 
 
 # Paths
@@ -106,8 +106,8 @@ def _step(step: re.Match[str]) -> str | int:
     return ANY_CHILD if name is None else str(name)
 
 
-def _written(path: Path) -> str:
-    """Write a path as the service does: `messages[0].content[1].type`."""
+def _dotted(path: Path) -> str:
+    """Format a path as OpenAI's service does: `messages[0].content[1].type`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -150,11 +150,11 @@ def _mistyped(refusal: Refusal, kinds: str) -> ApiError:
     right = tuple(kind for word in wanted for kind in KINDS.get(word, ()))
 
     def wrong(value: Any) -> bool:
-        # To Python a boolean is an integer; to JSON it is not.
+        # In Python a boolean is an integer, in JSON it is not.
         return not isinstance(value, right) or (isinstance(value, bool) and bool not in right)
 
     where, value = refusal.find(wrong)
-    # Null means absent; the service does not name it among what it expected.
+    # Null means absent; OpenAI's service does not list it as expected.
     phrases = [PHRASES.get(word, f"`{word}`") for word in wanted if word != "null"]
     expected = phrases[0] if len(phrases) == 1 else f"one of {listed(phrases, 'or')}"
     return invalid_type(where, expected, value)
@@ -236,7 +236,7 @@ SENTENCES: list[tuple[re.Pattern[str], Callable[..., ApiError]]] = [
 ]
 
 
-# What would have been right
+# Allowed values
 
 
 @functools.cache
@@ -245,7 +245,7 @@ def _type_of(root: type) -> inspect.Type:
 
 
 def _supported(refusal: Refusal) -> list[str]:
-    """Return the strings that the contract allows at the path, as far as the document's tags tell."""
+    """Return the strings that the contract allows at the path, given the tags in the document."""
     types = [_type_of(refusal.root)]
     values = [refusal.document]
     for step in refusal.path:

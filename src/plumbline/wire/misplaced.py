@@ -1,9 +1,8 @@
-"""Fields of one API in the body of another that would lose what they promise.
+"""Refuse fields of one API in the body of another, where ignoring them would change the answer.
 
-Unknown fields are passed over (HTTP-09), because most say nothing that an answer depends on. What is asked for by the
-name of another API is different: the client would get an answer without it, such as one without its form or of another
-length, and could not tell. So these are refused with the name that is right, as the real service does. A value that
-asks for nothing passes.
+Unknown fields are ignored (HTTP-09), because most do not affect an answer. A field of another API does: `max_tokens` in
+a Responses request would be ignored, and the client would get a longer answer without notice. Such fields are refused
+with the right name, as OpenAI's service does. Values without effect, such as null, pass.
 """
 
 from __future__ import annotations
@@ -56,22 +55,22 @@ _PLACES = {
         "echo": _IN_CHAT,
     },
 }
-"""For each request: the field, and what to use in its place."""
+"""For each request the misplaced fields, and what to use instead."""
 _NOTHING = (b"null", b"false", b"[]", b"{}", b'""')
 _NEUTRAL = {"n": (b"null", b"1", b"1.0"), "add_generation_prompt": (b"null", b"true")}
-"""Values that ask for nothing, as they stand in a body."""
+"""Values without effect, as JSON."""
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_places(root: type, body: bytes) -> None:
-    """Look for such fields in a body that has been decoded.
+    """Refuse misplaced fields in a body that has been decoded.
 
     Raises:
-        ApiError: 400 naming the field, and the right one.
+        ApiError: 400 naming the field and the right one.
     """
     for param, right in _PLACES.get(root.__name__, {}).items():
         name, _, inner = param.partition(".")
-        # Nearly every body is done with after these searches.
+        # These searches are fast, and nearly every body ends here.
         if f'"{name}"'.encode() not in body or (inner and f'"{inner}"'.encode() not in body):
             continue
         value = _decoder.decode(body).get(name)

@@ -1,4 +1,4 @@
-"""Query parameters, read strictly, so that a bad one answers with our envelope and its name."""
+"""Read query parameters strictly: a wrong one is a 400 that names it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Query:
         text = self._one(name)
         if text is None:
             return default
-        # Python's int() also takes "1_0", " 1" and "١"; a URL written for this API holds none of them.
+        # Python's int() also takes "1_0", " 1" and "١", which no client of this API sends.
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
             raise invalid_type(name, "an integer", text)
@@ -80,7 +80,7 @@ class Query:
         return text == "true"
 
     def several(self, name: str, *, values: Sequence[str] = ()) -> list[str]:
-        """Return a repeatable parameter; official clients write its name with brackets (`include[]=`)."""
+        """Return the values of a repeatable parameter. Official clients write its name with brackets (`include[]=`)."""
         found = [*self._values.get(name, ()), *self._values.get(f"{name}[]", ())]
         for position, value in enumerate(found):
             if values and value not in values:  # ST-18

@@ -1,8 +1,8 @@
-"""What an operation answers with, and how that becomes an HTTP response.
+"""Define what an operation answers with, and turn it into an HTTP response.
 
-A service returns one of three replies and stays free of the framework; `respond` is the only place that knows
-Litestar's response classes. Prime a stream before wrapping it in an `EventReply`: once its response has
-begun, a failure can no longer be a status (HTTP-12).
+A service returns one of three replies and does not know the framework; only `respond` uses Litestar's response classes.
+Prime a stream before wrapping it in an `EventReply`: once the response has begun, a failure cannot become a status
+(HTTP-12).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from litestar.response import Response, Stream
 
 __all__ = ["EventReply", "JsonReply", "RawReply", "Reply", "respond"]
 
-# Proxies must neither store nor gather a stream (HTTP-15). The framework would add a charset to the type, which
-# is always UTF-8 and which some clients compare as a whole.
+# Proxies must neither cache nor buffer a stream (HTTP-15). The content type is set here because the framework would add
+# a charset, and some clients compare the type as a whole.
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",

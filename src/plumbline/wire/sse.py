@@ -1,4 +1,4 @@
-"""Server-sent events: one frame per event, LF line ends, closed by a blank line (SSE-01, SSE-02)."""
+"""Frame server-sent events: LF line ends, a blank line after each event (SSE-01, SSE-02)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["DONE", "comment", "frame"]
 
 
 def frame(data: bytes, event: str | None = None) -> bytes:
-    """Frame one JSON document, which by JSON's rules holds no raw line end.
+    """Frame one JSON document, which never contains an unescaped line end.
 
-    Responses name their events (SSE-04); chat and completions do not (SSE-05);
-    there is no `id:` and no `retry:` (SSE-03).
+    Responses name their events (SSE-04), chat and legacy completions do not (SSE-05). There is no `id:` and no `retry:`
+    (SSE-03).
     """
     if event is None:
         return b"data: " + data + b"\n\n"
@@ -17,7 +17,7 @@ def frame(data: bytes, event: str | None = None) -> bytes:
 
 
 def comment(text: str = "keep-alive") -> bytes:
-    """Frame a keep-alive: a comment, which every client skips (SSE-08)."""
+    """Frame a keep-alive comment, which every client skips (SSE-08)."""
     return b": " + text.encode() + b"\n\n"
 
 

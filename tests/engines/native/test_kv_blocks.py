@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plumbline.engines import kv_blocks
+from plumbline.engines.native import kv_blocks
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
 
 SIZE = 4
@@ -33,10 +33,10 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(tokens=st.lists(st.integers(0, 2), min_size=1, max_size=20), salt=st.sampled_from([None, "a"]))
     def request(self, tokens: list[int], salt: str | None) -> None:
-        """What a scheduler does with a prompt: match, hold, allocate the rest, remember."""
+        """What a scheduler does with a prompt: match, acquire, allocate the rest, remember."""
         blocks, hashes = self.pool.match_prefix(tokens, salt)
         assert len(blocks) * SIZE < len(tokens)
-        self.pool.hold(blocks)
+        self.pool.acquire(blocks)
         rest = self.pool.allocate(-(-len(tokens) // SIZE) - len(blocks))
         if rest is None:
             self.pool.free(blocks)
@@ -55,14 +55,14 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def reset(self) -> None:
-        """The cache is forgotten; held blocks stay held."""
+        """Reset the cache; used blocks stay in use."""
         self.pool.reset_cache()
 
     @invariant()
     def books_balance(self) -> None:
-        """free + held == total, and counts equal the tables."""
+        """free + used == total, and counts equal the tables."""
         self.pool.check_integrity(self.tables)
-        assert self.pool.num_free + self.pool.num_held == 12
+        assert self.pool.num_free + self.pool.num_used == 12
 
 
 TestPool = PoolMachine.TestCase
@@ -127,7 +127,7 @@ def test_a_double_free_is_an_error() -> None:
         pool.free(held)
 
 
-def test_lost_blocks_are_noticed() -> None:
+def test_lost_blocks_are_detected() -> None:
     pool = BlockPool(3, SIZE)
     pool.allocate(1)
 

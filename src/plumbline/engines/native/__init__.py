@@ -1,1 +1,1 @@
-"""Our engine: continuous batching over paged KV blocks on the kernels of `plumbline_kernels`."""
+"""Run models with continuous batching over paged KV blocks, on the kernels of `plumbline_kernels`."""

@@ -1,4 +1,4 @@
-"""The engine's settings, checked once when the engine is built."""
+"""Define and check the settings of the native engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["EngineConfig"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an engine may hold and do per step. Lengths are in tokens, sizes in blocks.
+    """Limits of the native engine. Lengths are in tokens, sizes in blocks.
 
     Raises:
         ValueError: a value is out of range or two of them contradict each other; the text names the field.
     """
 
     max_model_len: int
-    """Prompt and output of one request together."""
+    """Tokens of prompt and output of one request together."""
     block_size: int = 16
     num_blocks: int = 1024
     max_num_seqs: int = 256
@@ -28,7 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False
     """On a CPU, compute every token with the same bits whatever else is in the step; prefill is slower then."""
     expected_output_len: int = 256
-    """What admission assumes of a request's remaining output until finished requests have taught it better."""
+    """The output length that admission assumes at first; a moving average of finished requests replaces it."""
 
     def __post_init__(self) -> None:
         for field in ("max_model_len", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens"):
@@ -49,5 +49,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Blocks that a request of the full length holds."""
+        """Blocks of a request of `max_model_len` tokens."""
         return -(-self.max_model_len // self.block_size)

@@ -1,7 +1,7 @@
-"""The synchronous heart of our engine: requests in, one step at a time, chunks out.
+"""Run the steps of the native engine: schedule, forward, sample, return chunks.
 
-It has no thread, no clock and no event loop, so tests drive it directly and every run of it is reproducible.
-`plumbline.engines.threaded` puts it on a thread.
+The core is synchronous and has no clock, so tests drive it directly and runs are reproducible.
+`plumbline.engines.threaded` runs it on a thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["EngineCore"]
 
 
 class EngineCore:
-    """Schedules requests onto a runner. One thread owns it."""
+    """Schedule requests onto a runner. One thread owns it."""
 
     def __init__(self, config: EngineConfig, runner: Runner, eos_token_ids: frozenset[int]) -> None:
         self.config = config
@@ -39,7 +39,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Something runs or waits."""
+        """Whether a request runs or waits."""
         return self.scheduler.has_work
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -56,7 +56,7 @@ class EngineCore:
         self.scheduler.add(state)
 
     def abort(self, request_id: str) -> list[Output]:
-        """End a request now. An unknown id, such as that of a request that has just finished, gives nothing."""
+        """End a request now; unknown ids, such as that of a request that has just finished, are ignored."""
         state = self._states.get(request_id)
         if state is None:
             return []
@@ -66,7 +66,7 @@ class EngineCore:
         return [(request_id, TokenChunk(finish_reason="abort"))]
 
     def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error after a step has failed. The books are clean afterwards."""
+        """End every request with an error after a step has failed, and free all blocks."""
         outputs: list[Output] = []
         for request_id, state in list(self._states.items()):
             state.finish_reason = "error"
@@ -77,7 +77,7 @@ class EngineCore:
         return outputs
 
     def step(self) -> list[Output]:
-        """Plan, run and settle one step."""
+        """Plan a step, run it and return its chunks."""
         plan = self.scheduler.plan()
         for state in plan.preempted:
             self._drop_slot(state)
@@ -95,18 +95,18 @@ class EngineCore:
         return outputs
 
     def check_integrity(self) -> None:
-        """Assert that every block is free or held by exactly those who have it in their table."""
+        """Assert that every block is free or in exactly the block tables that its reference count says."""
         self.scheduler.check_integrity()
 
     def stats(self) -> EngineStats:
-        """The counters. Read without a lock: each is right, but they may be one step apart."""
+        """Return the counters, read without a lock: they may be one step apart."""
         scheduler = self.scheduler
         return EngineStats(
             alive=True,
             seconds_since_step=0.0,
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
-            kv_cache_usage=scheduler.pool.num_held / scheduler.pool.num_blocks,
+            kv_cache_usage=scheduler.pool.num_used / scheduler.pool.num_blocks,
             num_preemptions=scheduler.num_preemptions,
             prefix_cache_queries=scheduler.prefix_queries,
             prefix_cache_hits=scheduler.prefix_hits,
@@ -117,7 +117,7 @@ class EngineCore:
 
     def _settle(self, plan: StepPlan, drawn: Drawn) -> list[Output]:
         for state, position, entries in drawn.prompt_logprobs:
-            # After a preemption a chunk is computed a second time, and its logprobs are known already.
+            # After a preemption a chunk is computed again, and its logprobs are already known.
             if state.prompt_logprobs is not None and len(state.prompt_logprobs) == position:
                 state.prompt_logprobs.extend(entries)
         outputs: list[Output] = []

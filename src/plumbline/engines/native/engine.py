@@ -1,4 +1,4 @@
-"""Put the native engine core behind the port."""
+"""Assemble the native engine: core, runner and thread, behind the port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NativeEngine"]
 
 
 class NativeEngine(ThreadedEngine):
-    """Our own engine: continuous batching over paged blocks."""
+    """Run models with continuous batching over paged KV blocks."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
-"""The pool of KV-cache blocks: who holds which block, and which blocks still hold a known prefix.
+"""Manage the pool of KV-cache blocks: allocation, reference counts and the prefix cache.
 
 A block is `block_size` token positions of every layer's K and V. It is in exactly one of three states:
 
-    held     ref_count > 0: in the block table of at least one request
-    cached   ref_count == 0, but it still holds the KV of a known run of tokens; in the free list, reusable by a hit
-    blank    ref_count == 0, nothing worth keeping; in the free list
+    used     ref_count > 0: in the block table of at least one request
+    cached   ref_count == 0, with the KV of a known run of tokens; in the free list, reusable by a hit
+    blank    ref_count == 0, without known content; in the free list
 
-The free list is in order of reuse: its first block is the next to be given out. A plain dict keeps that order and
+The free list is in order of reuse: its first block is allocated next. A plain dict keeps that order and
 removes from the middle in O(1), which a hit on a cached block needs. A request's blocks are freed from the last to the
 first, so the tail of a prefix is evicted before its head.
 
@@ -25,17 +25,17 @@ __all__ = ["BlockPool", "hash_block", "root_hash"]
 
 
 def root_hash(salt: str | None) -> bytes:
-    """The parent of a first block. Different salts never share a prefix."""
+    """Return the parent hash of a first block. Different salts never share a prefix."""
     return hashlib.blake2b(b"" if salt is None else b"\x01" + salt.encode(), digest_size=16).digest()
 
 
 def hash_block(parent: bytes, tokens: bytes) -> bytes:
-    """The name of a full block: its parent's name and its own tokens (int32 little-endian bytes)."""
+    """Return the hash of a full block from its parent's hash and its own tokens (int32 little-endian bytes)."""
     return hashlib.blake2b(parent + tokens, digest_size=16).digest()
 
 
 class BlockPool:
-    """Hands out blocks, takes them back, and finds cached prefixes. Not thread-safe: the engine thread owns it."""
+    """Allocate and free blocks, and find cached prefixes. Not thread-safe: the engine thread owns it."""
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool = True) -> None:
         self.num_blocks = num_blocks
@@ -50,19 +50,19 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be given out, cached ones included."""
+        """Blocks that can be allocated, cached ones included."""
         return len(self._free)
 
     @property
-    def num_held(self) -> int:
+    def num_used(self) -> int:
         """Blocks in the table of at least one request."""
         return self.num_blocks - len(self._free)
 
     def match_prefix(self, token_ids: Sequence[int], salt: str | None) -> tuple[list[int], list[bytes]]:
-        """The longest cached run of full blocks at the start of `token_ids`, and their hashes.
+        """Return the longest cached run of full blocks at the start of `token_ids`, and their hashes.
 
         At least one token is always left out, because the logits of the last token have to be computed.
-        The blocks are not held yet: call `hold` before anything else is allocated.
+        The blocks are not reserved yet: call `acquire` before anything else is allocated.
         """
         blocks: list[int] = []
         hashes: list[bytes] = []
@@ -81,7 +81,7 @@ class BlockPool:
             parent = name
         return blocks, hashes
 
-    def hold(self, blocks: Sequence[int]) -> None:
+    def acquire(self, blocks: Sequence[int]) -> None:
         """Take one reference on each of these blocks (a prefix hit)."""
         for block in blocks:
             if self._ref_counts[block] == 0:
@@ -89,7 +89,7 @@ class BlockPool:
             self._ref_counts[block] += 1
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks with one reference each, or None (and nothing changed) if there are not so many."""
+        """Return `count` blocks with one reference each, or None (and change nothing) if there are not enough."""
         free = self._free
         if count > len(free):
             return None
@@ -103,23 +103,23 @@ class BlockPool:
         return taken
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Give back one reference on each block; those that nobody holds any more become free, the last one first.
+        """Drop one reference on each block; those without references become free, the last one first.
 
         Raises:
-            RuntimeError: a block was not held. That is a bug of the caller and would corrupt another request.
+            RuntimeError: a block had no reference. That is a bug of the caller and would corrupt another request.
         """
         for block in reversed(blocks):
             count = self._ref_counts[block] - 1
             if count < 0:
-                raise RuntimeError(f"block {block} was freed more often than it was held")
+                raise RuntimeError(f"block {block} was freed more often than it was acquired")
             self._ref_counts[block] = count
             if count == 0:
                 self._free[block] = None
 
     def remember(self, block: int, parent: bytes, token_ids: Sequence[int]) -> bytes:
-        """Record that a held block is full with these tokens; returns its hash, the parent of the next block.
+        """Record the tokens of a full block; returns its hash, the parent of the next block.
 
-        If another block with the same content is already known, that one stays the one that hits find.
+        If another block with the same content is already known, prefix hits keep finding that one.
         """
         tokens = _token_bytes(token_ids)
         name = hash_block(parent, tokens)
@@ -130,29 +130,31 @@ class BlockPool:
         return name
 
     def reset_cache(self) -> None:
-        """Forget every cached prefix. Held blocks stay held."""
+        """Forget every cached prefix. Used blocks stay in use."""
         for block in range(self.num_blocks):
             self._forget(block)
 
-    def check_integrity(self, held_by_requests: Sequence[Sequence[int]]) -> None:
-        """Assert that free + held == total and that the counts are those of the requests' block tables.
+    def check_integrity(self, block_tables: Sequence[Sequence[int]]) -> None:
+        """Assert that free + used == total and that the counts match the requests' block tables.
 
         Raises:
-            RuntimeError: the books do not balance; the text says which.
+            RuntimeError: they do not match; the text says where.
         """
         expected = [0] * self.num_blocks
-        for table in held_by_requests:
+        for table in block_tables:
             for block in table:
                 expected[block] += 1
         if expected != self._ref_counts:
             wrong = [b for b in range(self.num_blocks) if expected[b] != self._ref_counts[b]]
             raise RuntimeError(f"ref counts differ from the block tables at blocks {wrong[:8]}")
-        held = sum(1 for count in expected if count)
-        if held + len(self._free) != self.num_blocks or any(expected[block] for block in self._free):
-            raise RuntimeError(f"{held} held + {len(self._free)} free != {self.num_blocks} blocks")
+        used = sum(1 for count in expected if count)
+        if used + len(self._free) != self.num_blocks or any(expected[block] for block in self._free):
+            raise RuntimeError(f"{used} used + {len(self._free)} free != {self.num_blocks} blocks")
         for name, block in self._cached.items():
             if self._hashes[block] != name:
-                raise RuntimeError(f"the cache names block {block} by a hash that the block does not carry")
+                raise RuntimeError(
+                    f"the prefix cache has block {block} under a hash that is not the block's own"
+                )
 
     def _forget(self, block: int) -> None:
         name = self._hashes[block]

@@ -1,7 +1,7 @@
-"""Runs the model over a step's inputs: `forward` and `sample` as two calls.
+"""Run the model over a step's inputs, in two calls: `forward` and `sample`.
 
-They are two because the mask of a grammar for step N+1 needs the token of step N on the host: the forward pass of
-N+1 can run while that token is checked. A runner owns the weights, the KV cache and the sampler's device state.
+The grammar mask of step N+1 needs the token of step N on the host, so the forward pass of N+1 runs while the mask is
+computed. A runner owns the weights, the KV cache and the sampler's device state.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The outcome of a step, on the host.
+    """The tokens and logprobs of a step, on the host.
 
     Attributes:
         token_ids: int64 [num_draws], in the order of `StepInputs.draw_states`.
-        logprobs: one entry per draw, None where the request did not ask.
-        prompt_logprobs: (request, position of the first entry, entries) for each chunk of a prompt that was asked for.
+        logprobs: one entry per draw, None where the request did not ask for logprobs.
+        prompt_logprobs: (request, position of the first entry, entries) for each prompt chunk of a request that asked
+            for them.
     """
 
     token_ids: NDArray[np.int64]
@@ -41,7 +42,7 @@ class Drawn:
 
 
 class Runner(Protocol):
-    """What the engine loop needs of a model. One thread calls it."""
+    """Run steps of a model. One thread calls it."""
 
     @property
     def vocab_size(self) -> int:
@@ -50,15 +51,15 @@ class Runner(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs have to be."""
+        """The device that inputs have to be on."""
         ...
 
     def admit(self, state: RequestState) -> None:
-        """A request got its slot."""
+        """Prepare for a request that has got a slot."""
         ...
 
     def release(self, slot: int) -> None:
-        """A slot became free."""
+        """Drop the state of a slot."""
         ...
 
     def forward(self, inputs: StepInputs) -> None:
@@ -66,12 +67,12 @@ class Runner(Protocol):
         ...
 
     def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
-        """Draw the tokens of the rows that `forward` has just computed, as far as the masks allow them."""
+        """Draw tokens for the rows that `forward` has just computed, from those that the masks allow."""
         ...
 
 
 class ModelRunner:
-    """A transformer with its paged KV cache."""
+    """Run a transformer over its paged KV cache."""
 
     def __init__(self, model: Transformer, *, num_blocks: int, block_size: int, device: torch.device) -> None:
         self._model = model
@@ -95,7 +96,7 @@ class ModelRunner:
         self._sampler.admit(state)
 
     def release(self, slot: int) -> None:
-        """Drop what the sampler kept for a slot."""
+        """Drop the sampler's state of a slot."""
         self._sampler.release(slot)
 
     @torch.inference_mode()
@@ -105,7 +106,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
-        """Logits of the drawing rows only, then the sampler."""
+        """Compute logits of the rows that draw, and draw."""
         hidden = self._hidden
         assert hidden is not None, "sample() follows forward()"
         self._hidden = None
@@ -120,7 +121,7 @@ class ModelRunner:
     def _score_prompt(
         self, hidden: Tensor, state: RequestState, row: int, position: int, count: int
     ) -> tuple[RequestState, int, list[TokenLogprob]]:
-        """The logprobs that the rows [row, row + count) give to the prompt tokens after them."""
+        """Return the logprobs that the rows [row, row + count) give to the prompt tokens after them."""
         following = state.token_ids[position + 1 : min(position + count + 1, state.num_prompt_tokens)]
         if not following:
             return state, position + 1, []
@@ -131,7 +132,7 @@ class ModelRunner:
 
 
 class NullRunner:
-    """Draws random tokens without a model, so that benchmarks see the engine's own cost per token."""
+    """Draw random tokens without a model, so that benchmarks measure the engine's own cost per token."""
 
     def __init__(self, vocab_size: int, seed: int = 0) -> None:
         self._vocab_size = vocab_size
@@ -157,7 +158,7 @@ class NullRunner:
         """Nothing to compute."""
 
     def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
-        """Uniform random tokens; there are no logits that a mask could change."""
+        """Return uniform random tokens; masks are ignored because there are no logits."""
         assert masks is None, "a runner without logits holds no grammar"
         count = len(inputs.draw_states)
         return Drawn(self._random.integers(0, self._vocab_size, count), [None] * count)

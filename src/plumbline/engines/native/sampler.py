@@ -1,7 +1,7 @@
-"""From logits to one token per row, with logprobs.
+"""Draw one token per row of logits, with logprobs.
 
-The order is the port's (`SamplingParams`): bias and bans, penalties, the mask of a grammar, temperature, top_k, top_p,
-min_p, one draw. The kernels do the arithmetic; this module decides which rows need which of it. A row without bias,
+The order is that of `SamplingParams`: bias and bans, penalties, grammar mask, temperature, top_k, top_p, min_p, one
+draw. The kernels do the arithmetic; this module decides which rows need which operation. A row without bias,
 penalties, bans, grammar or logprobs costs nothing beyond the draw.
 """
 
@@ -28,7 +28,7 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True)
 class _RowFilter:
-    """What one request does to its logits. Built when the request gets its slot, dropped when it loses it."""
+    """Tensors that change the logits of one request; they live as long as its slot."""
 
     bias: tuple[Tensor, Tensor] | None
     banned: Tensor | None
@@ -41,7 +41,7 @@ class _RowFilter:
 
 
 class Sampler:
-    """Draws tokens. Keeps per-request filters by slot; the engine thread alone touches it."""
+    """Draw tokens, with per-request filters kept by slot. Only the engine thread may use it."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -49,10 +49,10 @@ class Sampler:
         self._filters: dict[int, _RowFilter] = {}
 
     def admit(self, state: RequestState) -> None:
-        """Prepare what a request with a slot needs; the counts start from what it has generated already."""
+        """Build the filters of a request with a slot; token counts include what it has generated already."""
         sampling = state.sampling
         penalised = _penalised(sampling)
-        # With a grammar its mask is what puts the stop off: it knows whether anything else is left to draw.
+        # With a grammar, its mask delays the stop: only the grammar knows whether another token is allowed.
         delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
         if not (penalised or sampling.logit_bias or sampling.allowed_token_ids is not None or delays_stop):
             self._filters.pop(state.slot, None)
@@ -66,7 +66,7 @@ class Sampler:
         )
 
     def release(self, slot: int) -> None:
-        """Forget what the request of this slot needed."""
+        """Drop the filters of this slot."""
         self._filters.pop(slot, None)
 
     def draw(
@@ -84,7 +84,7 @@ class Sampler:
             states: the requests of the rows.
             slots: int64 [num_rows], their slots.
             arrays: the sampling numbers by slot.
-            masks: what the grammars of some of the rows allow.
+            masks: the grammar masks of the rows that have one.
 
         Returns:
             The token ids, int64 [num_rows], and a logprob entry for each row whose request asked for one.

@@ -1,12 +1,14 @@
-"""Which tokens the next step computes: one token budget and no phases.
+"""Schedule the tokens of each step from one token budget, without separate prefill and decode phases.
 
-Every running request has computed some of its tokens and wants the rest; a step hands out tokens of one budget: first
-to requests that need exactly one (decodes, so that a long prompt never stalls a stream), then to those that need more
-(prefill chunks, recomputation), then to waiting requests in order of (priority, arrival).
+A step spends its budget in this order:
 
-Admission looks ahead (LightLLM's estimate, ASPLOS 2025): a request is let in while the predicted peak of held blocks
-fits the pool. The prediction can be wrong, so preemption is the backstop: the last request in order gives its blocks
-back and recomputes later, which changes no token of its output because draws are keyed by (seed, position).
+1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream;
+2. chunks: requests that need more (prefill, recomputation after a preemption);
+3. admissions: waiting requests in order of (priority, arrival).
+
+A request is admitted while the predicted peak of used blocks fits the pool (LightLLM's estimate, ASPLOS 2025). When the
+prediction was wrong, the last request in order is preempted: it frees its blocks and recomputes later. That changes no
+token of its output, because draws are keyed by (seed, position).
 """
 
 from __future__ import annotations
@@ -20,10 +22,15 @@ from plumbline.engines.request import RequestState
 
 __all__ = ["Scheduled", "Scheduler", "StepPlan"]
 
+_OUTPUT_AVERAGE_WEIGHT = 0.05
+"""Weight of a finished request in the moving average of output lengths: about the last 20 requests count."""
+_OUTPUT_SAFETY = 1.5
+"""Admission expects outputs this many times as long as the average, because a preemption costs a recomputation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One request's share of a step: `count` tokens from position `start`; `draws` if they reach its end."""
+    """The tokens of one request in a step: `count` from position `start`; it draws if they reach its end."""
 
     state: RequestState
     start: int
@@ -33,7 +40,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step does. The first `num_decodes` entries compute one token each."""
+    """The entries of one step. The first `num_decodes` compute one token each."""
 
     entries: list[Scheduled]
     num_decodes: int
@@ -43,7 +50,7 @@ class StepPlan:
 
 
 class Scheduler:
-    """Owns the queues and the block pool. Not thread-safe: the engine thread owns it."""
+    """Own the queues and the block pool, and plan steps. Not thread-safe: the engine thread owns it."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -59,7 +66,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Something runs or waits."""
+        """Whether a request runs or waits."""
         return bool(self.running or self.waiting)
 
     def add(self, state: RequestState) -> None:
@@ -67,12 +74,52 @@ class Scheduler:
         insort(self.waiting, state, key=_key)
 
     def plan(self) -> StepPlan:
-        """Hand out the budget of one step. An empty plan with work left cannot happen: one request always fits."""
-        budget = self.config.max_num_batched_tokens
-        preempted: list[RequestState] = []
+        """Spend the budget of one step. While there is work the plan is never empty: one request always fits."""
         entries: list[Scheduled] = []
+        preempted: list[RequestState] = []
+        budget = self._plan_decodes(entries, preempted, self.config.max_num_batched_tokens)
+        num_decodes = len(entries)
+        budget = self._plan_chunks(entries, preempted, budget)
+        if not preempted:
+            budget = self._admit(entries, budget)
+        return StepPlan(entries, num_decodes, self.config.max_num_batched_tokens - budget, preempted)
 
-        # Decodes. The victim of a preemption is the last in order, so it never is one that already got its token.
+    def advance(self, entry: Scheduled) -> None:
+        """Record the computed tokens of an entry and hash the blocks that became full."""
+        state = entry.state
+        state.num_computed_tokens = entry.start + entry.count
+        size = self.config.block_size
+        full = state.num_computed_tokens // size
+        hashes = state.block_hashes
+        while len(hashes) < full:
+            index = len(hashes)
+            parent = hashes[-1] if hashes else root_hash(state.request.cache_salt)
+            tokens = state.token_ids[index * size : (index + 1) * size]
+            hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
+
+    def remove(self, state: RequestState) -> None:
+        """Take a request out of its queue and free its blocks, in any state."""
+        if state in self.running:
+            self.running.remove(state)
+        elif state in self.waiting:
+            self.waiting.remove(state)
+        self._release(state)
+        if state.finish_reason in ("stop", "length"):
+            self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
+
+    def check_integrity(self) -> None:
+        """Assert that the pool's counts match the block tables of all requests.
+
+        Raises:
+            RuntimeError: a block was lost or is counted twice.
+        """
+        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting)])
+
+    def _plan_decodes(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
+        """Give one token to each request that needs one; returns the budget left.
+
+        The preempted request is the last in order, so it is never one that has got its token in this step.
+        """
         position = 0
         while position < len(self.running):
             state = self.running[position]
@@ -86,61 +133,32 @@ class Scheduler:
                     entries.append(Scheduled(state, state.num_computed_tokens, 1, draws=True))
                     budget -= 1
             position += 1
-        num_decodes = len(entries)
+        return budget
 
-        # Chunks of the rest. They wait for blocks rather than preempt a decode; only when nothing at all could be
-        # scheduled does the last in order make room, so there is always progress.
+    def _plan_chunks(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
+        """Give chunks to requests that need more than one token; returns the budget left.
+
+        Chunks wait for blocks rather than preempt a decode. Only when nothing else could be scheduled is the last
+        request preempted, so every step makes progress.
+        """
         position = 0
         while position < len(self.running) and budget > 0:
             state = self.running[position]
-            wanted = state.num_tokens - state.num_computed_tokens
-            if wanted > 1:
-                count = min(wanted, budget)
+            needed = state.num_tokens - state.num_computed_tokens
+            if needed > 1:
+                count = min(needed, budget)
                 grown = self._grow(state, count)
                 while not grown and not entries and self.running[-1] is not state:
                     self._preempt(self.running[-1], preempted)
                     grown = self._grow(state, count)
                 if grown:
-                    entries.append(Scheduled(state, state.num_computed_tokens, count, draws=count == wanted))
+                    entries.append(Scheduled(state, state.num_computed_tokens, count, draws=count == needed))
                     budget -= count
             position += 1
-
-        if not preempted:
-            budget = self._admit(entries, budget)
-        return StepPlan(entries, num_decodes, self.config.max_num_batched_tokens - budget, preempted)
-
-    def advance(self, entry: Scheduled) -> None:
-        """Book the computed tokens of an entry and remember the blocks that became full."""
-        state = entry.state
-        state.num_computed_tokens = entry.start + entry.count
-        size = self.config.block_size
-        full = state.num_computed_tokens // size
-        hashes = state.block_hashes
-        while len(hashes) < full:
-            index = len(hashes)
-            parent = hashes[-1] if hashes else root_hash(state.request.cache_salt)
-            tokens = state.token_ids[index * size : (index + 1) * size]
-            hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
-
-    def remove(self, state: RequestState) -> None:
-        """Take a request out of its queue and free its blocks, whatever it was doing."""
-        if state in self.running:
-            self.running.remove(state)
-        elif state in self.waiting:
-            self.waiting.remove(state)
-        self._release(state)
-        if state.finish_reason in ("stop", "length"):
-            self._mean_output += 0.05 * (state.num_output_tokens - self._mean_output)
-
-    def check_integrity(self) -> None:
-        """Assert the pool's books against the block tables of all requests.
-
-        Raises:
-            RuntimeError: a block was lost or is held twice.
-        """
-        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting)])
+        return budget
 
     def _admit(self, entries: list[Scheduled], budget: int) -> int:
+        """Move waiting requests to running while they fit; returns the budget left."""
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             state = self.waiting[0]
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
@@ -151,11 +169,11 @@ class Scheduler:
             cached = len(blocks) * self.config.block_size
             if self.running and not self._fits(state):
                 break
-            self.pool.hold(blocks)
+            self.pool.acquire(blocks)
             state.block_ids, state.block_hashes = blocks, hashes
             state.num_computed_tokens = cached
-            wanted = state.num_tokens - cached
-            count = min(wanted, budget)
+            needed = state.num_tokens - cached
+            count = min(needed, budget)
             if not self._grow(state, count):
                 self._release(state)
                 break
@@ -166,33 +184,34 @@ class Scheduler:
                 self.prefix_hits += cached
             self.waiting.pop(0)
             insort(self.running, state, key=_key)
-            entries.append(Scheduled(state, cached, count, draws=count == wanted))
+            entries.append(Scheduled(state, cached, count, draws=count == needed))
             budget -= count
         return budget
 
     def _fits(self, candidate: RequestState) -> bool:
-        """Whether the predicted peak of held tokens fits the pool with this request let in.
+        """Return whether the predicted peak of used tokens fits the pool if this request is admitted.
 
-        If requests end in order of their remaining output r_1 >= r_2 >= ..., then at the moment when the i-th ends the
-        first i hold sum(held_1..i) + i * r_i tokens. The largest of these is the peak.
+        Let r_1 >= r_2 >= ... be the remaining outputs. When the i-th request ends, the first i use
+        sum(used_1..i) + i * r_i tokens. The largest of these sums is the peak.
         """
         size = self.config.block_size
         rows = sorted(
             ((self._remaining(state), state.num_tokens) for state in (*self.running, candidate)), reverse=True
         )
-        peak = held = 0
+        peak = total = 0
         for index, (remaining, used) in enumerate(rows, start=1):
-            held += used
-            # Half a block of slack a request is the mean of what its last block leaves unused.
-            peak = max(peak, held + index * (remaining + size // 2))
+            total += used
+            # On average half of a request's last block stays unused.
+            peak = max(peak, total + index * (remaining + size // 2))
         return peak <= self.config.num_blocks * size
 
     def _remaining(self, state: RequestState) -> int:
-        expected = max(self._mean_output * 1.5 - state.num_output_tokens, self.config.block_size)
+        """Predict how many more tokens a request generates."""
+        expected = max(self._mean_output * _OUTPUT_SAFETY - state.num_output_tokens, self.config.block_size)
         return min(state.max_len - state.num_tokens, int(expected))
 
     def _grow(self, state: RequestState, count: int) -> bool:
-        """Give the request the blocks for its next `count` tokens; False (and nothing changed) if there are none."""
+        """Allocate blocks for the next `count` tokens; returns False and changes nothing if there are too few."""
         needed = -(-(state.num_computed_tokens + count) // self.config.block_size) - len(state.block_ids)
         if needed <= 0:
             return True

@@ -1,7 +1,7 @@
-"""Persistent rows for running requests, so that a step's tensors are gathered and not rebuilt.
+"""Keep persistent rows for running requests, so that a step's tensors are gathered and not rebuilt.
 
 A running request owns one slot. Its block table and sampling numbers are written into NumPy arrays once, when they
-change; `stage` then builds the inputs of a step by indexing. A decode costs no Python object per token here.
+change; `stage` then builds the inputs of a step by indexing. A decode creates no Python object per token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Slots", "StepInputs"]
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What a runner needs for one step. Tensors are on the runner's device.
+    """The inputs of one step. Tensors are on the runner's device.
 
     Attributes:
         token_ids: int64 [num_tokens], the tokens to compute, request after request, decodes first.
@@ -45,7 +45,7 @@ class StepInputs:
 
 
 class Slots:
-    """The arrays behind all slots. The engine thread alone touches it."""
+    """The arrays of all slots. Only the engine thread may use it."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         num = config.max_num_seqs
@@ -63,20 +63,20 @@ class Slots:
         self.seed = np.zeros(num, dtype=np.int64)
 
     def assign(self, state: RequestState) -> None:
-        """Give a request a slot and write what does not change while it runs."""
+        """Give a request a slot and write the values that do not change while it runs."""
         slot = state.slot = self._free.pop()
         sampling = state.sampling
         self._num_blocks[slot] = 0
         self._last_token[slot] = state.token_ids[-1]
         self.temperature[slot] = sampling.temperature
-        # More than the vocabulary means all of it; the array holds int32.
+        # A top_k above the vocabulary means all tokens; clamp it, because the array is int32.
         self.top_k[slot] = min(sampling.top_k, np.iinfo(np.int32).max)
         self.top_p[slot] = sampling.top_p
         self.min_p[slot] = sampling.min_p
         self.seed[slot] = state.seed
 
     def release(self, state: RequestState) -> None:
-        """Take the slot back. A request without one is left alone."""
+        """Free the slot of a request, if it has one."""
         if state.slot >= 0:
             self._free.append(state.slot)
             state.slot = -1
@@ -108,8 +108,8 @@ class Slots:
         for index in range(num_decodes, len(entries)):
             entry = entries[index]
             state = entry.state
-            span = state.token_ids[entry.start : entry.start + entry.count]
-            tokens.append(np.array(span, dtype=np.int64))
+            chunk = state.token_ids[entry.start : entry.start + entry.count]
+            tokens.append(np.array(chunk, dtype=np.int64))
             positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
             rows.append(np.full(entry.count, state.slot, dtype=np.int64))
             if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:
@@ -151,7 +151,7 @@ class Slots:
         have = len(state.block_ids)
         if known != have:
             self._block_tables[slot, known:have] = state.block_ids[known:]
-            # Entries past the table stay 0: a kernel may read them, and must never use what they point to.
+            # Entries past the table stay 0: kernels may read them but never use the block they name.
             self._block_tables[slot, have:] = 0
             self._num_blocks[slot] = have
 

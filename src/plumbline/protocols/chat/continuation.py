@@ -1,4 +1,4 @@
-"""How a chat request may make the model go on instead of begin: an open final message, or a prefix of the answer."""
+"""Read the fields that make the model continue a message: `continue_final_message`, `response_prefix`, `echo`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["check_echo", "check_ending", "with_prefix"]
 def with_prefix(
     request: CreateChatCompletionRequest, messages: tuple[Message, ...]
 ) -> tuple[tuple[Message, ...], bool]:
-    """The messages, and whether the last one stays open.
+    """Add a `response_prefix` to the messages, and return whether the last message stays open.
 
-    A `response_prefix` is an assistant message that stays open. So it stands where the template puts an assistant's
-    words: behind the reasoning that a generation prompt may open, not inside it.
+    The prefix becomes an open assistant message. The template so puts it behind the reasoning that a generation prompt
+    may open, not inside it.
 
     Raises:
         ApiError: 400 for fields that contradict each other.
@@ -46,10 +46,10 @@ def with_prefix(
 def check_echo(
     request: CreateChatCompletionRequest, messages: Sequence[Message], continue_final: bool
 ) -> None:
-    """Whether there is something that `echo` can repeat.
+    """Check that there is text that `echo` can repeat.
 
     Raises:
-        ApiError: 400 where there is nothing, or where logprobs would not cover it (LP-03).
+        ApiError: 400 if there is none, or if logprobs would not cover it (LP-03).
     """
     if request.echo is not True:
         return
@@ -66,10 +66,10 @@ def check_echo(
 
 
 def check_ending(continue_final: bool, add_generation_prompt: bool | UnsetType | None) -> None:
-    """A prompt ends with the open final message or with the opening of a new one, not with both.
+    """Check that the prompt ends either with an open final message or with the opening of a new one.
 
     Raises:
-        ApiError: 400 if both are asked for.
+        ApiError: 400 if the request asks for both.
     """
     if continue_final and add_generation_prompt is True:
         raise invalid_request(

@@ -1,4 +1,4 @@
-"""The messages and tools of a chat request, read into the neutral form and checked against each other."""
+"""Read the messages and tools of a chat request, and check them against each other."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ __all__ = ["read_messages", "read_tool_list", "read_tools"]
 def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Message, ...]:
     """Read a conversation (CHAT-13).
 
-    Calls and results of the old kind (`function_call`, the role `function`) become those of today.
+    Deprecated calls and results (`function_call`, the role `function`) become tool calls and tool messages.
 
     Raises:
-        ApiError: 400 for parts that are not text, and for tool messages that do not fit the calls (CHAT-14).
+        ApiError: 400 for parts that are not text, and for tool messages that answer no call (CHAT-14).
     """
     found: list[Message] = []
     for index, message in enumerate(messages):
@@ -59,12 +59,12 @@ def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Mes
 
 
 def read_tools(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools that the model is shown, and which of them it may or must call.
+    """Read the tools for the prompt, and which of them the model may or must call.
 
-    With `tool_choice: none` it is shown none, so it calls none (TOOL-03).
+    With `tool_choice: none` the prompt has no tools, so the model calls none (TOOL-03).
 
     Raises:
-        ApiError: 400 for tools and choices that cannot be honoured.
+        ApiError: 400 for tools and choices that the server does not support.
     """
     tools = read_tool_list(or_default(request.tools, []))
     choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
@@ -81,15 +81,15 @@ def _read_choice(choice: Any, tools: tuple[Tool, ...], request: CreateChatComple
         case ChatCompletionAllowedToolsChoice(allowed_tools=allowed):
             param = "tool_choice.allowed_tools.tools"
             return allowed_choice(allowed.mode, allowed.tools, tools, parallel=parallel, param=param)
-        case word:
-            return plain_choice(word, tools, parallel=parallel)
+        case mode:
+            return plain_choice(mode, tools, parallel=parallel)
 
 
 def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]:
-    """Tools in the neutral form.
+    """Read the entries of `tools`.
 
     Raises:
-        ApiError: 400 for a strict one whose parameters break the strict rules (SO-03), and for two of the same name.
+        ApiError: 400 for strict parameters outside of the strict subset (SO-03), and for a name that occurs twice.
     """
     found: list[Tool] = []
     names = [
@@ -111,13 +111,15 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
             check_strict(read, f"tools[{index}].function.parameters")
         else:
             custom = tool.custom
-            form = or_default(custom.format, None)
-            held = form.grammar if isinstance(form, ChatCompletionCustomGrammarFormat) else None
+            input_format = or_default(custom.format, None)
+            grammar = (
+                input_format.grammar if isinstance(input_format, ChatCompletionCustomGrammarFormat) else None
+            )
             read = custom_tool(
                 custom.name,
                 or_default(custom.description, None),
-                None if held is None else held.syntax,
-                "" if held is None else held.definition,
+                None if grammar is None else grammar.syntax,
+                "" if grammar is None else grammar.definition,
             )
         found.append(read)
     return tuple(found)
@@ -163,10 +165,10 @@ def _read_message(message: ChatCompletionRequestMessage, index: int, before: Seq
 def _read_result(
     message: ChatCompletionRequestFunctionMessage, before: Sequence[Message], where: str
 ) -> Message:
-    """CHAT-13: what a function of the old kind returned. It names no call, so it stands right behind its own.
+    """Read a `function` message (CHAT-13). It has no call id, so it must directly follow its call.
 
     Raises:
-        ApiError: 400 if no call of this function stands there.
+        ApiError: 400 if the message before it does not call this function.
     """
     called = before[-1].tool_calls if before else ()
     if len(called) != 1 or called[0].name != message.name:
@@ -189,7 +191,7 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
                 f"'{where}' has both 'function_call' and 'tool_calls'; send one of them.",
                 f"{where}.function_call",
             )
-        # Calls of the old kind have no ids. Some templates insist on nine letters and digits.
+        # A deprecated call has no id. Mistral templates require ids of nine letters and digits.
         calls.append(ToolCall(f"fn{index % 10**7:07}", legacy.name, legacy.arguments))
     for call in or_default(message.tool_calls, []):
         if isinstance(call, ChatCompletionMessageToolCall):
@@ -205,7 +207,7 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
             f"{where}.content",
             "missing_required_parameter",
         )
-    # Two names are in use for the same field: vLLM's `reasoning`, everybody else's `reasoning_content`.
+    # vLLM calls this field `reasoning`, other servers and clients `reasoning_content`.
     reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
     return Message(
         role="assistant",
@@ -218,7 +220,7 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
 
 
 def _text(content: Any, where: str) -> str:
-    """A string, or the text of parts. Parts of other kinds are refused (CHAT-18)."""
+    """Return a string content, or the joined text of parts. Other kinds of parts are refused (CHAT-18)."""
     if isinstance(content, str):
         return content
     texts: list[str] = []
@@ -238,7 +240,7 @@ def _text(content: Any, where: str) -> str:
 
 
 def _parts(content: Any) -> tuple[str, ...] | None:
-    """The texts of parts that `_text` has accepted, one by one; None where the content is no list."""
+    """Return the texts of parts that `_text` has accepted, or None if the content is a string."""
     if not isinstance(content, list):
         return None
     refusal = ChatCompletionRequestMessageContentPartRefusal
@@ -251,7 +253,7 @@ def _name(message: Any) -> str | None:
 
 
 def _check_pairing(messages: Sequence[Message]) -> None:
-    """CHAT-14: every tool message answers a call of the assistant message before it, and every call is answered."""
+    """Check that tool messages answer all calls of the assistant message before them, and only those (CHAT-14)."""
     open_calls: list[str] = []
     caller = 0
     for index, message in enumerate(messages):

@@ -1,68 +1,23 @@
-"""Chat completions: the request read into a turn, the events written as chunks and folded into one answer."""
+"""Read a chat completion request into a turn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
-
-from msgspec import UNSET, UnsetType
-
-from plumbline._generated.chat import (
-    ChatCompletionChoice,
-    ChatCompletionCustomCall,
-    ChatCompletionCustomCallDelta,
-    ChatCompletionFunctionCall,
-    ChatCompletionFunctionCallDelta,
-    ChatCompletionLogprobs,
-    ChatCompletionMessageCustomToolCall,
-    ChatCompletionMessageToolCall,
-    ChatCompletionMessageToolCallChunk,
-    ChatCompletionMessageToolCallUnion,
-    ChatCompletionResponseMessage,
-    ChatCompletionStreamChoice,
-    ChatCompletionStreamResponseDelta,
-    ChatCompletionTokenLogprob,
-    CreateChatCompletionRequest,
-    CreateChatCompletionResponse,
-    CreateChatCompletionStreamResponse,
-)
-from plumbline.events import (
-    Finish,
-    FinishReason,
-    Logprob,
-    OutputEvent,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    Usage,
-)
+from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
 from plumbline.protocols.common.fields import (
-    Defaults,
-    add_usage,
-    chat_logprob,
-    completion_usage,
+    check_stream_options,
     given,
-    new_id,
-    now,
     or_default,
-    read_sampling,
-    read_stop,
     refuse_given,
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
-__all__ = ["ChatWriter", "ReasoningField", "read_chat"]
-
-ReasoningField = Literal["reasoning_content", "reasoning", "both"]
-"""Under which name clients get the model's thinking: vLLM's is `reasoning`, everybody else's `reasoning_content`."""
+__all__ = ["read_chat"]
 
 _REFUSED = {
     "audio": "is not supported: this server answers with text",
@@ -81,21 +36,14 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     """Read a request into a turn.
 
     Raises:
-        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+        ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
     if request.store is True:
         raise unsupported_value("store", True, "is not supported: this server does not keep chat completions")
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
-    stream_options = or_default(request.stream_options, None)
-    if stream_options is not None:
-        if request.stream is not True:  # CS-09
-            raise invalid_request(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
-            )
-        if stream_options.include_obfuscation is True:
-            raise unsupported_value("stream_options.include_obfuscation", True)
+    check_stream_options(request)
     top_logprobs = or_default(request.top_logprobs, 0)
     if given(request.top_logprobs) and request.logprobs is not True:  # LP-05
         raise invalid_request(
@@ -139,195 +87,3 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),
     )
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call and the fragments of its arguments, or of its input if it is a custom tool's."""
-
-    start: ToolCallStart
-    fragments: list[str] = field(default_factory=list)
-
-    def written(self) -> ChatCompletionMessageToolCallUnion:
-        """The call as a part of a message."""
-        name, text = self.start.name, "".join(self.fragments)
-        if self.start.custom:  # TOOL-14
-            return ChatCompletionMessageCustomToolCall(
-                id=self.start.id, custom=ChatCompletionCustomCall(name=name, input=text)
-            )
-        return ChatCompletionMessageToolCall(
-            id=self.start.id, function=ChatCompletionFunctionCall(name=name, arguments=text)
-        )
-
-
-@dataclass(slots=True)
-class _Choice:
-    """What has been written of one choice so far: the fold that the non-streaming answer is."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    refusal: list[str] = field(default_factory=list)
-    calls: list[_Call] = field(default_factory=list)
-    logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
-    finish: FinishReason | None = None
-    stop_match: int | str | None = None
-
-
-class ChatWriter:
-    """Writes the events of one answer as chunks, and keeps the fold of what it wrote.
-
-    Stream and non-stream agree by construction (CHAT-19): `answer` is built from the same state that the chunks left.
-    """
-
-    def __init__(
-        self,
-        request: CreateChatCompletionRequest,
-        *,
-        model: str,
-        fingerprint: str,
-        reasoning_field: ReasoningField = "reasoning_content",
-    ) -> None:
-        options = or_default(request.stream_options, None)
-        self._id = new_id("chatcmpl-")
-        self._created = now()
-        self._model = model
-        self._fingerprint = fingerprint
-        self._metadata = request.metadata if given(request.metadata) else UNSET
-        # CS-17: clients read one of two names for the same text.
-        names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
-        self._reasoning_fields = names
-        self._wants_logprobs = request.logprobs is True
-        self._include_usage = options is not None and options.include_usage is True
-        self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
-        self._usage: Usage | None = None
-
-    def start(self) -> list[CreateChatCompletionStreamResponse]:
-        """The role chunk of every choice, in index order (CS-02, CS-04)."""
-        first = ChatCompletionStreamResponseDelta(role="assistant", content="")
-        return [self._chunk(index, first) for index in range(len(self._choices))]
-
-    def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
-        """Take an event of a choice; returns the chunks that say it."""
-        choice = self._choices[index]
-        match event:
-            case TextDelta():
-                choice.text.append(event.text)
-                logprobs = self._logprobs(choice, event.logprobs)
-                delta = ChatCompletionStreamResponseDelta(content=event.text)
-                return [self._chunk(index, delta, logprobs=logprobs)]
-            case ReasoningDelta():
-                choice.reasoning.append(event.text)
-                delta = ChatCompletionStreamResponseDelta()
-                for name in self._reasoning_fields:
-                    setattr(delta, name, event.text)
-                return [self._chunk(index, delta)]
-            case RefusalDelta():
-                choice.refusal.append(event.text)
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(refusal=event.text))]
-            case ToolCallStart():
-                choice.calls.append(_Call(event))
-                # CS-10: id, type and name once, in the first delta
-                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
-                if event.custom:
-                    call.type, call.custom = (
-                        "custom",
-                        ChatCompletionCustomCallDelta(name=event.name, input=""),
-                    )
-                else:
-                    call.type = "function"
-                    call.function = ChatCompletionFunctionCallDelta(name=event.name, arguments="")
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
-            case ToolCallDelta():
-                choice.calls[-1].fragments.append(event.arguments)
-                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
-                if choice.calls[-1].start.custom:
-                    call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
-                else:
-                    call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
-            case ToolCallEnd():
-                return []
-            case Finish():
-                choice.finish = event.reason
-                choice.stop_match = event.stop_match
-                self._usage = add_usage(self._usage, event.usage)
-                # CS-03: the reason comes alone, in an empty delta, and nothing of the choice comes after it.
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event)]
-
-    def end(self) -> list[CreateChatCompletionStreamResponse]:
-        """The usage chunk, last of all, if the client asked for it (CS-06, CS-07, CS-08)."""
-        if not self._include_usage or self._usage is None:
-            return []
-        chunk = self._envelope([])
-        chunk.usage = completion_usage(self._usage)
-        return [chunk]
-
-    def answer(self) -> CreateChatCompletionResponse:
-        """The whole answer, once every choice has finished."""
-        return CreateChatCompletionResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=[self._folded(index, choice) for index, choice in enumerate(self._choices)],
-            usage=UNSET if self._usage is None else completion_usage(self._usage),
-            service_tier="default",
-            system_fingerprint=self._fingerprint,
-            metadata=self._metadata,
-        )
-
-    def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
-        if choice.finish is None:
-            raise RuntimeError(f"choice {index} has no finish yet")
-        calls = [call.written() for call in choice.calls]
-        refusal = "".join(choice.refusal) if choice.refusal else None
-        text = "".join(choice.text)
-        message = ChatCompletionResponseMessage(
-            content=None if (calls or refusal is not None) and not text else text,
-            refusal=refusal,
-            tool_calls=calls or UNSET,
-        )
-        for name in self._reasoning_fields if choice.reasoning else ():
-            setattr(message, name, "".join(choice.reasoning))
-        return ChatCompletionChoice(
-            index=index,
-            message=message,
-            finish_reason=choice.finish,
-            logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
-            stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
-        )
-
-    def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
-        if not self._wants_logprobs:
-            return None
-        written = [chat_logprob(entry) for entry in entries]
-        choice.logprobs.extend(written)
-        return ChatCompletionLogprobs(content=written)
-
-    def _chunk(
-        self,
-        index: int,
-        delta: ChatCompletionStreamResponseDelta,
-        *,
-        finish: Finish | None = None,
-        logprobs: ChatCompletionLogprobs | None = None,
-    ) -> CreateChatCompletionStreamResponse:
-        reason: FinishReason | None = None
-        stop_reason: int | str | UnsetType = UNSET
-        if finish is not None:
-            reason = finish.reason
-            stop_reason = UNSET if finish.stop_match is None else finish.stop_match
-        choice = ChatCompletionStreamChoice(
-            index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason
-        )
-        return self._envelope([choice])
-
-    def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:
-        return CreateChatCompletionStreamResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            service_tier="default",
-            system_fingerprint=self._fingerprint,
-            usage=None if self._include_usage else UNSET,
-        )

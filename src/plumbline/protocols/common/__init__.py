@@ -1,1 +1,1 @@
-"""Share fields, tool choice and output formats between the protocols."""
+"""Read and write what several APIs share: sampling fields, tool choice, output formats, ids, logprobs, usage."""

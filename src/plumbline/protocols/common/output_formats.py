@@ -1,4 +1,4 @@
-"""The forms that a client may ask for, under every name they go by, read into one `OutputFormat`."""
+"""Read the structured output of a request, under each of its field names, into one `OutputFormat`."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ FormatRequest = CreateChatCompletionRequest | CreateCompletionRequest | CreateRe
 
 
 class RequestedFormat(msgspec.Struct, frozen=True):
-    """A form and the field that asked for it."""
+    """A format and the field that requests it."""
 
     param: str
-    form: OutputFormat
+    format: OutputFormat
     name: str = "structured_outputs"
-    """The name of a JSON Schema, for messages about it."""
+    """The name of a JSON Schema, for error messages."""
 
 
 def read_format(request: FormatRequest) -> OutputFormat | None:
-    """The form that the request asks for, if any.
+    """Return the output format that the request asks for, if any.
 
     Raises:
-        ApiError: 400 for two forms at once, for schemas that break the strict rules (SO-03), and for fields that
-            contradict a form, naming the field.
+        ApiError: 400 naming the field, for two formats at once, for strict schemas outside of the strict subset
+            (SO-03), and for fields that contradict a format.
     """
-    asked = _requested(request)
-    if asked is None:
+    requested = _requested(request)
+    if requested is None:
         return None
     if given(getattr(request, "allowed_token_ids", UNSET)):
-        # Tokens that are not allowed could be the only ones that the form can go on with.
+        # The format could require tokens that are not allowed.
         raise invalid_request(
-            f"'allowed_token_ids' cannot be combined with '{asked.param}'.",
+            f"'allowed_token_ids' cannot be combined with '{requested.param}'.",
             "allowed_token_ids",
             "invalid_value",
         )
-    if isinstance(asked.form, JsonFormat) and asked.form.strict:
-        violation = strict_violation(asked.form.schema)
+    if isinstance(requested.format, JsonFormat) and requested.format.strict:
+        violation = strict_violation(requested.format.schema)
         if violation is not None:
-            raise invalid_json_schema(asked.param, asked.name, violation)
-    return asked.form
+            raise invalid_json_schema(requested.param, requested.name, violation)
+    return requested.format
 
 
 def constraint_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
-    """The 400 for a form of this request that cannot be held, naming the field that asked for it."""
-    asked = _requested(request)
-    if error.tool is not None or asked is None:
+    """Return the 400 for a format of this request that cannot be enforced, naming its field."""
+    requested = _requested(request)
+    if error.tool is not None or requested is None:
         return _tool_refused(request, error)
-    if isinstance(asked.form, JsonFormat):
-        return invalid_json_schema(asked.param, asked.name, str(error).rstrip("."))
-    return invalid_request(f"Invalid '{asked.param}': {error}", asked.param, "invalid_value")
+    if isinstance(requested.format, JsonFormat):
+        return invalid_json_schema(requested.param, requested.name, str(error).rstrip("."))
+    return invalid_request(f"Invalid '{requested.param}': {error}", requested.param, "invalid_value")
 
 
 def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
@@ -87,38 +87,40 @@ def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
                 param += ".function.parameters" if isinstance(tool, ChatCompletionTool) else ".parameters"
                 return invalid_json_schema(param, str(error.tool), str(error).rstrip("."))
             return invalid_request(f"Invalid '{param}': {error}", param, "invalid_value")
-    return invalid_request(f"The calls of 'tools' cannot be held: {error}", "tools", "invalid_value")
+    return invalid_request(f"The calls of 'tools' cannot be constrained: {error}", "tools", "invalid_value")
 
 
 def _requested(request: FormatRequest) -> RequestedFormat | None:
     found: RequestedFormat | None = None
-    for asked in (*_official(request), *_structured(request), *_guided(request)):
+    for requested in (*_official(request), *_structured(request), *_guided(request)):
         if found is not None:
             raise invalid_request(
-                f"'{asked.param}' cannot be combined with '{found.param}': an answer has one form.",
-                asked.param,
+                f"'{requested.param}' cannot be combined with '{found.param}': an answer has one format.",
+                requested.param,
                 "invalid_value",
             )
-        found = asked
+        found = requested
     return found
 
 
 def _official(request: FormatRequest) -> list[RequestedFormat]:
-    """`response_format` of chat, `text.format` of Responses."""
+    """Read `response_format` of chat completions, or `text.format` of Responses."""
     if isinstance(request, CreateCompletionRequest):
         return []
     if isinstance(request, CreateResponse):
         text = or_default(request.text, None)
-        asked: Any = None if text is None else or_default(text.format, None)
+        requested: Any = None if text is None else or_default(text.format, None)
         param = "text.format"
     else:
-        asked, param = or_default(request.response_format, None), "response_format"
-    match asked:
+        requested, param = or_default(request.response_format, None), "response_format"
+    match requested:
         case ResponseFormatJsonObject():
             return [RequestedFormat(param, JsonFormat())]
         case TextResponseFormatJsonSchema():
-            strict = or_default(asked.strict, False)
-            return [RequestedFormat("text.format.schema", JsonFormat(asked.schema, strict), asked.name)]
+            strict = or_default(requested.strict, False)
+            return [
+                RequestedFormat("text.format.schema", JsonFormat(requested.schema, strict), requested.name)
+            ]
         case ResponseFormatJsonSchema(json_schema=described):
             if not isinstance(described.schema, dict):
                 raise missing_required_parameter("response_format.json_schema.schema")
@@ -129,11 +131,14 @@ def _official(request: FormatRequest) -> list[RequestedFormat]:
 
 
 def _structured(request: FormatRequest) -> list[RequestedFormat]:
-    asked = or_default(request.structured_outputs, None)
-    if asked is None:
+    """Read `structured_outputs`, the field of vLLM."""
+    requested = or_default(request.structured_outputs, None)
+    if requested is None:
         return []
     found = [
-        item for name in _KINDS for item in _kind(name, getattr(asked, name), f"structured_outputs.{name}")
+        item
+        for name in _KINDS
+        for item in _one_format(name, getattr(requested, name), f"structured_outputs.{name}")
     ]
     if len(found) != 1:
         several = ", ".join(f"'{item.param}'" for item in found) or "none"
@@ -146,18 +151,18 @@ def _structured(request: FormatRequest) -> list[RequestedFormat]:
 
 
 def _guided(request: FormatRequest) -> list[RequestedFormat]:
-    """The older names of chat and completions."""
+    """Read `guided_json` and its siblings, the older field names of chat and legacy completions."""
     return [
         item
         for name in _KINDS
-        for item in _kind(name, getattr(request, f"guided_{name}", UNSET), f"guided_{name}")
+        for item in _one_format(name, getattr(request, f"guided_{name}", UNSET), f"guided_{name}")
     ]
 
 
 _KINDS = ("json", "regex", "choice", "grammar")
 
 
-def _kind(kind: str, value: Any, param: str) -> list[RequestedFormat]:
+def _one_format(kind: str, value: Any, param: str) -> list[RequestedFormat]:
     if value is UNSET or value is None:
         return []
     match kind:
@@ -172,7 +177,7 @@ def _kind(kind: str, value: Any, param: str) -> list[RequestedFormat]:
 
 
 def _schema(value: Any, param: str) -> Mapping[str, Any] | bool:
-    """A schema, or the JSON text of one, which vLLM's clients send."""
+    """Return a schema; clients of vLLM also send the JSON text of one."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,4 +1,4 @@
-"""What chat and Responses share of tools: custom ones, strict ones, and which of them an answer may or must call."""
+"""Read tools and `tool_choice` as chat completions and Responses share them."""
 
 from __future__ import annotations
 
@@ -28,38 +28,43 @@ INPUT_SCHEMA: Mapping[str, Any] = {
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
 }
-"""The parameters that the model is shown of a custom tool: its input is text."""
+"""The parameters of a custom tool in the prompt: one string."""
 
 
 def custom_tool(name: str, description: str | None, syntax: str | None, definition: str) -> Tool:
-    """A custom tool in the neutral form (TOOL-14).
+    """Build a custom tool (TOOL-14).
 
     Args:
-        name: its name.
-        description: what it is for.
+        name: the tool's name.
+        description: the client's description.
         syntax: `lark` or `regex`, or None where the input is free text.
         definition: the grammar.
     """
-    form = (
+    input_format = (
         None if syntax is None else RegexFormat(definition) if syntax == "regex" else LarkFormat(definition)
     )
-    told = description
-    if form is not None:
-        # The model has to know what it will be held to: a form that it does not expect makes it write nonsense.
-        told = f"{description or ''}\n\nThe input follows this {syntax} grammar:\n{definition}".strip()
-    return Tool(name=name, description=told, parameters=INPUT_SCHEMA, custom=True, input_format=form)
+    if input_format is not None:
+        # The model must know its constraint: under a grammar that it does not expect it writes nonsense.
+        description = f"{description or ''}\n\nThe input follows this {syntax} grammar:\n{definition}".strip()
+    return Tool(
+        name=name,
+        description=description,
+        parameters=INPUT_SCHEMA,
+        custom=True,
+        input_format=input_format,
+    )
 
 
 def custom_arguments(text: str) -> str:
-    """The arguments of a call of a custom tool, as the model is shown them."""
+    """Return the arguments of a call of a custom tool, as the prompt shows them."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
 def check_names(names: Sequence[tuple[str, str]]) -> None:
-    """No two tools have the same name: a call of it could not be told which it is meant for.
+    """Check that no two tools have the same name, so that a call means one of them.
 
     Args:
-        names: each name, and the field that has it.
+        names: each name and its field.
 
     Raises:
         ApiError: 400 naming the field of the second.
@@ -68,7 +73,7 @@ def check_names(names: Sequence[tuple[str, str]]) -> None:
     for name, param in names:
         if name in seen:
             raise invalid_request(
-                f"'{param}' is '{name}', as '{seen[name]}' is; every tool needs a name of its own.",
+                f"'{param}' is '{name}', as '{seen[name]}' is; every tool needs a different name.",
                 param,
                 "invalid_value",
             )
@@ -76,7 +81,7 @@ def check_names(names: Sequence[tuple[str, str]]) -> None:
 
 
 def check_strict(tool: Tool, param: str) -> None:
-    """SO-03 for the parameters of a strict tool.
+    """Check the parameters of a strict tool (SO-03).
 
     Raises:
         ApiError: 400 naming the parameters.
@@ -87,28 +92,28 @@ def check_strict(tool: Tool, param: str) -> None:
             raise invalid_json_schema(param, tool.name, violation)
 
 
-def plain_choice(word: str, tools: Sequence[Tool], *, parallel: bool) -> ToolChoice:
-    """`none`, `auto` or `required`.
+def plain_choice(mode: str, tools: Sequence[Tool], *, parallel: bool) -> ToolChoice:
+    """Read `none`, `auto` or `required`.
 
     Raises:
         ApiError: 400 for `required` without tools (TOOL-08).
     """
-    if word == "required":
+    if mode == "required":
         if not tools:
             raise invalid_request("'tool_choice' is 'required' but there are no 'tools'.", "tool_choice")
         return ToolChoice(mode="required", parallel=parallel)
-    if word == "none" or not tools:
+    if mode == "none" or not tools:
         return ToolChoice(mode="none", forbidden=bool(tools))
     return ToolChoice(mode="auto", parallel=parallel)
 
 
 def named_choice(name: str, kind: str, tools: Sequence[Tool], param: str) -> ToolChoice:
-    """Exactly this tool is called, once (TOOL-05).
+    """Require exactly one call, of this tool (TOOL-05).
 
     Args:
-        name: the tool.
+        name: the tool's name.
         kind: `function` or `custom`.
-        tools: the request's.
+        tools: the tools of the request.
         param: the field with the name.
 
     Raises:
@@ -124,13 +129,13 @@ def named_choice(name: str, kind: str, tools: Sequence[Tool], param: str) -> Too
 def allowed_choice(
     mode: str, allowed: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, parallel: bool, param: str
 ) -> ToolChoice:
-    """TOOL-06: the model is shown all tools, so that its prompt stays the same, and may call some.
+    """Allow or require calls of some tools (TOOL-06). The prompt shows all tools, so that its prefix stays cached.
 
     Args:
         mode: `auto` or `required`.
-        allowed: the entries, in the form of either API.
-        tools: the request's.
-        parallel: as asked.
+        allowed: the entries, as either API writes them.
+        tools: the tools of the request.
+        parallel: whether the answer may have more than one call.
         param: the field with the entries.
 
     Raises:
@@ -157,5 +162,5 @@ def allowed_choice(
 
 
 def wants_parallel(value: Any) -> bool:
-    """TOOL-07: more than one call in an answer is allowed unless the client says no."""
+    """Return whether an answer may have more than one call: yes unless the client forbids it (TOOL-07)."""
     return bool(or_default(value, True))

@@ -1,44 +1,18 @@
-"""Legacy completions: prompts read into turns, events written as chunks and folded into one answer."""
+"""Read a legacy completion request into one turn per prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from msgspec import UNSET, UnsetType
-
-from plumbline._generated.common import CompletionUsage
-from plumbline._generated.completions import (
-    CompletionChoice,
-    CompletionLogprobs,
-    CompletionStreamChoice,
-    CreateCompletionRequest,
-    CreateCompletionResponse,
-    CreateCompletionStreamResponse,
-)
-from plumbline.events import Finish, Logprob, OutputEvent, TextDelta, Usage
-from plumbline.protocols.common.fields import (
-    Defaults,
-    completion_usage,
-    finite,
-    new_id,
-    now,
-    or_default,
-    read_sampling,
-    read_stop,
-    refuse_given,
-)
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.protocols.common.fields import check_stream_options, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
-from plumbline.wire.errors import (
-    invalid_request,
-    invalid_value,
-    missing_required_parameter,
-    unsupported_value,
-)
+from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
 
-__all__ = ["CompletionPlan", "CompletionWriter", "PromptText", "read_completion"]
+__all__ = ["CompletionPlan", "read_completion"]
 
 _REFUSED = {
     "suffix": "is not supported: this model does not fill in the middle",  # CMP-07
@@ -53,7 +27,7 @@ _DEFAULT_MAX_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class CompletionPlan:
-    """A request read: one turn per prompt, and what to do with the choices."""
+    """A legacy completion request: one turn per prompt, and what to do with the choices."""
 
     turns: list[Turn]
     num_choices: int
@@ -68,20 +42,12 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     """Read a request into turns.
 
     Raises:
-        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+        ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
-    stream = request.stream is True
-    options = or_default(request.stream_options, None)
-    if options is not None:
-        if not stream:  # CS-09, CMP-08
-            raise invalid_request(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
-            )
-        if options.include_obfuscation is True:
-            raise unsupported_value("stream_options.include_obfuscation", True)
+    check_stream_options(request)
     num_choices = or_default(request.n, 1)
-    # 0 is in range by the schema and means nothing else than the default.
+    # The schema allows 0, which means the default.
     best_of = or_default(request.best_of, 0) or num_choices
     if best_of < num_choices:
         raise invalid_request(
@@ -89,11 +55,11 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             "best_of",
             "invalid_value",
         )
-    if best_of > num_choices and stream:
+    if best_of > num_choices and request.stream is True:
         raise invalid_request("'best_of' cannot be greater than 'n' when 'stream' is enabled.", "best_of")
     max_tokens = or_default(request.max_tokens, _DEFAULT_MAX_TOKENS)
     logprobs: int | None = or_default(request.logprobs, None)
-    # The best are chosen by mean logprob, so candidates need logprobs even if the client does not.
+    # The best choices are those with the highest mean logprob, so candidates need logprobs.
     wanted = logprobs if logprobs is not None or best_of == num_choices else 0
     sampling = read_sampling(
         request, defaults, max_tokens=max_tokens, max_tokens_param="max_tokens", logprobs=wanted
@@ -117,7 +83,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
 
 
 def _read_prompts(prompt: object, vocab_size: int) -> list[Prompt]:
-    """CMP-02: a string, strings, one list of token ids, or lists of token ids."""
+    """Read a string, strings, one list of token ids, or lists of token ids (CMP-02)."""
     match prompt:
         case str():
             return [TextPrompt(prompt)]
@@ -137,223 +103,5 @@ def _read_prompts(prompt: object, vocab_size: int) -> list[Prompt]:
 
 
 def _token_prompt(ids: Sequence[int], where: str, vocab_size: int) -> TokenPrompt:
-    for index, token_id in enumerate(ids):
-        if token_id >= vocab_size:
-            raise unsupported_value(
-                f"{where}[{index}]", token_id, f"is not a token id of this model, which has {vocab_size}"
-            )
+    check_token_ids(where, ids, vocab_size)
     return TokenPrompt(tuple(ids))
-
-
-@dataclass(frozen=True, slots=True)
-class PromptText:
-    """The prompt's own text, for `echo`, with the logprobs of its tokens if they were asked for (CMP-04)."""
-
-    text: str
-    tokens: tuple[Logprob | str, ...] | None = None
-    """The first token is text without a logprob."""
-
-
-@dataclass(slots=True)
-class _Choice:
-    text: list[str] = field(default_factory=list)
-    offset: int = 0
-    logprobs: CompletionLogprobs | None = None
-    score: float = 0.0
-    num_scored: int = 0
-    finish: Finish | None = None
-
-
-class CompletionWriter:
-    """Writes the events of one answer as chunks, and keeps the fold of what it wrote.
-
-    Choices are numbered prompt by prompt, `prompt_index * best_of + choice_index` (CMP-02). A stream has
-    `best_of == n`, so these are the numbers that it sends.
-    """
-
-    def __init__(
-        self,
-        request: CreateCompletionRequest,
-        plan: CompletionPlan,
-        prompts: Sequence[PromptText | None],
-        *,
-        model: str,
-        fingerprint: str,
-    ) -> None:
-        options = or_default(request.stream_options, None)
-        self._id = new_id("cmpl-")
-        self._created = now()
-        self._model = model
-        self._fingerprint = fingerprint
-        self._plan = plan
-        self._prompts = prompts
-        self._include_usage = options is not None and options.include_usage is True
-        self._choices = [_Choice() for _ in range(len(plan.turns) * plan.best_of)]
-        if plan.logprobs is not None:
-            for choice in self._choices:
-                choice.logprobs = _no_logprobs()
-
-    def start(self) -> list[CreateCompletionStreamResponse]:
-        """With `echo`, the prompt as the first chunk of every choice, in index order. Call it in both modes."""
-        chunks: list[CreateCompletionStreamResponse] = []
-        for index, choice in enumerate(self._choices):
-            prompt = self._prompts[index // self._plan.best_of]
-            if prompt is not None:
-                choice.text.append(prompt.text)
-                chunks.append(self._chunk(index, prompt.text, _echo_logprobs(choice, prompt)))
-        return chunks
-
-    def event(self, index: int, event: OutputEvent) -> list[CreateCompletionStreamResponse]:
-        """Take an event of a choice; returns the chunks that say it."""
-        choice = self._choices[index]
-        match event:
-            case TextDelta():
-                choice.text.append(event.text)
-                logprobs = self._take_logprobs(choice, event.logprobs)
-                return [self._chunk(index, event.text, logprobs)]
-            case Finish():
-                choice.finish = event
-                return [self._chunk(index, "", None, finish=event)]
-            case _:
-                # Completions have no template and so no dialect: the road yields text only.
-                raise TypeError(f"{type(event).__name__} has no place in a completion")
-
-    def end(self) -> list[CreateCompletionStreamResponse]:
-        """The usage chunk, last of all, if the client asked for it."""
-        if not self._include_usage:
-            return []
-        chunk = self._envelope([])
-        chunk.usage = self._usage()
-        return [chunk]
-
-    def answer(self) -> CreateCompletionResponse:
-        """The whole answer, once every choice has finished."""
-        choices: list[CompletionChoice] = []
-        for prompt_index in range(len(self._plan.turns)):
-            first = prompt_index * self._plan.best_of
-            candidates = self._choices[first : first + self._plan.best_of]
-            if self._plan.best_of > self._plan.num_choices:  # CMP-06
-                candidates = sorted(candidates, key=_mean_logprob, reverse=True)[: self._plan.num_choices]
-            choices += [self._folded(len(choices) + place, choice) for place, choice in enumerate(candidates)]
-        return CreateCompletionResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            usage=self._usage(),
-            system_fingerprint=self._fingerprint,
-        )
-
-    def _folded(self, index: int, choice: _Choice) -> CompletionChoice:
-        if choice.finish is None:
-            raise RuntimeError(f"choice {index} has no finish yet")
-        match_ = choice.finish.stop_match
-        return CompletionChoice(
-            index=index,
-            text="".join(choice.text),
-            finish_reason=_reason(choice.finish),
-            logprobs=choice.logprobs,
-            stop_reason=UNSET if match_ is None else match_,
-        )
-
-    def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
-        """CMP-05."""
-        for entry in entries:
-            choice.score += entry.logprob
-        choice.num_scored += len(entries)
-        if choice.logprobs is None:
-            return None
-        written = _no_logprobs()
-        for entry in entries:
-            _append(choice, written, entry)
-        _extend(choice.logprobs, written)
-        return written
-
-    def _usage(self) -> CompletionUsage:
-        """Every candidate's tokens count, every prompt once (CHAT-09, CMP-06)."""
-        finishes = [choice.finish.usage for choice in self._choices if choice.finish is not None]
-        first_of_prompt = finishes[:: self._plan.best_of]
-        return completion_usage(
-            Usage(
-                prompt_tokens=sum(usage.prompt_tokens for usage in first_of_prompt),
-                completion_tokens=sum(usage.completion_tokens for usage in finishes),
-                cached_tokens=sum(usage.cached_tokens for usage in first_of_prompt),
-            )
-        )
-
-    def _chunk(
-        self, index: int, text: str, logprobs: CompletionLogprobs | None, *, finish: Finish | None = None
-    ) -> CreateCompletionStreamResponse:
-        stop_reason: int | str | UnsetType = UNSET
-        if finish is not None and finish.stop_match is not None:
-            stop_reason = finish.stop_match
-        choice = CompletionStreamChoice(
-            index=index,
-            text=text,
-            finish_reason=None if finish is None else _reason(finish),
-            logprobs=logprobs,
-            stop_reason=stop_reason,
-        )
-        return self._envelope([choice])
-
-    def _envelope(self, choices: list[CompletionStreamChoice]) -> CreateCompletionStreamResponse:
-        return CreateCompletionStreamResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            system_fingerprint=self._fingerprint,
-            usage=None if self._include_usage else UNSET,
-        )
-
-
-def _reason(finish: Finish) -> Literal["stop", "length", "content_filter"]:
-    if finish.reason == "tool_calls":
-        raise TypeError("a completion makes no tool calls")
-    return finish.reason
-
-
-def _mean_logprob(choice: _Choice) -> float:
-    return choice.score / max(choice.num_scored, 1)
-
-
-def _no_logprobs() -> CompletionLogprobs:
-    return CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
-
-
-def _echo_logprobs(choice: _Choice, prompt: PromptText) -> CompletionLogprobs | None:
-    if choice.logprobs is None or prompt.tokens is None:
-        choice.offset = len(prompt.text)
-        return None
-    written = _no_logprobs()
-    for entry in prompt.tokens:
-        _append(choice, written, entry)
-    _extend(choice.logprobs, written)
-    return written
-
-
-def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str) -> None:
-    """CMP-05. A token's text here is what it completes, so the tokens join to the text even inside a character."""
-    text = entry if isinstance(entry, str) else entry.text
-    logprobs.tokens.append(text)
-    logprobs.token_logprobs.append(None if isinstance(entry, str) else finite(entry.logprob))
-    logprobs.text_offset.append(choice.offset)
-    if logprobs.top_logprobs is not None:
-        logprobs.top_logprobs.append(None if isinstance(entry, str) else _alternatives(entry))
-    choice.offset += len(text)
-
-
-def _alternatives(entry: Logprob) -> dict[str, float]:
-    """The most likely tokens by their text, the drawn one under the text that `tokens` has for it."""
-    others = {token: finite(value) for token_id, token, _, value in entry.top if token_id != entry.token_id}
-    return {entry.text: finite(entry.logprob)} | {
-        token: value for token, value in others.items() if token != entry.text
-    }
-
-
-def _extend(whole: CompletionLogprobs, part: CompletionLogprobs) -> None:
-    whole.tokens += part.tokens
-    whole.token_logprobs += part.token_logprobs
-    whole.text_offset += part.text_offset
-    if whole.top_logprobs is not None and part.top_logprobs is not None:
-        whole.top_logprobs += part.top_logprobs

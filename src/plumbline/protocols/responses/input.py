@@ -1,4 +1,4 @@
-"""Input items of the Responses API, read into messages and checked against each other."""
+"""Read the input items of a Responses request into messages, and check them against each other."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ __all__ = ["read_input"]
 def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tuple[Message, ...]:
     """Read `input` and `instructions` (R-12, R-13, R-14).
 
-    Calls that follow each other belong to one assistant turn, with the text before them; reasoning belongs to the
-    turn that it led to.
+    Consecutive calls belong to one assistant message, with the text before them. Reasoning belongs to the assistant
+    message after it.
 
     Raises:
-        ApiError: 400 for items that this server cannot use, and for outputs and calls that do not fit (TOOL-12).
+        ApiError: 400 for items that this server does not support, and for calls and outputs without a counterpart
+            (TOOL-12).
     """
     messages = [] if instructions is None else [Message(role="system", content=instructions)]
     if isinstance(items, str):
@@ -50,7 +51,7 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
         where = f"input[{index}]"
         match item:
             case ReasoningItemParam():
-                # ST-16: encrypted content of another server means nothing here and is passed over.
+                # ST-16: this server cannot read encrypted content, so it is ignored.
                 parts = or_default(item.content, None) or []
                 reasoning = (reasoning or "") + "".join(part.text for part in parts) or None
                 continue
@@ -80,7 +81,7 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
                 messages[-1] = _joined(messages[-1], message)
                 continue
         else:
-            reasoning = None  # It led to nothing that is here.
+            reasoning = None  # No assistant message follows it.
         messages.append(message)
     return tuple(messages)
 
@@ -96,7 +97,7 @@ def _joined(left: Message, right: Message) -> Message:
 
 
 def _text(content: Any, where: str, field: str = "content") -> str:
-    """A string, or the text of parts; parts of other kinds are refused."""
+    """Return a string content, or the joined text of parts. Other kinds of parts are refused."""
     if isinstance(content, str):
         return content
     texts: list[str] = []
@@ -116,14 +117,14 @@ def _text(content: Any, where: str, field: str = "content") -> str:
 
 
 def _parts(content: Any) -> tuple[str, ...] | None:
-    """The texts of parts that `_text` has accepted, one by one; None where the content is no list."""
+    """Return the texts of parts that `_text` has accepted, or None if the content is a string."""
     if isinstance(content, str):
         return None
     return tuple(part.refusal if isinstance(part, RefusalContent) else part.text for part in content)
 
 
 def _check_pairing(items: Sequence[InputItem]) -> None:
-    """TOOL-11, TOOL-12: outputs and calls pair up by `call_id`, whatever stands between them."""
+    """Check that outputs and calls pair up by `call_id`, with any items between them (TOOL-11, TOOL-12)."""
     calls: dict[str, None] = {}
     for item in items:
         match item:

@@ -1,27 +1,18 @@
-"""The output items of the Responses writer: what each kind looks like while it is open and when it is done."""
+"""Collect the output items of a response, and write each kind as it looks at its beginning and at its end."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar
 
 from plumbline._generated.content import (
     LogProb,
     OutputTextContent,
     ReasoningTextContent,
-    RefusalContent,
     ResponseLogProb,
     ResponseTopLogProb,
     TopLogProb,
-)
-from plumbline._generated.events import (
-    ResponseCustomToolCallInputDoneEvent,
-    ResponseFunctionCallArgumentsDoneEvent,
-    ResponseReasoningTextDoneEvent,
-    ResponseRefusalDoneEvent,
-    ResponseStreamEvent,
-    ResponseTextDoneEvent,
 )
 from plumbline._generated.items import (
     CustomToolCallResource,
@@ -31,16 +22,18 @@ from plumbline._generated.items import (
     ReasoningItem,
 )
 from plumbline.events import Logprob, ToolCallStart
-from plumbline.protocols.common.fields import chat_logprob, new_id
+from plumbline.protocols.common.ids import new_id
+from plumbline.protocols.common.logprobs import chat_logprob
+from plumbline.protocols.responses.event_order import Machine, State
 
 __all__ = [
     "CallItem",
+    "ContentItem",
     "CustomCallItem",
     "ItemKind",
     "ItemStatus",
     "OpenItem",
     "ReasoningTextItem",
-    "RefusalItem",
     "TextItem",
     "delta_logprobs",
 ]
@@ -49,150 +42,138 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OpenItem(ABC):
-    """An item that is being written. Subclasses know their parts and their events."""
+    """An item that the model is writing."""
 
-    prefix = ""
+    machine: Machine
+    """The row of `EVENT_ORDER` that its events follow."""
+    prefix: str
+    """How its id begins."""
+
+    text: str
+    """All of its text; set by `finish`."""
+    finished: OutputItem
+    """The item as `output_item.done` and the final response show it; set by `finish`."""
 
     def __init__(self) -> None:
         self.id = new_id(self.prefix)
-        self.texts: list[str] = []
+        self.state: State = "new"
+        self.fragments: list[str] = []
+
+    def append(self, text: str) -> None:
+        """Add a fragment to the item's text."""
+        self.fragments.append(text)
+
+    @abstractmethod
+    def added(self) -> OutputItem:
+        """Return the item as `output_item.added` shows it: empty, with its identity (RS-05)."""
+
+    def finish(self, status: ItemStatus) -> None:
+        """Set `text` and `finished`. All events that end the item show this text (RS-09)."""
+        self.text = "".join(self.fragments)
+        self.finished = self._finished(status)
+
+    @abstractmethod
+    def _finished(self, status: ItemStatus) -> OutputItem: ...
+
+
+class ContentItem(OpenItem):
+    """An item that consists of one content part."""
+
+    part: OutputTextContent | ReasoningTextContent
+    """The whole part; set by `finish`."""
+
+    @abstractmethod
+    def empty_part(self) -> OutputTextContent | ReasoningTextContent:
+        """Return the part as `content_part.added` shows it."""
+
+
+ItemKind = TypeVar("ItemKind", bound=ContentItem)
+
+
+class TextItem(ContentItem):
+    """A message of the assistant."""
+
+    machine = "message"
+    prefix = "msg_"
+
+    def __init__(self) -> None:
+        super().__init__()
         self.logprobs: list[Logprob] = []
+        self.last_logprobs: Sequence[Logprob] = ()
+        """Those of the last fragment."""
 
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
-    @abstractmethod
-    def added(self) -> OutputItem:
-        """The item as `output_item.added` shows it: empty, with its identity."""
-
-    @abstractmethod
-    def part(self, *, empty: bool) -> OutputTextContent | RefusalContent | ReasoningTextContent | None:
-        """Its only content part, empty or as it stands; None for an item without parts."""
-
-    @abstractmethod
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        """The event that closes its text."""
-
-    @abstractmethod
-    def finished(self, status: ItemStatus) -> OutputItem:
-        """The item as `output_item.done` and the final response show it."""
-
-
-ItemKind = TypeVar("ItemKind", bound=OpenItem)
-
-
-class TextItem(OpenItem):
-    prefix = "msg_"
+    def append(self, text: str, logprobs: Sequence[Logprob] = ()) -> None:
+        """Add a fragment with the logprobs of its tokens."""
+        self.fragments.append(text)
+        self.last_logprobs = logprobs
+        if logprobs:
+            self.logprobs += logprobs
 
     def added(self) -> OutputItem:
         return OutputMessage(id=self.id, content=[], status="in_progress")
 
-    def part(self, *, empty: bool) -> OutputTextContent:
-        if empty:
-            return OutputTextContent(text="", annotations=[], logprobs=[])
-        return OutputTextContent(text=self.text, annotations=[], logprobs=_logprobs(self.logprobs))
+    def empty_part(self) -> OutputTextContent:
+        return OutputTextContent(text="", annotations=[], logprobs=[])
 
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseTextDoneEvent(
-            sequence_number=0,
-            item_id=self.id,
-            output_index=index,
-            content_index=0,
-            text=self.text,
-            logprobs=delta_logprobs(self.logprobs),
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
+    def _finished(self, status: ItemStatus) -> OutputItem:
+        self.part = OutputTextContent(text=self.text, annotations=[], logprobs=_part_logprobs(self.logprobs))
+        return OutputMessage(id=self.id, content=[self.part], status=status)
 
 
-class RefusalItem(OpenItem):
-    prefix = "msg_"
+class ReasoningTextItem(ContentItem):
+    """The model's reasoning as plain text, in the events that OpenAI's clients know (RS-12)."""
 
-    def added(self) -> OutputItem:
-        return OutputMessage(id=self.id, content=[], status="in_progress")
-
-    def part(self, *, empty: bool) -> RefusalContent:
-        return RefusalContent(refusal="" if empty else self.text)
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseRefusalDoneEvent(
-            sequence_number=0, item_id=self.id, output_index=index, content_index=0, refusal=self.text
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return OutputMessage(id=self.id, content=[self.part(empty=False)], status=status)
-
-
-class ReasoningTextItem(OpenItem):
-    """RS-12: raw reasoning text, in the events that OpenAI's clients know."""
-
+    machine = "reasoning"
     prefix = "rs_"
 
     def added(self) -> OutputItem:
         return ReasoningItem(id=self.id, summary=[], content=[], status="in_progress")
 
-    def part(self, *, empty: bool) -> ReasoningTextContent:
-        return ReasoningTextContent(text="" if empty else self.text)
+    def empty_part(self) -> ReasoningTextContent:
+        return ReasoningTextContent(text="")
 
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseReasoningTextDoneEvent(
-            sequence_number=0, item_id=self.id, output_index=index, content_index=0, text=self.text
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
-        return ReasoningItem(id=self.id, summary=[], content=[self.part(empty=False)], status=status)
+    def _finished(self, status: ItemStatus) -> OutputItem:
+        self.part = part = ReasoningTextContent(text=self.text)
+        return ReasoningItem(id=self.id, summary=[], content=[part], status=status)
 
 
 class CallItem(OpenItem):
+    """A call of a function; its text is the arguments."""
+
+    machine: Machine = "function_call"
     prefix = "fc_"
 
     def __init__(self, start: ToolCallStart) -> None:
         super().__init__()
-        self._start = start
+        self.name = start.name
+        self.call_id = start.id
 
     def added(self) -> OutputItem:
         return self._item("", "in_progress")
 
-    def part(self, *, empty: bool) -> None:
-        return None
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseFunctionCallArgumentsDoneEvent(
-            sequence_number=0,
-            item_id=self.id,
-            output_index=index,
-            name=self._start.name,
-            arguments=self.text,
-        )
-
-    def finished(self, status: ItemStatus) -> OutputItem:
+    def _finished(self, status: ItemStatus) -> OutputItem:
         return self._item(self.text, status)
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return FunctionToolCallResource(
-            id=self.id, call_id=self._start.id, name=self._start.name, arguments=text, status=status
+            id=self.id, call_id=self.call_id, name=self.name, arguments=text, status=status
         )
 
 
 class CustomCallItem(CallItem):
-    """A call of a custom tool (TOOL-14): its text is the input."""
+    """A call of a custom tool (TOOL-14); its text is the input."""
 
+    machine = "custom_tool_call"
     prefix = "ctc_"
-
-    def done_event(self, index: int) -> ResponseStreamEvent:
-        return ResponseCustomToolCallInputDoneEvent(
-            sequence_number=0, item_id=self.id, output_index=index, input=self.text
-        )
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return CustomToolCallResource(
-            id=self.id, call_id=self._start.id, name=self._start.name, input=text, status=status
+            id=self.id, call_id=self.call_id, name=self.name, input=text, status=status
         )
 
 
-def _logprobs(entries: Iterable[Logprob]) -> list[LogProb]:
+def _part_logprobs(entries: Iterable[Logprob]) -> list[LogProb]:
+    """Write logprobs as content parts send them: with bytes."""
     found: list[LogProb] = []
     for entry in map(chat_logprob, entries):
         top = [TopLogProb(token=t.token, logprob=t.logprob, bytes=t.bytes or []) for t in entry.top_logprobs]
@@ -203,7 +184,7 @@ def _logprobs(entries: Iterable[Logprob]) -> list[LogProb]:
 
 
 def delta_logprobs(entries: Iterable[Logprob]) -> list[ResponseLogProb]:
-    """The form that delta and done events have: without bytes."""
+    """Write logprobs as delta and done events send them: without bytes."""
     return [
         ResponseLogProb(
             token=entry.token,

@@ -1,4 +1,4 @@
-"""Responses: the request read into a turn. The writer of its events is `plumbline.protocols.responses.writer`."""
+"""Read a Responses request into a turn."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from plumbline._generated.tools import (
     ToolChoiceFunction,
 )
 from plumbline.protocols.common.fields import (
-    Defaults,
+    check_stream_options,
     or_default,
-    read_sampling,
-    read_stop,
     refuse_given,
     tag_of,
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -37,7 +36,6 @@ from plumbline.protocols.common.tool_choice import (
 from plumbline.protocols.responses.input import read_input
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
-    invalid_request,
     missing_required_parameter,
     previous_response_not_found,
     unsupported_value,
@@ -59,7 +57,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     """Read a request into a turn.
 
     Raises:
-        ApiError: 400 for what contradicts itself or is not supported, naming the field.
+        ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
     if request.background is True:
@@ -68,14 +66,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         raise unsupported_value(
             "store", True, "is not supported by this server yet; leave it out or send false"
         )
-    options = or_default(request.stream_options, None)
-    if options is not None:
-        if request.stream is not True:  # CS-09
-            raise invalid_request(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
-            )
-        if options.include_obfuscation is True:
-            raise unsupported_value("stream_options.include_obfuscation", True)
+    check_stream_options(request)
     wants_logprobs = LOGPROBS in or_default(request.include, [])
     prompt, tool_choice = _read_prompt(request)
     return Turn(
@@ -100,7 +91,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
 
 
 def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPrompt:
-    """What the model sees of a request: instructions, input items and tools.
+    """Read what the model sees of a request: instructions, input items and tools.
 
     Raises:
         ApiError: 400 as for `read_response`.
@@ -114,7 +105,7 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
         refuse_given(request, {"personality": "is not supported by this server"})
     previous = or_default(request.previous_response_id, None)
     if previous is not None:
-        # ST-05: nothing is stored yet, so no id can be known.
+        # ST-05: nothing is stored yet, so no id is known.
         raise previous_response_not_found(previous)
     items = request.input
     if items is None or items is UNSET:
@@ -136,10 +127,10 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
 
 
 def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools that the model is shown, and which of them it may or must call.
+    """Read the tools for the prompt, and which of them the model may or must call.
 
-    Hosted ones are accepted, echoed and never called (TOOL-15): Codex always sends some. With `none` the model is shown
-    no tools, so it calls none (TOOL-03).
+    Hosted tools are accepted, echoed and never called (TOOL-15): Codex always sends some. With `tool_choice: none` the
+    prompt has no tools, so the model calls none (TOOL-03).
     """
     found: list[Tool] = []
     names: list[tuple[str, str]] = []
@@ -162,13 +153,13 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, 
             )
             check_strict(read, f"{where}.parameters")
         else:
-            form = or_default(tool.format, None)
-            held = form if isinstance(form, CustomGrammarFormatParam) else None
+            input_format = or_default(tool.format, None)
+            grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
             read = custom_tool(
                 tool.name,
                 or_default(tool.description, None),
-                None if held is None else held.syntax,
-                "" if held is None else held.definition,
+                None if grammar is None else grammar.syntax,
+                "" if grammar is None else grammar.definition,
             )
         found.append(read)
     check_names(names)

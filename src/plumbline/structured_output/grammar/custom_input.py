@@ -1,10 +1,10 @@
 """The input of a custom tool as it stands in a call: inside of a JSON string, or raw between markers.
 
-A grammar speaks of the input, the model writes a call. Where the call is JSON every quote, line end and backslash of
-the input stands there as an escape of two characters, so the grammar is written again with these escapes. A grammar
-engine reads text in lexemes and never goes back: one that has read a backslash cannot tell any more whether it belongs
-to a lexeme or to the next. So a grammar without recursion becomes a single lexeme, and one with recursion is cut into
-lexemes before every escape.
+The client's grammar describes the input, but the model writes a call. Where the call is JSON, every quote, line end and
+backslash of the input is an escape of two characters, so the grammar is rewritten with these escapes. A grammar engine
+reads text in lexemes and never backtracks: after a backslash it cannot tell whether it belongs to this lexeme or to the
+next. So a grammar without recursion becomes a single lexeme, and one with recursion is cut into lexemes before every
+escape.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ANY_RAW = "/(?s:.*)/"
 _ANY_ESCAPED = r"""/(?:[^"\\\x00-\x1f]|\\["\\nrtbf])*/"""
 _QUANTIFIERS = ("*", "+", "?")
 _MAX_STEPS = 4_000_000
-"""Names times names that they need: some thousand rules. The time to follow all of them grows with it."""
+"""Bound on rules times references, about a thousand rules. The time to find recursion grows with it."""
 
 NewRule = Callable[[str, str], str]
-"""Adds a rule to the grammar that is being built: (kind of name, body) to its name."""
+"""Add a rule to the grammar: takes the prefix of its name and its body, returns its name."""
 
 
 def one_line(pattern: str) -> str:
-    """A pattern as it stands between slashes in a grammar."""
+    """Return a regex as it is written between slashes in a Lark grammar."""
     found = []
     escaped = False
     for char in pattern:
@@ -53,55 +53,55 @@ def one_line(pattern: str) -> str:
 
 
 class InputWriter:
-    """Writes one form of an input into a grammar.
+    """Write the constraint of one custom tool's input into a grammar.
 
     Args:
-        form: the form.
+        form: the constraint.
         rule: adds a rule.
-        named: adds a rule under a name of its own, (name, body), for rules that need themselves.
-        escaped: the input stands inside of a JSON string.
-        prefix: what names of `named` begin with.
+        named: adds a rule (name, body) under a given name, for recursive rules.
+        escaped: the input is inside a JSON string.
+        prefix: prefix of the names for `named`.
 
     Raises:
-        FormError: the form cannot be held.
+        ConstraintError: the constraint cannot be enforced.
     """
 
     def __init__(
         self,
-        form: RegexFormat | LarkFormat,
+        constraint: RegexFormat | LarkFormat,
         rule: NewRule,
         named: Callable[[str, str], None],
         *,
         escaped: bool,
         prefix: str,
     ) -> None:
-        if isinstance(form, RegexFormat):
-            self._rules = Rules({"start": Leaf(tuple(pieces(form.pattern)))})
+        if isinstance(constraint, RegexFormat):
+            self._rules = Rules({"start": Leaf(tuple(pieces(constraint.pattern)))})
         else:
-            self._rules = read_lark(form.grammar)
+            self._rules = read_lark(constraint.grammar)
         self._rule = rule
         self._named = named
         self._escaped = escaped
         self._prefix = prefix
         self._terminals: dict[str, str] = {}
-        self._written: dict[str, str] = {}
+        self._as_lark: dict[str, str] = {}
         self._reached = _reached(self._rules)
         self.recursive = frozenset(name for name, others in self._reached.items() if name in others)
-        """The rules that need themselves."""
+        """The recursive rules."""
         self._gap = ""
-        """The name of what the grammar ignores, once it is written."""
+        """The name of the rule for ignored text, once it is written."""
         escapes = {name for name, one in self._rules.of.items() if escaped and _is_escaped(one)}
-        # JSON escapes something of what these stand for.
+        # Names whose text may contain a character that JSON escapes.
         self._splits = escapes | {
             name for name in self._rules.of if not escapes.isdisjoint(self._reached[name])
         }
 
     def terminal(self) -> str:
-        """The whole input as the expression of one lexeme, for a grammar without recursion."""
+        """Return the input as the expression of one lexeme, for a grammar without recursion."""
         return self._terminal("start")
 
     def rules(self) -> str:
-        """The whole input as an expression of rules."""
+        """Return the input as an expression of rules."""
         return self._of_rule("start")
 
     # One lexeme
@@ -113,11 +113,11 @@ class InputWriter:
         return self._terminals[name]
 
     def _in_lexeme(self, expression: Expression, in_rule: bool) -> str:
-        """An expression as a part of a lexeme.
+        """Return an expression as a part of a lexeme.
 
         Args:
-            expression: what to write.
-            in_rule: it stands in a rule and not in a terminal, so what the grammar ignores may stand before its parts.
+            expression: the expression to write.
+            in_rule: it is in a rule and not in a terminal, so ignored text may precede its parts.
         """
         match expression:
             case Leaf(pieces=found):
@@ -133,7 +133,7 @@ class InputWriter:
             case All(parts=parts):
                 return f"({' & '.join(self._in_lexeme(part, in_rule) for part in parts)})"
             case Not(part=part):
-                # A negation alone would match half an escape, and what is no text at all.
+                # A negation alone would match half an escape, and invalid UTF-8.
                 anything = _ANY_ESCAPED if self._escaped else _ANY_RAW
                 return f"({anything} & ~({self._in_lexeme(part, in_rule)}))"
             case Times(part=part, count=count):
@@ -161,15 +161,15 @@ class InputWriter:
     # Rules
 
     def _of_rule(self, name: str) -> str:
-        """The expression of a name inside of a rule."""
+        """Return the expression of a name inside a rule."""
         terminal = name.strip("_?!").isupper()
         if terminal and name not in self.recursive and name not in self._splits:
             return self._terminal(name)
-        if name not in self._written:
-            ours = f"{self._prefix}_{len(self._written)}"
-            self._written[name] = ours  # Before its body, which may need it.
+        if name not in self._as_lark:
+            ours = f"{self._prefix}_{len(self._as_lark)}"
+            self._as_lark[name] = ours  # Before its body, which may refer to it.
             self._named(ours, self._in_rules(self._rules.of[name], ignoring=not terminal))
-        return self._written[name]
+        return self._as_lark[name]
 
     def _in_rules(self, expression: Expression, *, ignoring: bool) -> str:
         match expression:
@@ -189,7 +189,8 @@ class InputWriter:
                 return f"({self._in_rules(part, ignoring=ignoring)}){count}"
             case All() | Not():
                 raise ConstraintError(
-                    "The grammar needs itself and has '&' or '~' in what JSON escapes, which cannot be held together."
+                    "The grammar is recursive and uses '&' or '~' on characters that JSON escapes; these cannot be "
+                    "combined."
                 )
 
     def _ignoring(self, written: str) -> str:
@@ -203,13 +204,13 @@ class InputWriter:
 
 
 def _cut(found: tuple[Piece, ...]) -> str:
-    """A pattern cut into lexemes of which none but the last character is an escape, as an expression of rules.
+    """Cut a regex into lexemes in which only the last character is an escape; returns an expression of rules.
 
     Raises:
-        FormError: letters of it are matched in either case, which only a whole pattern can say.
+        ConstraintError: the regex has case-insensitive parts, which cannot be cut.
     """
     written: list[str] = []
-    run: list[str] = []  # What needs no cutting.
+    run: list[str] = []  # Pieces without escapes, which need no cutting.
     for number, piece in enumerate(found):
         after = found[number + 1] if number + 1 < len(found) else ""
         counted = _counts(after)
@@ -225,16 +226,16 @@ def _cut(found: tuple[Piece, ...]) -> str:
         elif piece.startswith("("):
             if piece != "(?:":
                 raise ConstraintError(
-                    "The grammar needs itself and matches letters in either case beside what JSON escapes, which "
-                    "cannot be held together."
+                    "The grammar is recursive and has a case-insensitive regex with characters that JSON escapes; "
+                    "these cannot be combined."
                 )
             written.append("(")
         elif piece in _QUANTIFIERS and number and _counts(found[number - 1]):
             if piece != "?" or (number > 1 and _counts(found[number - 2])):
                 raise ConstraintError(
-                    "The grammar needs itself and repeats a repetition; put that in a group."
+                    "The grammar is recursive and repeats a repetition; put the inner one into a group."
                 )
-            # How much is matched of what may be matched is not for a rule to say.
+            # A lazy quantifier has no effect in a rule, so it is left out.
         else:
             written.append(piece)
     if run:
@@ -243,18 +244,18 @@ def _cut(found: tuple[Piece, ...]) -> str:
 
 
 def _counts(piece: Piece) -> bool:
-    """Whether this says how often what stands before it is repeated."""
+    """Return whether this piece is a quantifier."""
     return isinstance(piece, str) and (piece in _QUANTIFIERS or piece.startswith("{"))
 
 
 def _one_of(piece: OneOf, *, run: bool) -> str:
-    """One character, or with `run` as many of those that stand for themselves as there are."""
+    """Return an expression for one character, or with `run` for several characters that JSON does not escape."""
     if not piece.escaped:
         return f"/{one_line(escaped_piece(piece))}/"
     options = [
         escaped_piece(OneOf(f"\\x{{{ord(char):x}}}", piece.escaped & {char})) for char in piece.escaped
     ]
-    if options == [escaped_piece(piece)]:  # A single character.
+    if options == [escaped_piece(piece)]:  # The class has a single character.
         return f"/{options[0]}/"
     raw = escaped_piece(OneOf(piece.inside, frozenset()))
     more = "+" if run else ""
@@ -262,7 +263,7 @@ def _one_of(piece: OneOf, *, run: bool) -> str:
 
 
 def _is_escaped(expression: Expression) -> bool:
-    """Whether JSON escapes a character of the expression itself, the names in it aside."""
+    """Return whether JSON escapes a character of the expression, not counting the names that it refers to."""
     match expression:
         case Leaf(pieces=found):
             return any(isinstance(piece, OneOf) and piece.escaped for piece in found)
@@ -275,14 +276,14 @@ def _is_escaped(expression: Expression) -> bool:
 
 
 def _reached(rules: Rules) -> Mapping[str, frozenset[str]]:
-    """For each name all that it needs, itself only if it needs itself.
+    """Return for each name all names that it refers to, directly or not; a recursive name includes itself.
 
     Raises:
-        FormError: finding that out takes too long.
+        ConstraintError: there are too many rules.
     """
     direct = {name: frozenset(named_in(expression)) for name, expression in rules.of.items()}
     if len(direct) * (len(direct) + sum(map(len, direct.values()))) > _MAX_STEPS:
-        raise ConstraintError("The grammar has too many rules that need each other.")
+        raise ConstraintError("The grammar has too many rules that refer to each other.")
     found: dict[str, frozenset[str]] = {}
     for name in direct:
         seen: set[str] = set()

@@ -1,8 +1,7 @@
-"""Patterns of JSON Schema, which are ECMA-262's, in the words of Rust's `regex`, which the grammar engine speaks.
+"""Translate ECMA-262 regexes of JSON Schema to the syntax of Rust's `regex`, which the grammar engine uses.
 
-The two look alike and differ where it is easily missed: what `.` and `\\s` match, what brackets inside a class mean,
-which letters may be escaped. Here each is translated or refused, because a pattern that is read differently lets
-invalid text through.
+The two differ in details: what `.` and `\\s` match, what brackets inside a class mean, which letters may be escaped.
+Every difference is translated or refused, because a regex with another meaning would allow invalid text.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 
 from plumbline.structured_output.grammar.errors import ConstraintError
 
-__all__ = ["FORMATS", "LENGTHS", "NOTED_FORMATS", "check_repetitions", "searched", "translated"]
+__all__ = ["FORMATS", "LENGTHS", "NOTED_FORMATS", "check_repetitions", "match_whole", "to_rust_regex"]
 
 _SPACES = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
 _OUTSIDE = {
@@ -28,7 +27,7 @@ _OUTSIDE = {
     r"\0": r"\x00",
 }
 _INSIDE = {**_OUTSIDE, r"\s": _SPACES, r"\d": "0-9", r"\w": "0-9A-Za-z_", r"\b": r"\x08", ".": r"\."}
-# Rust gives these a meaning inside a class that ECMA-262 does not: nested classes and operations on them.
+# In Rust these have a meaning inside a class that they do not have in ECMA-262: nested classes and set operations.
 _INSIDE |= {char: f"\\{char}" for char in "[&~"}
 
 _PIECE = re.compile(
@@ -40,11 +39,11 @@ _LETTERS = frozenset("dDwWsSnrtfv0")
 _TOO_MANY = re.compile(r"\{\d{5,}|\{\d+,\d{5,}")
 
 
-def translated(pattern: str) -> str:
-    """The same pattern for Rust's `regex`.
+def to_rust_regex(pattern: str) -> str:
+    """Return the regex in Rust's syntax.
 
     Raises:
-        FormError: it uses what the grammar engine does not have, or what only one of the two syntaxes knows.
+        ConstraintError: the regex uses a feature that the grammar engine or one of the two syntaxes does not have.
     """
     check_repetitions(pattern)
     found: list[str] = []
@@ -65,10 +64,10 @@ def translated(pattern: str) -> str:
     return text
 
 
-def searched(pattern: str) -> str:
-    """A translated pattern, which matches a text if it matches a part of it, as one that matches the whole text.
+def match_whole(pattern: str) -> str:
+    """Return a translated regex that matches a whole text if the original matches a part of it.
 
-    Only anchors at the ends of its outermost branches are taken away; whoever reads the result refuses others.
+    Anchors at the ends of its outermost alternatives are removed; `rust_regex.pieces` refuses others.
     """
     found = []
     for branch in _branches(pattern):
@@ -82,7 +81,7 @@ def searched(pattern: str) -> str:
 
 
 def _branches(pattern: str) -> list[str]:
-    """The outermost alternatives of a pattern."""
+    """Return the outermost alternatives of a regex."""
     found = [""]
     depth, inside = 0, False
     for match in _PIECE.finditer(pattern):
@@ -101,10 +100,10 @@ def _branches(pattern: str) -> list[str]:
 
 
 def check_repetitions(pattern: str) -> None:
-    """Counted repetitions are unfolded when masks are computed, so their number is bounded.
+    """Check the bounds of counted repetitions, which are unfolded when masks are computed.
 
     Raises:
-        FormError: something is repeated more than 9999 times.
+        ConstraintError: something is repeated more than 9999 times.
     """
     if _TOO_MANY.search(pattern):
         raise ConstraintError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")
@@ -120,7 +119,7 @@ def _in_class(piece: str, pattern: str) -> str:
         raise ConstraintError(f"The pattern {pattern[:80]!r} has {piece} inside a class.")
     if piece != r"\b":
         _check_escape(piece, pattern)
-    # `[^` cannot begin anything inside a class; it is two characters there.
+    # Inside a class, `[^` is two characters.
     return "".join(_INSIDE.get(char, char) for char in piece) if piece == "[^" else _INSIDE.get(piece, piece)
 
 
@@ -141,17 +140,18 @@ _TIME = (
 )
 
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
-"""Formats that the grammar engine reads more widely than RFC 3339 does: days that no month has, leap seconds at any
-time of the day. Capital letters, no leap seconds and at most nine digits of a second are what everybody reads."""
+"""Regexes for formats where the grammar engine allows more than RFC 3339: impossible days, leap seconds at any time.
+
+They require capital letters and allow no leap seconds and at most nine digits of a second, which all parsers accept.
+"""
 
 _LABELS = r"[^@.]{1,63}(\.[^@.]{1,63})*"
 LENGTHS = {
     "email": (r"^[^@]{1,64}@[^@]{1,250}$", f"^[^@]+@{_LABELS}$"),
     "hostname": (r"^[^@]{1,253}$", f"^{_LABELS}$"),
 }
-"""Formats whose lengths the grammar engine does not bound, and the patterns that do: 64 characters before the `@`, 63
-of a label, 253 of a name (RFC 5321 section 4.5.3.1, RFC 1035 section 2.3.4)."""
+"""Regexes for lengths of formats that the grammar engine does not bound: 64 characters before the `@`, 63 of a label,
+253 of a name (RFC 5321 section 4.5.3.1, RFC 1035 section 2.3.4)."""
 
 NOTED_FORMATS = frozenset(("binary", "directory-path", "file-path", "password", "path"))
-"""Formats that pydantic and OpenAPI write and JSON Schema does not define. They say what a text is for and nothing of
-its characters, so every text has them."""
+"""Formats of pydantic and OpenAPI that JSON Schema does not define. They do not restrict the characters of a text."""

@@ -1,4 +1,4 @@
-"""What a form that cannot be held is refused with."""
+"""Define the error for constraints that cannot be enforced."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["ConstraintError"]
 
 
 class ConstraintError(ValueError):
-    """A form that cannot be promised; the text is a sentence fit for the client.
+    """A constraint that cannot be enforced; the text is a sentence for the client.
 
     Attributes:
-        tool: the name of the tool whose calls cannot be held, None if it is the form of the text or none in particular.
+        tool: the name of the tool at fault; None if the constraint is on the text, or no single tool is at fault.
     """
 
     def __init__(self, message: str, *, tool: str | None = None) -> None:

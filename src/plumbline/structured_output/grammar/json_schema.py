@@ -1,11 +1,10 @@
-"""JSON Schemas that can be promised: bounded, closed in themselves, and held to the letter.
+"""Check JSON Schemas and prepare them for the grammar engine.
 
-The grammar engine refuses by itself what it does not implement. What it would hold too loosely is refused here, so that
-every document it lets through is valid: nothing is weakened.
+The grammar engine refuses keywords that it does not implement. Schemas that it would enforce only in part are refused
+here, so that every document that a grammar allows is valid.
 
-Documents are written compactly, or with one space after commas and colons, as models write them. White space anywhere
-else is not needed by any reader, and a model that may write it sometimes writes nothing else until its tokens are used
-up (SO-09).
+The grammar allows compact documents, or one space after commas and colons, as models write them. Other white space is
+not allowed, because some models write white space until their token limit (SO-09).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import unquote
 
 import jsonschema_rs
 
-from plumbline.structured_output.grammar.ecma_regex import FORMATS, LENGTHS, NOTED_FORMATS, translated
+from plumbline.structured_output.grammar.ecma_regex import FORMATS, LENGTHS, NOTED_FORMATS, to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
@@ -26,29 +25,29 @@ MAX_SIZE = 256 * 1024
 """Characters of a schema as JSON."""
 
 MAX_DEPTH = 64
-"""How deep objects and arrays of a schema may nest."""
+"""Nesting depth of a schema."""
 
 MAX_MEMBERS = 500
-"""Names in one object of a schema: the time to compile it grows with the square, and so does the work of a mask."""
+"""Members of one object of a schema: compile time and mask time grow with the square of their number."""
 
 MAX_TEXT = 16 * 1024
-"""Characters of one text that is to be written as it stands: compiling it takes a time that grows with the square."""
+"""Characters of one literal text: compile time grows with the square of its length."""
 
 _LAYOUT = {
     "item_separator": ", ?",
     "key_separator": ": ?",
     "whitespace_flexible": False,
-    # Without \\u there is one way only to write a name or a value. A second one would be a way around `properties`:
-    # {"a": 1, "\\u0061": "x"} has the member "a" twice, and readers take the last.
+    # Without \\u escapes a name has only one spelling. A second one would bypass `properties`:
+    # {"a": 1, "\\u0061": "x"} has the member "a" twice, and JSON parsers take the last.
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
 
 def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
-    """The schema as the grammar engine gets it.
+    """Return the schema for the grammar engine.
 
     Raises:
-        FormError: it is no schema, too large, refers to another document, or cannot be held to the letter.
+        ConstraintError: the schema is invalid or too large, refers to another document, or cannot be enforced fully.
     """
     if schema is False:
         raise ConstraintError("The schema is false: nothing satisfies it.")
@@ -62,10 +61,10 @@ def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
 
 
 def check_shape(schema: Mapping[str, Any]) -> None:
-    """A schema of a size that can be worked with, in which every keyword has a value that it may have.
+    """Check the size of a schema and the values of its keywords.
 
     Raises:
-        FormError: it is none; the text says where.
+        ConstraintError: the schema is too large or invalid; the text names the place.
     """
     _check_size(schema)
     dialect = schema.get("$schema", _DIALECTS[0])
@@ -81,7 +80,7 @@ def check_shape(schema: Mapping[str, Any]) -> None:
 
 
 def _check_size(schema: Any) -> None:
-    """Bounds first, and without recursion: everything after this may recurse."""
+    """Check the size without recursion; later steps recurse."""
     left: list[tuple[int, Any]] = [(0, schema)]
     while left:
         depth, value = left.pop()
@@ -104,10 +103,10 @@ def _check_size(schema: Any) -> None:
 
 
 class _Walk:
-    """Goes through every subschema, checks it and translates its patterns.
+    """Check every subschema and translate its regexes.
 
-    It keeps to the places where the standard puts schemas: the same words in an `enum` or as names of properties are
-    data. A reference to any other place is refused, because what stands there has not been looked at.
+    Only places where the standard allows schemas are visited: the same keywords in an `enum` or as property names are
+    data. A reference to any other place is refused, because the schema there has not been checked.
     """
 
     def __init__(self) -> None:
@@ -115,7 +114,7 @@ class _Walk:
         self._references: dict[str, str] = {}
 
     def schema(self, schema: Any, where: str) -> Any:
-        """The subschema at this JSON pointer."""
+        """Return the translated subschema at this JSON pointer."""
         self._seen.add(where)
         if not isinstance(schema, Mapping):
             return schema
@@ -130,23 +129,25 @@ class _Walk:
                 found[name] = {key: self.schema(item, f"{at}/{_pointed(key)}") for key, item in value.items()}
             elif name in ("enum", "const"):
                 _check_writable(value, at)
-        self._own(found, where)
+        self._check_keywords(found, where)
         return found
 
     def check_references(self) -> None:
-        """Every reference leads to a schema that was looked at."""
+        """Check that every reference points to a visited schema."""
         for where, reference in self._references.items():
             if unquote(reference).rstrip("/") not in self._seen:
                 raise ConstraintError(
-                    f"'{where}/$ref' leads to no schema of this document ({reference[:80]})."
+                    f"'{where}/$ref' points to no schema of this document ({reference[:80]})."
                 )
 
     def _listed(self, schemas: list[Any], where: str) -> list[Any]:
         return [self.schema(item, f"{where}/{index}") for index, item in enumerate(schemas)]
 
-    def _own(self, schema: dict[str, Any], where: str) -> None:
+    def _check_keywords(self, schema: dict[str, Any], where: str) -> None:
         if where != "#" and any(name in schema for name in ("$id", "id", "$anchor")):
-            raise ConstraintError(f"'{where}' gives itself a name; only JSON pointers ('#/…') are followed.")
+            raise ConstraintError(
+                f"'{where}' has an identifier; only references by JSON pointer ('#/…') are supported."
+            )
         reference = schema.get("$ref")
         if isinstance(reference, str):
             if reference != "#" and not reference.startswith("#/"):
@@ -158,13 +159,13 @@ class _Walk:
             _check_writable(list(schema.get(name, ())), f"{where}/{name}")
         _check_members(where, schema)
         if "pattern" in schema:
-            schema["pattern"] = translated(schema["pattern"])
+            schema["pattern"] = to_rust_regex(schema["pattern"])
         if "patternProperties" in schema:
             schema["patternProperties"] = {
-                translated(key): item for key, item in schema["patternProperties"].items()
+                to_rust_regex(key): item for key, item in schema["patternProperties"].items()
             }
         if schema.get("uniqueItems") is False:
-            del schema["uniqueItems"]  # It asks for nothing.
+            del schema["uniqueItems"]  # It constrains nothing.
         if schema.get("format") in NOTED_FORMATS:
             del schema["format"]
         lengths = LENGTHS.get(str(schema.get("format")), ())
@@ -180,12 +181,12 @@ class _Walk:
 
 
 def _pointed(name: str) -> str:
-    """A name as a part of a JSON pointer."""
+    """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def _check_writable(value: Any, where: str) -> None:
-    """Without escapes by number some control characters cannot be written at all."""
+    """Refuse control characters that JSON can only write as \\u escapes."""
     if isinstance(value, str):
         if any(char in _UNWRITABLE for char in value):
             raise ConstraintError(
@@ -201,10 +202,10 @@ def _check_writable(value: Any, where: str) -> None:
 
 
 def _check_members(where: str, schema: Mapping[str, Any]) -> None:
-    """Names that no property lists are not kept apart by the grammar, so only named members can be counted."""
+    """Refuse `minProperties` beyond the required members: the grammar does not count additional ones."""
     least = schema.get("minProperties", 0)
     if least > 1 and least > len(set(schema.get("required", ()))):
-        raise ConstraintError(f"'{where}/minProperties' cannot be held; list the members as 'required'.")
+        raise ConstraintError(f"'{where}/minProperties' cannot be enforced; list the members as 'required'.")
 
 
 _DIALECTS = (

@@ -1,7 +1,7 @@
-"""Lark grammars, read: what custom tools hold their input to, in the part of the language that can be written again.
+"""Parse Lark grammars of custom tools, in the part of the language that can be rewritten.
 
-A grammar becomes one expression for each of its names. Its strings and patterns are read to the character
-(`plumbline.structured_output.grammar.rust_regex`), because each character may have to be written in another way.
+A grammar becomes one expression for each of its names. Strings and regexes are parsed down to characters
+(`plumbline.structured_output.grammar.rust_regex`), because JSON escapes some of them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = [
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """A string, a range or a pattern."""
+    """A string, a range or a regex."""
 
     pieces: tuple[Piece, ...]
 
 
 class Name(msgspec.Struct, frozen=True):
-    """What another rule or terminal says."""
+    """A reference to another rule or terminal."""
 
     name: str
 
 
 class OneAfter(msgspec.Struct, frozen=True):
-    """Several expressions, one after the other."""
+    """A sequence of expressions."""
 
     parts: tuple[Expression, ...]
 
@@ -55,19 +55,19 @@ class Any(msgspec.Struct, frozen=True):
 
 
 class All(msgspec.Struct, frozen=True):
-    """What every one of several expressions matches."""
+    """The intersection of several expressions."""
 
     parts: tuple[Expression, ...]
 
 
 class Not(msgspec.Struct, frozen=True):
-    """What the expression does not match."""
+    """The complement of an expression."""
 
     part: Expression
 
 
 class Times(msgspec.Struct, frozen=True):
-    """The expression several times: `*`, `+`, `?` or `{2,3}`."""
+    """A repetition of an expression: `*`, `+`, `?` or `{2,3}`."""
 
     part: Expression
     count: str
@@ -77,11 +77,11 @@ Expression = Leaf | Name | OneAfter | Any | All | Not | Times
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """A grammar.
+    """The rules and terminals of a grammar.
 
     Attributes:
-        of: what each name stands for; `start` is one of them. Those in capital letters are terminals.
-        ignored: what may stand between terminals without being mentioned.
+        of: the expression of each name, `start` among them. Names in capital letters are terminals.
+        ignored: expressions of `%ignore`, which may stand between terminals.
     """
 
     of: Mapping[str, Expression]
@@ -89,17 +89,17 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def read_lark(grammar: str) -> Rules:
-    """Read a grammar.
+    """Parse a Lark grammar.
 
     Raises:
-        FormError: it is none, or has what is not supported here: attributes and priorities of rules, templates,
-            special tokens, grammars or schemas inside of it, and imports of other than Lark's common terminals.
+        ConstraintError: the text is not a grammar, or uses an unsupported feature: attributes and priorities of rules,
+            templates, special tokens, nested grammars or schemas, imports other than Lark's common terminals.
     """
     return _Reader(grammar).read()
 
 
 def named_in(expression: Expression) -> Iterator[str]:
-    """The names in an expression."""
+    """Yield the names in an expression."""
     match expression:
         case Name(name=name):
             yield name
@@ -199,14 +199,14 @@ class _Reader:
         while self._peek()[1] == "&":
             self._pos += 1
             found.append(self._sequence())
-        if self._peek()[1] == "->":  # A name for the tree, which nobody builds here.
+        if self._peek()[1] == "->":  # An alias for the parse tree, which is not needed here.
             self._pos += 2
         return found[0] if len(found) == 1 else All(tuple(found))
 
     def _sequence(self) -> Expression:
         found: list[Expression] = []
         if self._peek()[0] == "line" and self._tokens[self._pos + 1][1] == "|" and self._depth == 1:
-            return Leaf(())  # Alternatives that begin on a line of their own: nothing is one of them.
+            return Leaf(())  # Alternatives that begin on a new line: the empty text is not one of them.
         while self._peek()[0] in ("string", "regex", "name") or self._peek()[1] in ("(", "[", "~"):
             found.append(self._repeated())
         return found[0] if len(found) == 1 else OneAfter(tuple(found)) if found else Leaf(())
@@ -254,7 +254,9 @@ class _Reader:
             body, _, flags = text[1:].rpartition("/")
             body = body.replace(r"\/", "/")
             if flags:
-                pieces(body)  # By itself, so that no bracket in it closes the group of its flags.
+                pieces(
+                    body
+                )  # Parsed separately first, so that no bracket in it closes the group of its flags.
             return Leaf(tuple(pieces(f"(?{flags}:{body})" if flags else body)))
         if kind == "name":
             return Name(text)
@@ -292,7 +294,7 @@ def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
 
 
 def _string(text: str) -> str:
-    """The text of a string of Lark. Its escapes are those of JSON, and `\\xHH`."""
+    """Return the text of a Lark string, with the escapes of JSON and `\\xHH`."""
     quoted = re.sub(r"\\x([0-9a-fA-F]{2})", r"\\u00\1", text.removesuffix("i"))
     try:
         found = json.loads(quoted, strict=False)
@@ -304,7 +306,7 @@ def _string(text: str) -> str:
 def _unsupported(text: str, what: str = "") -> ConstraintError:
     reason = f" ({what})" if what else ""
     return ConstraintError(
-        f"The grammar has {text[:40]!r}{reason}, which cannot be held in the input of a tool."
+        f"The grammar has {text[:40]!r}{reason}, which is not supported in the input of a tool."
     )
 
 
@@ -340,4 +342,4 @@ _COMMON = {
     "C_COMMENT": r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/",
     "SQL_COMMENT": r"--[^\n]*",
 }
-"""Lark's common terminals, as Lark itself defines them. A string among them has no line end in it."""
+"""Lark's common terminals, as Lark defines them. Its strings contain no line ends."""

@@ -1,4 +1,4 @@
-"""Strings of a schema as raw text: for markup in which a value stands between tags and not in quotes."""
+"""Translate string schemas to conditions on unquoted strings, for call formats with values between tags."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.structured_output.grammar.custom_input import one_line
-from plumbline.structured_output.grammar.ecma_regex import FORMATS, NOTED_FORMATS, searched, translated
+from plumbline.structured_output.grammar.ecma_regex import FORMATS, NOTED_FORMATS, match_whole, to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.rust_regex import pieces
 from plumbline.turn import LarkFormat, RegexFormat
 
-__all__ = ["INPUT_FORM", "TEXT_KEYWORDS", "input_form", "text_conditions"]
+__all__ = ["INPUT_CONSTRAINT", "TEXT_KEYWORDS", "input_constraint", "text_conditions"]
 
-INPUT_FORM = "x-plumbline-input"
-"""The keyword under which the schema of a custom tool's input has the form of that input. The value is a form, which no
-client can write into a schema of its own."""
+INPUT_CONSTRAINT = "x-plumbline-input"
+"""The keyword for the constraint of a custom tool's input. Its value is a `RegexFormat` or `LarkFormat` object, which
+a client cannot put into a schema."""
 
 TEXT_KEYWORDS = frozenset(("minLength", "maxLength", "pattern", "format"))
-"""What a schema may ask of a string that is held in raw text as well."""
+"""Keywords of string schemas that are enforced in unquoted strings."""
 
 _MAX_LENGTH = 9999
 
 
-def input_form(schema: Any) -> RegexFormat | LarkFormat | None:
-    """The form of a custom tool's input, if the schema is of one that has any."""
-    form = schema.get(INPUT_FORM) if isinstance(schema, Mapping) else None
-    return form if isinstance(form, RegexFormat | LarkFormat) else None
+def input_constraint(schema: Any) -> RegexFormat | LarkFormat | None:
+    """Return the constraint of a custom tool's input, if the schema has one."""
+    constraint = schema.get(INPUT_CONSTRAINT) if isinstance(schema, Mapping) else None
+    return constraint if isinstance(constraint, RegexFormat | LarkFormat) else None
 
 
 def text_conditions(schema: Mapping[str, Any]) -> list[str]:
-    """What a schema asks of a string, as expressions of a lexeme, all of which hold.
+    """Return the conditions of a string schema as expressions of a lexeme, to be combined with `&`.
 
     Raises:
-        FormError: it asks for what cannot be held.
+        ConstraintError: a condition cannot be enforced.
     """
     found: list[str] = []
     if "pattern" in schema:
-        found.append(_matching(searched(translated(str(schema["pattern"])))))
+        found.append(_matching(match_whole(to_rust_regex(str(schema["pattern"])))))
     if "format" in schema and schema["format"] not in NOTED_FORMATS:
         known = _FORMATS.get(str(schema["format"]))
         if known is None:
-            raise ConstraintError(f"The format {str(schema['format'])[:40]!r} cannot be held in raw text.")
-        found.append(_matching(searched(known)))
+            raise ConstraintError(
+                f"The format {str(schema['format'])[:40]!r} cannot be enforced in unquoted text."
+            )
+        found.append(_matching(match_whole(known)))
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if least or most is not None:
         if max(least, most or 0) > _MAX_LENGTH:
             raise ConstraintError(
-                f"A length of more than {_MAX_LENGTH} characters cannot be held in raw text."
+                f"A length of more than {_MAX_LENGTH} characters cannot be enforced in unquoted text."
             )
         found.append(f"/(?s:.){{{int(least)},{'' if most is None else int(most)}}}/")
     return found

@@ -1,7 +1,7 @@
-"""Patterns of Rust's `regex`, read so that they can be written again for text that stands inside of a JSON string.
+"""Parse regexes in the syntax of Rust's `regex`, to rewrite them for text inside a JSON string.
 
-A pattern becomes parts that are copied (groups, alternatives, repetitions) and parts that stand for one character. Of
-the latter it is known which of the characters that JSON escapes they let through; nothing else about them matters.
+A regex becomes pieces that are copied (groups, alternatives, quantifiers) and pieces that match one character. For the
+latter, the parser computes which of the characters that JSON escapes they match.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from plumbline.structured_output.grammar.errors import ConstraintError
 __all__ = ["ESCAPES", "OneOf", "Piece", "escaped_piece", "literal", "pieces"]
 
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
-"""The characters that have a short escape in JSON, and that escape. Every other one is written as itself."""
+"""The characters with a short escape in JSON, and that escape. Other characters are written as themselves."""
 
 _ALL = frozenset(ESCAPES)
 _RAW = r'[^"\\\x00-\x1f]'
-"""A character that stands for itself inside of a JSON string."""
+"""A class of the characters that are not escaped in a JSON string."""
 
 
 class OneOf(msgspec.Struct, frozen=True):
-    """One character of a class."""
+    """A piece that matches one character of a class."""
 
     inside: str
-    """The class as it stands between brackets of another class."""
+    """The class, as it is written between the brackets of another class."""
     escaped: frozenset[str]
-    """Those of its characters that JSON escapes."""
+    """The characters of the class that JSON escapes."""
 
 
 Piece = str | OneOf
-"""A part of a pattern that is copied as it is, or one that stands for a character."""
+"""A part of a regex that is copied, or one that matches a character."""
 
 
 def literal(text: str) -> list[Piece]:
-    """The pieces of exactly this text."""
+    """Return the pieces that match exactly this text."""
     return [_char(char) for char in text]
 
 
 def escaped_piece(piece: OneOf) -> str:
-    """A pattern of the same character as it stands inside of a JSON string."""
+    """Return a regex for the same character inside a JSON string."""
     options = [re.escape(ESCAPES[char]) for char in sorted(piece.escaped)]
     single = _SINGLE.fullmatch(piece.inside)
     if single is not None:
@@ -55,16 +55,16 @@ def escaped_piece(piece: OneOf) -> str:
     raw = f"[{piece.inside}&&{_RAW}]"
     if not options:
         return raw
-    # Letters of escapes keep their case, whatever the pattern says of its own letters.
+    # The letters of escapes stay case-sensitive, even in a case-insensitive regex.
     return f"(?:{raw}|(?-i:{'|'.join(options)}))"
 
 
 def pieces(pattern: str) -> list[Piece]:
-    """The pattern in pieces; all of them copied, `OneOf` in brackets, is the pattern again.
+    """Parse a regex into pieces; joined, with `OneOf` in brackets, they are an equivalent regex.
 
     Raises:
-        FormError: it has what cannot be written for JSON: anchors in its middle, look-around, flags other than `i`,
-            `m`, `s` and `u`, properties of characters that are not general categories.
+        ConstraintError: the regex has a feature that cannot be rewritten for JSON: inner anchors, look-around, flags
+            other than `i`, `m`, `s` and `u`, character properties other than general categories.
     """
     check_repetitions(pattern)
     return list(_Reader(pattern).pieces())
@@ -79,7 +79,7 @@ class _Reader:
         self._pattern = pattern
         self._pos = 0
         self._dot_all = [False]
-        """Whether `.` matches a line feed, for each group that is open."""
+        """For each open group, whether `.` matches a line feed."""
 
     def pieces(self) -> Iterator[Piece]:
         pattern = self._pattern
@@ -115,13 +115,13 @@ class _Reader:
         return ConstraintError(f"The pattern {self._pattern[:80]!r} {reason}.")
 
     def _check_anchor(self, char: str) -> None:
-        """Anchors at the ends say nothing, because the whole text has to match."""
+        """Refuse anchors inside the regex; those at its ends have no effect, because the whole text has to match."""
         at_end = self._pos == (1 if char == "^" else len(self._pattern))
         if not at_end or self._has_branches():
-            raise self._error(f"has {char} where it cannot be held")
+            raise self._error(f"has {char} in a place that is not supported")
 
     def _has_branches(self) -> bool:
-        """Whether the pattern itself is alternatives, of which an anchor at its end holds for one only."""
+        """Return whether the regex has outer alternatives, of which an anchor at the end belongs to one only."""
         depth, inside, escaped = 0, False, False
         for char in self._pattern:
             if escaped or char == "\\":
@@ -163,7 +163,7 @@ class _Reader:
         return f"(?{case})" if case else ""
 
     def _escape(self) -> OneOf:
-        """An escape outside or inside of a class."""
+        """Parse an escape outside or inside a class."""
         match = _ESCAPE.match(self._pattern, self._pos)
         if match is None:
             raise self._error("ends inside of an escape")
@@ -182,29 +182,29 @@ class _Reader:
             return _char(chr(code))
         if letter in _LETTERS:
             return _char(_LETTERS[letter])
-        if letter.isalnum() or letter in "<>":  # The latter are ends of words, which look around.
+        if letter.isalnum() or letter in "<>":  # The latter are word boundaries, which need look-around.
             raise self._error(f"uses {text}, which is not supported")
         return _char(letter)
 
     def _of_category(self, name: str, *, negated: bool) -> frozenset[str]:
-        """Which of the characters that JSON escapes are of a general category."""
+        """Return the characters that JSON escapes and that belong to a general category."""
         if name.startswith("^"):
             name, negated = name[1:], not negated
         short = _CATEGORIES.get(name.replace("_", "").lower(), name)
         if len(short) > 2 or short[:1] not in "CLMNPSZ":
-            raise self._error(f"uses the property {name[:40]!r}, which cannot be held inside of JSON")
+            raise self._error(f"uses the property {name[:40]!r}, which is not supported inside JSON")
         found = frozenset(char for char in _ALL if unicodedata.category(char).startswith(short))
         return _ALL - found if negated else found
 
     def _class(self) -> OneOf:
-        """A class with all that stands in it, other classes and operations on them included."""
+        """Parse a class, with nested classes and set operations."""
         start = self._pos
         self._pos += 1
         negated = self._take("^")
-        dashes = False  # At the beginning they stand for themselves, two of them as well.
+        dashes = False  # At the beginning of a class, one or two hyphens are literal.
         while self._take("-"):
             dashes = True
-        whole: frozenset[str] | None = None  # What the operations so far leave.
+        whole: frozenset[str] | None = None  # The result of the set operations so far.
         operation = ""
         found: frozenset[str] = frozenset()
         first = not dashes
@@ -220,12 +220,12 @@ class _Reader:
                 whole, operation, found = _combined(whole, operation, found), rest, frozenset()
                 self._pos += 2
                 continue
-            found |= self._member()
+            found |= self._class_element()
         found = _combined(whole, operation, found)
         return OneOf(self._pattern[start : self._pos], _ALL - found if negated else found)
 
-    def _member(self) -> frozenset[str]:
-        """One member of a class: a character, a range, or a class."""
+    def _class_element(self) -> frozenset[str]:
+        """Parse one element of a class: a character, a range, or a class."""
         named = _NAMED.match(self._pattern, self._pos)
         if named is not None:
             self._pos = named.end()
@@ -249,7 +249,7 @@ class _Reader:
         return _ALL & {low}
 
     def _single(self) -> str | frozenset[str]:
-        """A character of a class; a set if it is an escape that stands for several."""
+        """Parse a character of a class; returns a set for an escape that matches several."""
         char = self._pattern[self._pos]
         if char != "\\":
             self._pos += 1
@@ -265,7 +265,7 @@ class _Reader:
 
 
 def _combined(whole: frozenset[str] | None, operation: str, found: frozenset[str]) -> frozenset[str]:
-    """What an operation between classes leaves; all bind alike, from the left."""
+    """Apply a set operation to two classes; all have the same precedence, from the left."""
     if whole is None:
         return found
     match operation:

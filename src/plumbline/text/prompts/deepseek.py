@@ -1,14 +1,14 @@
-"""Prompts of DeepSeek V3.2 and V4, whose folders have a program in the place of a chat template.
+"""Encode prompts of DeepSeek V3.2 and V4, which come with a program instead of a chat template.
 
     <｜begin▁of▁sentence｜>SYSTEM<｜User｜>…<｜Assistant｜><think>…</think>…<｜end▁of▁sentence｜>
 
-A turn is opened by `<think>` if the model is to think and by `</think>` if it is not. Calls are written in DSML tags.
-V3.2 puts results right behind the call; V4 puts them into the next user turn. Thinking of earlier turns is left out,
-in V4 only where there are no tools.
+An assistant turn opens with `<think>` if the model should think and with `</think>` if not. Calls are written in DSML
+tags. V3.2 puts results directly behind the call, V4 into the next user turn. Thinking of earlier turns is left out, in
+V4 only without tools.
 
-The instructions that tell the model of its tools belong to the model: they are read out of the program in its folder
+The instructions about tools are part of the model: they are read from the program in its folder
 (`encoding/encoding_*.py`), which is parsed and never run. Without that program a conversation with tools is refused,
-because a model that is told of tools in other words than it has learned is another model.
+because the model was trained on exactly these instructions.
 Source: DeepSeek's encoding programs, as published with the weights.
 """
 
@@ -38,12 +38,12 @@ _THINK, _SAY = "<think>", "</think>"
 
 
 class ModelTexts(msgspec.Struct, frozen=True):
-    """The words that a model's program has for its prompts."""
+    """The texts that a model's program puts into prompts."""
 
     tools: str = ""
     """The instructions about tools, with a place for `{tool_schemas}`; empty if there are none."""
     efforts: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What stands before a prompt, by reasoning effort."""
+    """Prefixes of the prompt, by reasoning effort."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelTexts:
@@ -87,7 +87,7 @@ def _constants(source: str) -> dict[str, Any]:
 
 
 class DeepSeekEncoder(PromptEncoder):
-    """Encodes conversations for one of the two versions; `variables` are what it reads of a request."""
+    """Encode conversations for one of the two versions; `variables` are the template variables that it reads."""
 
     variables = frozenset({"enable_thinking", "reasoning_effort", "thinking"})
 
@@ -104,14 +104,14 @@ class DeepSeekEncoder(PromptEncoder):
         *,
         opens: bool,
     ) -> str:
-        """The prompt."""
+        """Return the prompt of a conversation; see `PromptEncoder.encode`."""
         thinks = bool(kwargs.get("thinking", kwargs.get("enable_thinking", False)))
         parts = [_BOS]
         if thinks:
             parts.append(self._texts.efforts.get(str(kwargs.get("reasoning_effort")), ""))
         if tools and (not messages or messages[0]["role"] != "system"):
             parts.append("\n\n" + self._tools(tools))
-        # In V4 results are a part of the user's turn.
+        # In V4, results are part of the user turn.
         asking = ("user", "tool") if self._version == "v4" else ("user",)
         last_user = max((i for i, m in enumerate(messages) if m["role"] in asking), default=-1)
         keeps_all = self._version == "v4" and bool(tools)
@@ -135,7 +135,7 @@ class DeepSeekEncoder(PromptEncoder):
                 case "tool":
                     parts.append(self._result(messages, index, following, opens, open_mark))
                 case "assistant":
-                    parts.append(self._said(message, thinks and (keeps_all or index > last_user)))
+                    parts.append(self._assistant_turn(message, thinks and (keeps_all or index > last_user)))
                     if following is not None or not opens:
                         parts.append(_EOS)
                     elif opens:
@@ -156,7 +156,7 @@ class DeepSeekEncoder(PromptEncoder):
     def _opening(self, following: str | None, opens: bool, open_mark: str) -> str:
         return _ASSISTANT + open_mark if following is not None or opens else ""
 
-    def _said(self, message: Mapping[str, Any], thinks: bool) -> str:
+    def _assistant_turn(self, message: Mapping[str, Any], thinks: bool) -> str:
         thought = (message.get("reasoning_content") or "") + _SAY if thinks else ""
         calls = [
             Call(call["function"]["name"], _json(call["function"]["arguments"]))
@@ -182,7 +182,7 @@ class DeepSeekEncoder(PromptEncoder):
 
 
 def _json(arguments: Any) -> str:
-    """Arguments for the tags; text that is no object cannot be written in them."""
+    """Return arguments for the tags, which can only hold an object."""
     if isinstance(arguments, str):
         raise TemplateError("The arguments of an earlier call are no JSON object.")
     return json.dumps(arguments, ensure_ascii=False)

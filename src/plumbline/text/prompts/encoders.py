@@ -1,7 +1,6 @@
-"""Prompt encoders: for models that come with a prompt format but without a chat template.
+"""Define encoders: prompt formats in Python, for models without a chat template.
 
-An encoder renders a conversation as `ChatTemplate` does and can stand in its place. It is written in Python because its
-family defines its prompts by a program and not by a template.
+An encoder has the interface of `ChatTemplate` and replaces it where a model family defines its prompts by a program.
 """
 
 from __future__ import annotations
@@ -10,22 +9,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from plumbline.text.templates.content_format import ContentForm
+from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import TemplateError
 
 __all__ = ["Conversation", "PromptEncoder", "PromptFormat"]
 
 Conversation = Sequence[Mapping[str, Any]]
-"""Messages in the form of the chat completions API, with tool arguments as objects."""
+"""Messages in the format of the chat completions API, with tool arguments as objects."""
 
 
 class PromptFormat(Protocol):
-    """What renders conversations: a chat template or an encoder."""
+    """Render conversations to prompts; implemented by chat templates and encoders."""
 
     source: str
 
-    def form(self, *, tools: bool) -> ContentForm:
-        """How it reads a message's content."""
+    def content_format(self, *, tools: bool) -> ContentFormat:
+        """Return the format of message content that it expects."""
         ...
 
     def uses(self, variable: str, *, tools: bool) -> bool:
@@ -48,15 +47,15 @@ class PromptFormat(Protocol):
 
 
 class PromptEncoder(ABC):
-    """The parts that all encoders share."""
+    """Check variables and messages, and leave the encoding to a subclass."""
 
     source = ""
     """An encoder has no template source."""
     variables: frozenset[str] = frozenset()
-    """The template variables of a request that it reads."""
+    """The template variables of a request that the encoder reads."""
 
-    def form(self, *, tools: bool) -> ContentForm:
-        """Encoders read text."""
+    def content_format(self, *, tools: bool) -> ContentFormat:
+        """Return `string`: encoders expect text."""
         return "string"
 
     def uses(self, variable: str, *, tools: bool) -> bool:
@@ -77,7 +76,7 @@ class PromptEncoder(ABC):
         """Render a conversation; see `ChatTemplate.render`.
 
         Raises:
-            TemplateError: the format has no way to say these messages.
+            TemplateError: the format cannot represent these messages.
         """
         if documents:
             raise TemplateError("The model's prompt format has no place for documents.")
@@ -102,11 +101,11 @@ class PromptEncoder(ABC):
         *,
         opens: bool,
     ) -> str:
-        """The prompt of a conversation that is not empty.
+        """Return the prompt of a conversation that is not empty.
 
         Args:
             messages: the conversation.
-            tools: in the form of the chat completions API.
+            tools: in the format of the chat completions API.
             kwargs: template variables of the request.
             opens: end with the opening of the assistant's turn.
         """

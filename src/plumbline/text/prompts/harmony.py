@@ -1,4 +1,4 @@
-"""Prompts in OpenAI's harmony format (gpt-oss), for folders of such models that have no chat template.
+"""Encode prompts in OpenAI's harmony format (gpt-oss), for model folders without a chat template.
 
     <|start|>system<|message|>…<|end|>                  identity, date, reasoning effort, channels
     <|start|>developer<|message|>…<|end|>               instructions, and tools as TypeScript types
@@ -29,12 +29,12 @@ _EFFORTS = {
     "high": "high",
     "xhigh": "high",
 }
-"""The format knows three efforts; thinking cannot be turned off."""
+"""The format has three efforts; thinking cannot be turned off."""
 _MAX_DEPTH = 64
 
 
 class HarmonyEncoder(PromptEncoder):
-    """Encodes conversations for gpt-oss. Variables: `reasoning_effort`, `model_identity`, `current_date`."""
+    """Encode conversations for gpt-oss. Variables: `reasoning_effort`, `model_identity`, `current_date`."""
 
     variables = frozenset({"current_date", "model_identity", "reasoning_effort"})
 
@@ -46,7 +46,7 @@ class HarmonyEncoder(PromptEncoder):
         *,
         opens: bool,
     ) -> str:
-        """The prompt."""
+        """Return the prompt of a conversation; see `PromptEncoder.encode`."""
         told = [message for message in messages if message["role"] == "system"]
         spoken = [message for message in messages if message["role"] != "system"]
         parts = [_message("system", _system(kwargs, bool(tools)))]
@@ -92,7 +92,7 @@ def _system(kwargs: Mapping[str, Any], has_tools: bool) -> str:
 
 
 def _spoken(message: Mapping[str, Any], names: dict[str, str], *, thinks: bool) -> list[str]:
-    """The messages that one message of the API becomes; `names` collects the tools of the calls by id."""
+    """Return the harmony messages of one API message; `names` collects the tools of the calls by id."""
     text = message.get("content") or ""
     match message["role"]:
         case "user":
@@ -139,10 +139,10 @@ def _comment(text: Any) -> list[str]:
 
 
 def typescript(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """A JSON Schema as a TypeScript type, in the layout that the models were trained on.
+    """Return a JSON Schema as a TypeScript type, in the layout that the models were trained on.
 
     Raises:
-        TemplateError: it is nested too deeply, or refers to itself.
+        TemplateError: the schema is nested too deeply, or refers to itself.
     """
     if depth > _MAX_DEPTH:
         raise TemplateError("The parameters of a tool are nested too deeply or refer to themselves.")

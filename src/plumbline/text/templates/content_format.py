@@ -1,9 +1,9 @@
-"""Which form of a message's content a chat template reads: a string, or the list of parts that clients may send.
+"""Detect whether a chat template expects message content as a string or as a list of parts.
 
 Templates of text models join strings (`message.content + '\\n'`); templates that grew out of vision models walk over
-parts (`for part in message.content`). Given the wrong form, the first print a Python list and the second read a string
-letter by letter. The form is found in the template's syntax tree, never by rendering: what a template does with one
-conversation says nothing about the next.
+parts (`for part in message.content`). Given the wrong format, the first print a Python list and the second loop over
+the characters of a string. The format is detected in the template's syntax tree and not by rendering, because one
+rendered conversation does not show what the template does with another.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Literal
 
 from jinja2 import nodes
 
-__all__ = ["ContentForm", "content_format"]
+__all__ = ["ContentFormat", "content_format"]
 
-ContentForm = Literal["string", "parts", "either"]
-"""`string`: text only. `parts`: always a list. `either`: whatever the client sent, the template tells them apart."""
+ContentFormat = Literal["string", "parts", "either"]
+"""`string`: text only. `parts`: always a list. `either`: the template accepts both."""
 
 _FILTERS = frozenset({"list", "rejectattr", "reverse", "selectattr"})
-"""Filters that leave a list of parts a list of parts."""
+"""Filters that return a list of parts for a list of parts."""
 
 
-def content_format(template: nodes.Template) -> ContentForm:
-    """The form of `content` that this template wants.
+def content_format(template: nodes.Template) -> ContentFormat:
+    """Return the format of `content` that this template expects.
 
-    A template wants parts if it loops over a message's content and looks at the type or the text of each part, picks
-    parts from it by an attribute, or takes the text of a part by its index; directly, or under a name that it was
-    assigned or passed to a macro as. If such a template also asks whether the content is a string, it takes both.
+    A template expects parts if it loops over a message's content and reads the type or text of each part, selects parts
+    by an attribute, or reads the text of a part by index; directly, or through a variable or macro argument. If such a
+    template also tests whether the content is a string, it accepts both.
     """
     names = _names(template)
     if not any(_reads_parts(node, names) for node in _walk(template)):
@@ -46,7 +46,7 @@ def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def _names(template: nodes.Template) -> set[str]:
-    """Every name under which the template speaks of a message's content."""
+    """Return every name by which the template refers to a message's content."""
     macros = {macro.name: macro for macro in template.find_all(nodes.Macro)}
     names: set[str] = set()
     while True:
@@ -66,7 +66,7 @@ def _names(template: nodes.Template) -> set[str]:
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
-    """Whether this expression is a message's content, as it is or merely filtered by part."""
+    """Return whether this expression is a message's content, possibly with some parts filtered out."""
     match node:
         case nodes.Name(name=name):
             return name in names
@@ -89,7 +89,7 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
 def _reads_parts(node: nodes.Node, names: set[str]) -> bool:
     match node:
         case nodes.For(iter=iterated, target=nodes.Name(name=part), body=body):
-            # A loop that looks at no field of what it walks over may be about any list, such as a tool's result.
+            # A loop that reads no field of its items may be over any list, such as a tool's result.
             return _is_content(iterated, names) and any(_reads_field(inside, part) for inside in body)
         case nodes.Filter(name="selectattr" | "rejectattr", node=inner):
             return _is_content(inner, names)
@@ -104,7 +104,7 @@ def _reads_parts(node: nodes.Node, names: set[str]) -> bool:
 
 
 def _reads_field(node: nodes.Node, part: str) -> bool:
-    """Whether the type or the text of this part is read anywhere here."""
+    """Return whether the type or text of this part is read in these nodes."""
     match node:
         case nodes.Getattr(attr="text" | "type", node=nodes.Name(name=name)) if name == part:
             return True

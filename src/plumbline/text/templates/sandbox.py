@@ -1,4 +1,4 @@
-"""The sandbox in which chat templates run, with the names, filters and statements that transformers gives them."""
+"""Run chat templates in a sandbox with the names, filters and statements that transformers provides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["template_environment"]
 
 
 def template_environment() -> ImmutableSandboxedEnvironment:
-    """A new environment. Templates see JSON values only, so there is nothing behind them to reach for."""
+    """Return a new environment. Templates get JSON values only, so they cannot reach other objects."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
@@ -37,12 +37,12 @@ def template_environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks an assistant's words for training; to a prompt it means nothing."""
+    """Support `{% generation %}`, which marks assistant text for training and has no effect on prompts."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
     def parse(self, parser: Parser) -> Node:
-        """The body stands for itself, in a scope of its own: what is set inside does not reach outside."""
+        """Return the body in a scope of its own: variables set inside are not visible outside."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
@@ -52,7 +52,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """jinja2's, without names that begin with an underscore: transformers refuses them, so no model needs them."""
+    """jinja2's namespace without names that begin with an underscore, which transformers refuses too."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
@@ -78,7 +78,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON. jinja2's own filter escapes HTML, which no model has seen in training."""
+    """Return plain JSON. jinja2's own filter escapes HTML, which differs from the training data."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -90,7 +90,7 @@ def _tojson(
 
 
 def _null(value: Any) -> None:
-    """Content that is null, as JSON."""
+    """Return null content as JSON."""
     if not isinstance(value, NoContent):
         raise TypeError(f"A value of type {type(value).__name__} cannot be written as JSON.")
 

@@ -1,4 +1,4 @@
-"""Chat templates: messages to prompt text, in a sandbox.
+"""Render messages to prompt text with chat templates, in a sandbox.
 
 Templates come from the model folder only, never from a request, and run in jinja2's immutable sandbox with the same
 filters and settings that transformers uses, so that a prompt here is the prompt that the model was trained on.
@@ -14,13 +14,13 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
-from plumbline.text.templates.content_format import ContentForm, content_format
+from plumbline.text.templates.content_format import ContentFormat, content_format
 from plumbline.text.templates.sandbox import template_environment
 
 __all__ = ["ChatTemplate", "TemplateError"]
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The tokens of a tokenizer's configuration that templates may name."""
+"""Tokens of a tokenizer's configuration that templates may use by name."""
 
 _ERRORS = (
     jinja2.TemplateError,
@@ -30,28 +30,28 @@ _ERRORS = (
     TypeError,
     ValueError,
 )
-"""What a template can raise with values that it was not written for."""
+"""Exceptions that a template can raise for values that it does not expect."""
 
 
 class TemplateError(ValueError):
-    """The template refused the conversation, or cannot render it; the text is fit for the client."""
+    """The template refused the conversation or failed; the text can be shown to the client."""
 
 
 class ChatTemplate:
-    """A compiled template, and the one that takes its place where tools are given, if the model has two.
+    """Render conversations with a model's template, or with its template for tools if it has two.
 
     Immutable; rendering is safe from several threads.
 
     Args:
-        source: Jinja.
-        tool_use: the model's template named `tool_use`.
-        bos_token: the text of the sequence start. A token that the model does not have is not defined.
+        source: the Jinja source.
+        tool_use: the source of the model's template named `tool_use`.
+        bos_token: the text of the sequence start; None leaves the variable undefined.
         eos_token: the text of the sequence end.
         tokens: further tokens by their names in `tokenizer_config.json`.
 
     Attributes:
-        source: of the template for conversations without tools.
-        tool_source: of the template for conversations with tools; the same unless there are two.
+        source: the source of the template for conversations without tools.
+        tool_source: the source for conversations with tools; the same unless the model has two.
 
     Raises:
         TemplateError: a source is not valid Jinja.
@@ -77,13 +77,13 @@ class ChatTemplate:
     def from_folder(
         cls, folder: Path, *, bos_token: str | None = None, eos_token: str | None = None
     ) -> ChatTemplate | None:
-        """The templates of a model folder, or None if it has none.
+        """Load the templates of a model folder; returns None if it has none.
 
         `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or the entry of `tokenizer_config.json`,
         which is one template or a list of named ones.
 
         Raises:
-            TemplateError: there are named templates but none that is called `default`, or one is not valid.
+            TemplateError: there are named templates but none is called `default`, or one is not valid.
         """
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
@@ -91,7 +91,7 @@ class ChatTemplate:
         if not named:
             return None
         if "default" not in named:
-            # transformers then asks which one is meant; a server has nobody to ask.
+            # transformers asks the user which one to use; a server cannot.
             raise TemplateError(
                 f"The model has chat templates named {', '.join(sorted(named))}, but none named 'default'."
             )
@@ -105,15 +105,15 @@ class ChatTemplate:
 
     @property
     def sources(self) -> str:
-        """All that the model's templates say: the one for tools may be the only one that shows how it calls."""
+        """The sources of all templates; the one for tools may be the only one with the markers of calls."""
         return self.source if self.tool_source == self.source else f"{self.source}\n{self.tool_source}"
 
-    def form(self, *, tools: bool) -> ContentForm:
-        """The form of message content that is wanted by the template for conversations with or without tools."""
-        return self._for(tools).form
+    def content_format(self, *, tools: bool) -> ContentFormat:
+        """Return the format of message content for conversations with or without tools."""
+        return self._for(tools).content_format
 
     def uses(self, variable: str, *, tools: bool) -> bool:
-        """Whether the template for conversations with or without tools reads a variable of this name."""
+        """Return whether the template for conversations with or without tools reads this variable."""
         return variable in self._for(tools).variables
 
     def render(
@@ -130,16 +130,16 @@ class ChatTemplate:
         """Render a conversation.
 
         Args:
-            messages: in the form of the chat completions API, with tool arguments as objects.
-            tools: in the form of the chat completions API, or None.
-            documents: what the answer should rest on, or None.
+            messages: in the format of the chat completions API, with tool arguments as objects.
+            tools: in the format of the chat completions API, or None.
+            documents: documents for retrieval-augmented templates, or None.
             add_generation_prompt: end with the opening of the assistant's turn.
             continue_final_message: leave the last message open, so that the model continues it.
-            kwargs: further template variables; they cannot replace the ones above or the model's tokens.
-            mark: a character that is in none of the texts.
+            kwargs: further template variables, which cannot replace those above or the model's tokens.
+            mark: a character that occurs in none of the texts.
 
         Raises:
-            TemplateError: the template raised, or used something that the sandbox forbids.
+            TemplateError: the template raised, or used a feature that the sandbox forbids.
         """
         conversation = list(messages)
         end = f"{mark}{_OPEN_END}"
@@ -168,7 +168,7 @@ class ChatTemplate:
 
 
 class _Compiled:
-    """One template, and what its syntax tree says of it."""
+    """One compiled template with facts from its syntax tree."""
 
     def __init__(self, source: str) -> None:
         environment = template_environment()
@@ -177,19 +177,19 @@ class _Compiled:
             self.template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"The chat template is not valid: {error}") from error
-        self.form: ContentForm = content_format(tree)
+        self.content_format: ContentFormat = content_format(tree)
         self.variables = frozenset(meta.find_undeclared_variables(tree))
 
 
 _OPEN_END = "end "
-"""With the mark before it, this shows where the final message's own text ends in the rendered prompt.
+"""Appended to the final message with the mark before it, it shows where that message ends in the rendered prompt.
 
-The space at its end shows whether the template trims: then it is gone, and so is the white space that the text ends in.
+If its final space is missing there, the template strips text, and white space at the end of the message is lost too.
 """
 
 
 def _left_open(message: Mapping[str, Any], end: str) -> dict[str, Any]:
-    """The message with the mark behind its text; in a list of parts that is the last text."""
+    """Return the message with the mark behind its text, or behind its last text part."""
     content = message.get("content")
     if not isinstance(content, list):
         return {**message, "content": f"{content or ''}{end}"}
@@ -201,7 +201,7 @@ def _left_open(message: Mapping[str, Any], end: str) -> dict[str, Any]:
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
-    """The text that is to be continued."""
+    """Return the text to continue."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -209,9 +209,9 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def _up_to(rendered: str, end: str, text: str) -> str:
-    """The prompt up to the end of the message that stays open."""
+    """Return the prompt up to the end of the message that stays open."""
     before, found, after = rendered.rpartition(end.strip())
-    # transformers is content if the text is anywhere in the prompt, even where an earlier message said the same.
+    # transformers accepts the text anywhere in the prompt, even in an earlier message.
     if not found or not before.rstrip().endswith(text.strip()):
         raise TemplateError(
             "The final message cannot be continued (continue_final_message, response_prefix): the chat template does "
@@ -221,7 +221,7 @@ def _up_to(rendered: str, end: str, text: str) -> str:
 
 
 def _named(folder: Path, entry: Any) -> dict[str, str]:
-    """The templates of a folder by name; a file wins over the entry of the configuration, as in transformers."""
+    """Return the templates of a folder by name; as in transformers, a file overrides the configuration."""
     found: dict[str, str] = {}
     if isinstance(entry, str):
         found["default"] = entry
@@ -238,7 +238,7 @@ def _named(folder: Path, entry: Any) -> dict[str, str]:
 
 
 def _token_text(value: Any) -> str | None:
-    """A token is given as a string, as an object with `content`, or as null."""
+    """Return the text of a token entry: a string, an object with `content`, or null."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None

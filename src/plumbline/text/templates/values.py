@@ -1,7 +1,7 @@
-"""What chat templates are given where they disagree about what they get: a call's arguments, and content that is null.
+"""Define template values for tool arguments and null content that work in every style of template.
 
-Some templates join arguments with strings, others write them with `tojson` or walk over their members. Some ask whether
-content `is none`, others join it with strings or print it, and would print `None`. Each of these is right for all.
+Some templates join arguments with strings, others write them with `tojson` or loop over their members. Some test
+whether content `is none`, others join or print it and would print `None`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Arguments", "NoContent"]
 
 
 class Arguments(dict[str, Any]):
-    """The arguments of an earlier call: an object, and as text the JSON that the model wrote.
+    """The arguments of an earlier call: an object that prints as the JSON that the model wrote.
 
     Args:
         members: the object.
@@ -22,7 +22,7 @@ class Arguments(dict[str, Any]):
 
     def __init__(self, members: Mapping[str, Any], text: str) -> None:
         super().__init__(members)
-        self._text = text  # No name that a template could mean a member by.
+        self._text = text  # A name that no template uses for a member.
 
     def __str__(self) -> str:
         return self._text
@@ -35,7 +35,7 @@ class Arguments(dict[str, Any]):
 
 
 class NoContent:
-    """Content that is null: `is none` holds of it, and as text it is empty. It compares equal to both."""
+    """Null content: `is none` is true, it prints as the empty string, and it compares equal to both."""
 
     def __bool__(self) -> bool:
         return False
@@ -71,7 +71,7 @@ class NoContent:
         return ""[index]
 
     def __getattr__(self, name: str) -> Any:
-        # What a string can do, such as `split` and `startswith`, it can.
+        # Support the methods of a string, such as `split` and `startswith`.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr("", name)

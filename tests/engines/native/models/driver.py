@@ -22,7 +22,7 @@ class Sequence:
 
 
 class Driver:
-    """Owns a paged cache whose blocks are handed out in a scattered order."""
+    """Drive a model over a paged cache with scattered blocks."""
 
     def __init__(
         self, model: Transformer, num_blocks: int = 64, block_size: int = 16, exact: bool = False

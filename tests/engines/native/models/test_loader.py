@@ -83,7 +83,7 @@ def test_a_shard_that_the_index_names_must_be_there(folder: Path):
         load_model(folder)
 
 
-def test_the_dtype_is_the_configs_unless_asked(folder: Path):
+def test_the_dtype_defaults_to_the_config(folder: Path):
     assert load_model(folder).dtype == torch.float32
     model = load_model(folder, torch.bfloat16)
     assert model.dtype == torch.bfloat16

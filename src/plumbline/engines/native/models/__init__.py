@@ -1,4 +1,4 @@
-"""Models as data: what a Hugging Face folder describes, and the one transformer that runs all of them."""
+"""Load models from Hugging Face folders and run them with one transformer."""
 
 from plumbline.engines.native.models.config import ModelConfig, RopeConfig, UnsupportedModelError, load_config
 from plumbline.engines.native.models.loader import WeightsError, load_model, random_model, resolve_model

@@ -1,8 +1,8 @@
-"""What a model is: a Hugging Face `config.json` read into one frozen value.
+"""Read a Hugging Face `config.json` into one frozen value.
 
-Four families share one architecture and differ by flags: Llama, Qwen2, Qwen3 and Mistral. Both ways of writing the
-rotary settings are read (`rope_parameters` of transformers 5, `rope_theta` with `rope_scaling` before it). Whatever
-the transformer does not do is refused here, by the name of the field: a model never runs almost right.
+Four families share one architecture and differ by flags: Llama, Qwen2, Qwen3 and Mistral. Both formats of the
+rotary settings are read (`rope_parameters` of transformers 5, `rope_theta` with `rope_scaling` before it). What
+the transformer does not support is refused here by the name of the field, so that no model runs almost right.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _ROPE_FIELDS = {
 
 
 class UnsupportedModelError(ValueError):
-    """The model asks for something that the transformer does not do; the message names the field."""
+    """The model needs something that the transformer does not support; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """The rotary embedding: its base and how its frequencies are stretched."""
+    """The base of the rotary embedding and how its frequencies are scaled."""
 
     theta: float = 10000.0
     kind: str = "default"
@@ -66,7 +66,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Everything that decides the shapes and the arithmetic of a model."""
+    """The shapes and arithmetic of a model."""
 
     model_type: str
     vocab_size: int
@@ -90,7 +90,7 @@ class ModelConfig:
     eos_token_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        """Check what the rest of the code takes for granted."""
+        """Check what the rest of the code assumes."""
         if self.num_heads % self.num_kv_heads:
             raise UnsupportedModelError("num_attention_heads must be a multiple of num_key_value_heads")
         if self.head_dim % 2:
@@ -100,7 +100,7 @@ class ModelConfig:
 
     @property
     def max_model_len(self) -> int:
-        """The longest sequence the model is made for: yarn stretches its original length by the factor."""
+        """The longest sequence that the model supports; yarn multiplies the original length by its factor."""
         if self.rope.kind == "yarn":
             return max(self.max_position_embeddings, int(self.rope.original_max_positions * self.rope.factor))
         return self.max_position_embeddings
@@ -198,7 +198,7 @@ def _read_rope(config: Json) -> RopeConfig:
         return RopeConfig(theta=float(theta))
     parameters = {name: value for name, value in parameters.items() if value is not None}
     unknown = parameters.keys() - _ROPE_FIELDS[kind]
-    # transformers writes the original length for every type; linear scaling has no use for it.
+    # transformers writes the original length for every type; linear scaling does not use it.
     unknown -= {"original_max_position_embeddings"}
     if unknown:
         raise UnsupportedModelError(f"rope_parameters of type {kind!r} has unknown fields: {sorted(unknown)}")
@@ -214,7 +214,7 @@ def _read_rope(config: Json) -> RopeConfig:
 
 
 def _read_windows(config: Json, model_type: str) -> tuple[int | None, ...]:
-    """The sliding window of each layer, or nothing where every layer sees everything."""
+    """Return the sliding window of each layer, or an empty tuple if all layers have full attention."""
     num_layers = _integer(config, "num_hidden_layers")
     window = config.get("sliding_window")
     if model_type == "llama" or window is None:

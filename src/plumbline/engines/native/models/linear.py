@@ -1,4 +1,4 @@
-"""The linear layer, prepacked where that pays.
+"""Compute linear layers, with prepacked weights on CPU.
 
 On CPU the weights go to oneDNN in its own blocked layout, for two reasons. It is two to three times as fast as
 `F.linear` for the few rows of a decode step. And it is batch invariant: packed for several rows, oneDNN sums every
@@ -54,5 +54,5 @@ def _can_pack(weight: Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-# Private to torch, but what its own compiler emits for linear layers on CPU; without it the plain path is taken.
+# Private to torch, but its own compiler emits it for linear layers on CPU; without it the plain path is used.
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -1,7 +1,7 @@
-"""From a model folder to a Transformer: safetensors files, one or sharded, with the projections merged.
+"""Load a model folder into a Transformer: safetensors files, one or sharded, with merged projections.
 
-Every tensor in the files must be used and every weight must be found: a checkpoint that does not fit is refused with
-the names that do not, instead of running with random weights.
+Every tensor in the files must be used and every weight must be found. A checkpoint that does not match is refused with
+the names of the tensors.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Fetch = Callable[[str, tuple[int, ...]], Tensor]
 
 
 class WeightsError(ValueError):
-    """The weights do not fit the config; the message lists the names."""
+    """The weights do not match the config; the message lists the names."""
 
 
 def resolve_model(path_or_id: str | Path) -> Path:
-    """Return the folder of a model: a local one as it is, a hub id after downloading what serving needs.
+    """Return the folder of a model; for a hub id, download the files that serving needs.
 
     Raises:
         FileNotFoundError: it is neither a folder nor a hub id that can be reached.
@@ -58,8 +58,8 @@ def load_model(
     """Load a model folder or hub id; `dtype` None takes the one of the config.
 
     Raises:
-        UnsupportedModelError: the config asks for what the transformer does not do.
-        WeightsError: the files and the config do not fit.
+        UnsupportedModelError: the transformer does not support the config.
+        WeightsError: the files do not match the config.
     """
     folder = resolve_model(path)
     config = load_config(folder)
@@ -91,12 +91,12 @@ def random_model(
 
 
 def build(config: ModelConfig, fetch: Fetch) -> Transformer:
-    """Assemble the transformer from tensors asked for by their Hugging Face names and shapes."""
+    """Assemble the transformer; `fetch` returns tensors by their Hugging Face names and shapes."""
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
 
     def linear(prefix: str, parts: Iterable[tuple[str, int]], width: int, bias: bool) -> Linear:
-        """One linear layer from the named projections, stacked along the output."""
+        """Build one linear layer from the named projections, stacked along the output."""
         parts = tuple(parts)
         weights = [fetch(f"{prefix}.{name}.weight", (out, width)) for name, out in parts]
         biases = [fetch(f"{prefix}.{name}.bias", (out,)) for name, out in parts] if bias else []
@@ -134,7 +134,7 @@ def _merge(tensors: list[Tensor]) -> Tensor:
 
 
 class _Checkpoint:
-    """The safetensors files of a folder, mapped into memory and read one tensor at a time."""
+    """Read the safetensors files of a folder one tensor at a time, mapped into memory."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
         self.folder, self.dtype, self.device = folder, dtype, device
@@ -144,7 +144,7 @@ class _Checkpoint:
         self.unused: set[str] = set()
 
     def __enter__(self) -> _Checkpoint:
-        """Open every file and learn where each tensor is."""
+        """Open every file and index its tensors."""
         for name in self._file_names():
             path = self.folder / name
             if not path.exists():
@@ -169,7 +169,7 @@ class _Checkpoint:
         raise WeightsError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
 
     def fetch(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor; a missing one is noted and stands in as zeros until `finish` refuses the checkpoint."""
+        """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
         file = self._where.get(name)
         if file is None:
             self.missing.append(name)
@@ -181,7 +181,7 @@ class _Checkpoint:
         return tensor.to(self.device, self.dtype)
 
     def finish(self) -> None:
-        """Refuse the checkpoint unless it was used to the last tensor."""
+        """Refuse the checkpoint if a tensor was missing or not used."""
         problems = []
         if self.missing:
             problems.append(f"missing: {_some(self.missing)}")

@@ -1,4 +1,4 @@
-"""The table of rotations: cos and sin of every position, with the frequencies stretched as the config says."""
+"""Compute the rotary table: cos and sin of every position, with scaled frequencies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rope_table(rope: RopeConfig, head_dim: int, max_positions: int) -> Tensor:
 
 
 def _frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
-    """The angle per position of each pair, fp32 [head_dim / 2], and the factor on cos and sin."""
+    """Return the angle per position of each pair, fp32 [head_dim / 2], and the factor on cos and sin."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     base = 1.0 / rope.theta**exponents
     match rope.kind:
@@ -35,7 +35,7 @@ def _frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
 
 
 def _llama3(rope: RopeConfig, base: Tensor) -> Tensor:
-    """Keep short wavelengths, stretch long ones by the factor, and blend in between."""
+    """Scale frequencies as Llama 3: keep short wavelengths, stretch long ones by the factor, blend in between."""
     wavelength = 2 * math.pi / base
     length = rope.original_max_positions
     blend = (length / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
@@ -46,10 +46,10 @@ def _llama3(rope: RopeConfig, base: Tensor) -> Tensor:
 
 
 def _yarn(rope: RopeConfig, base: Tensor, head_dim: int) -> Tensor:
-    """Keep the dimensions that turn often within the original length, stretch those that turn rarely."""
+    """Scale frequencies as YaRN: keep dimensions that turn often in the original length, stretch the others."""
 
     def dimension(rotations: float) -> float:
-        """The dimension that makes this many rotations over the original length."""
+        """Return the dimension that makes this many rotations over the original length."""
         ratio = rope.original_max_positions / (rotations * 2 * math.pi)
         return head_dim * math.log(ratio) / (2 * math.log(rope.theta))
 

@@ -1,19 +1,19 @@
-"""The transformer: Llama, Qwen2, Qwen3 and Mistral in one file, told apart by flags of the config.
+"""Run Llama, Qwen2, Qwen3 and Mistral models; flags of the config select what differs.
 
-Plain classes around tensors; no autograd, no module tree. A step is little more than its four linear layers per layer
-and as few other operations as possible: projections are merged (q, k, v into one; gate and up into one), the residual
-add is fused with the norm, the rotation with the cache write.
+The classes are plain tensors without autograd or a module tree. A step runs four linear layers per layer and few other
+operations: q, k and v are one projection, gate and up are one, the residual add is fused with the norm and the rotation
+with the cache write.
 
-On reproducibility, that is, whether a sequence's logits can depend on what else is in the step or on how its prompt
-was cut into chunks. On CPU, in fp32 and bf16:
+Reproducibility: can the logits of a sequence depend on the other sequences of a step, or on how its prompt is cut into
+chunks? On CPU, in fp32 and bf16:
 
-* A decode gives the same bits in any batch, for up to two query heads per key head: the linear layers are packed so
-  that they do (see `linear.py`), attention pads so that it does, and all else treats each row alone.
-* If the batch is `exact`, all of it gives the same bits: any batch, any chunks, decoded or prefilled, any heads.
-* Otherwise prompts may differ in the last bits with their chunks.
+* A decode gives the same bits in any batch, for up to two query heads per key head: the linear layers are packed for
+  that (`linear.py`), attention pads its keys for that, and all other operations treat rows separately.
+* If the batch is `exact`, every token gives the same bits: any batch, any chunks, decoded or prefilled, any heads.
+* Otherwise logits of prompts may differ in the last bits between chunkings.
 
-These hold on x86-64 with AVX-512, and the tests tell whether they hold on another CPU: they rest on how oneDNN and
-MKL order their sums. fp16 on CPU and everything on a GPU run on libraries that choose by the number of rows.
+This is tested on x86-64 with AVX-512 and depends on the summation order of oneDNN and MKL. On a GPU, and in fp16 on
+CPU, the libraries choose their summation order by the number of rows, so there is no such guarantee.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Layer:
     gate_up: Linear
     down: Linear
     head_norms: tuple[Tensor, Tensor] | None
-    """Of q and k, where each head is normalised (Qwen3)."""
+    """The norm weights of q and k, if each head is normalised (Qwen3)."""
     sliding_window: int | None
 
 
-class _TwinNorms(NamedTuple):
-    """The norms of a layer as the kernels' twins take them."""
+class _TorchNorms(NamedTuple):
+    """The norm weights of a layer as the torch implementations of the kernels take them."""
 
     input: Tensor
     post_attention: Tensor
@@ -73,7 +73,7 @@ class Transformer:
         norm: Tensor,
         lm_head: Tensor | None,
     ) -> None:
-        """Take the weights as they are; `lm_head` is None where it is the embedding."""
+        """Take the weights; `lm_head` is None if it is tied to the embedding."""
         self.config = config
         self.embedding = embedding
         self.layers = layers
@@ -81,9 +81,9 @@ class Transformer:
         self.lm_head = Linear(embedding if lm_head is None else lm_head)
         self.cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
         self.scale = config.head_dim**-0.5
-        self._twin_norm = twice(norm)
-        self._twin_norms = [
-            _TwinNorms(
+        self._torch_norm = twice(norm)
+        self._torch_norms = [
+            _TorchNorms(
                 twice(layer.input_norm),
                 twice(layer.post_attention_norm),
                 layer.head_norms
@@ -94,7 +94,7 @@ class Transformer:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.embedding.device
 
     @property
@@ -116,7 +116,7 @@ class Transformer:
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
         """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""
-        run = self._forward_kernels if use_triton(token_ids) else self._forward_twins
+        run = self._forward_kernels if use_triton(token_ids) else self._forward_torch
         return run(F.embedding(token_ids, self.embedding), batch, kv_caches)
 
     def _forward_kernels(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
@@ -140,16 +140,16 @@ class Transformer:
             return rms_norm(residual, self.norm, eps)
         return add_rms_norm(x, residual, self.norm, eps)[0]
 
-    def _forward_twins(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
-        """The same on a CPU, where every call costs as much as its arithmetic.
+    def _forward_torch(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
+        """Run the layers with the torch implementations, on a CPU, where a call costs as much as its arithmetic.
 
-        The config has fixed all shapes, so this goes past the checks; what depends on no layer is shared between
-        them, and weights are laid out once as the twins take them.
+        The config has fixed all shapes, so this skips the checks of the kernels. Tensors that do not depend on the
+        layer are computed once per step.
         """
         heads, eps, scale = self.config.num_heads, self.config.rms_norm_eps, self.scale
         plan = plan_rope(self.cos_sin, batch.positions, batch.slot_mapping)
         x: Tensor | None = None
-        for layer, norms, (k_cache, v_cache) in zip(self.layers, self._twin_norms, kv_caches, strict=True):
+        for layer, norms, (k_cache, v_cache) in zip(self.layers, self._torch_norms, kv_caches, strict=True):
             if x is None:
                 x = rms_norm_torch(residual, norms.input, eps)
             else:
@@ -161,8 +161,8 @@ class Transformer:
             )
             x = layer.down(silu_mul_torch(layer.gate_up(x)))
         if x is None:
-            return rms_norm_torch(residual, self._twin_norm, eps)
-        return add_rms_norm_torch(x, residual, self._twin_norm, eps)[0]
+            return rms_norm_torch(residual, self._torch_norm, eps)
+        return add_rms_norm_torch(x, residual, self._torch_norm, eps)[0]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""

@@ -1,0 +1,45 @@
+"""`nox -s fuzz`: our strategies and schemathesis, one after the other, on our own server or on another one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from own_server.launch import MODEL, DidNotStart, launched_server
+from plumbline_conformance.cli.commands import run_fuzz
+from plumbline_conformance.fuzz.schemathesis_run import PHASES, run_schemathesis
+from plumbline_conformance.suite.model import Target
+
+__all__ = ["fuzz", "main"]
+
+
+def fuzz(base_url: str, model: str, *, examples: int, seed: int, phases: str = PHASES) -> int:
+    """Both; the worse status of the two."""
+    target = Target(base_url=base_url, model=model)
+    ours = run_fuzz(target, (), examples=examples, seed=seed, patience=60.0, json_file=None)
+    return max(ours, run_schemathesis(target, examples=examples, seed=seed, phases=phases, shown=True))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the options, start our server if no other one is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=2000, metavar="N", help="for each of the two")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--phases", default=PHASES, help="of schemathesis; coverage alone takes minutes")
+    parser.add_argument("--base-url", metavar="URL")
+    parser.add_argument("--model", default=MODEL)
+    arguments = parser.parse_args(argv)
+    options = {"examples": arguments.examples, "seed": arguments.seed}
+    if arguments.base_url:
+        return fuzz(arguments.base_url, arguments.model, phases=arguments.phases, **options)
+    try:
+        with launched_server() as base_url:
+            return fuzz(base_url, arguments.model, phases=arguments.phases, **options)
+    except DidNotStart:
+        print("the server did not come up", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Start our own server with the pocket model, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["KEY", "MODEL", "DidNotStart", "launched_server"]
+
+MODEL = "plumbline-pocket"
+KEY = "sk-of-nobody-but-this-run"
+
+
+class DidNotStart(Exception):  # noqa: N818 - it says what happened
+    """The server ended, or was not healthy within a minute."""
+
+
+@contextmanager
+def launched_server(key: str | None = None) -> Iterator[str]:
+    """Our server with the pocket model on a free port, as a process of its own; gives the base URL.
+
+    Args:
+        key: the API key that it wants; None if it wants none.
+
+    Raises:
+        DidNotStart: it did not come up.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
+    process = subprocess.Popen(command, env={**os.environ, "PLUMBLINE_API_KEY": key or ""})
+    try:
+        deadline = time.monotonic() + 60
+        while not _healthy(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise DidNotStart
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,249 @@
+"""Tools on chat completions that the request forces, forbids or restricts: nothing is left to the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.answer_fold import called, choice, finished, parsed
+from plumbline_conformance.checks.chat.shared_laws import pair
+from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, numbered, reasons
+from plumbline_conformance.checks.laws import both, stream, whole
+from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
+from plumbline_conformance.transcript.model import Exchange
+
+NEEDS = ("tools",)
+
+
+def _required(target: Target) -> dict[str, object]:
+    return chat_with_tools(target, "Hi", tools.weather, tools.time, tool_choice="required")
+
+
+pair("chat/tool-required", "A call that is required", _required, needs=NEEDS)
+
+
+@both(
+    "chat/tool-required/called",
+    ("Call at least one tool where `required` is said", "TOOL-04"),
+    ("Stream at least one call where `required` is said", "TOOL-04"),
+)
+def _some(exchange: Exchange) -> Iterator[Problem]:
+    found = finished(choice(exchange))
+    if not found.calls:
+        yield Problem(expected="a call", actual=repr(found.content)[:200], pointer="tool_calls")
+
+
+@both(
+    "chat/tool-required/finish",
+    ("End a required call with `tool_calls`", "CHAT-05"),
+    ("End a streamed required call with `tool_calls`", "CS-13"),
+)
+def _forced_reason(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange, forced=True)
+    yield from reasons(exchange)
+
+
+@whole("chat/tool-required/arguments", "Give a required call arguments that fit the tool's schema", "TOOL-01")
+def _fitting(exchange: Exchange) -> Iterator[Problem]:
+    """What the forced tools of these scenarios take: an object with strings alone. Others are held to be objects."""
+    offered = requested_tools(exchange)
+    for call in called(exchange, forced=True):
+        value = parsed(call.arguments)
+        if call.custom:
+            continue
+        plain = offered.get(call.name, {}).get("parameters") in PLAIN
+        if not isinstance(value, dict) or (plain and not all(isinstance(one, str) for one in value.values())):
+            yield Problem(
+                expected="an object of strings", actual=repr(call.arguments)[:200], pointer="tool_calls[0]"
+            )
+
+
+PLAIN = (tools.schema("city"), tools.schema("zone"))
+
+
+def _named(target: Target) -> dict[str, object]:
+    named = {"type": "function", "function": {"name": "get_time"}}
+    return chat_with_tools(target, "Hi", tools.weather, tools.time, tool_choice=named)
+
+
+pair("chat/tool-named", "A tool that is named", _named, needs=NEEDS)
+
+
+@both(
+    "chat/tool-named/called",
+    ("Call exactly the tool that is named", "TOOL-05"),
+    ("Stream a call of exactly the tool that is named", "TOOL-05"),
+)
+def _only(exchange: Exchange) -> Iterator[Problem]:
+    wanted = allowed_tools(exchange)
+    found = [call.name for call in finished(choice(exchange)).calls]
+    if not found or not set(found) <= wanted:
+        shown = " or ".join(sorted(wanted))
+        yield Problem(expected=f"calls of {shown}", actual=repr(found), pointer="tool_calls[].function.name")
+
+
+whole("chat/tool-named/finish", "End with `tool_calls`, or `stop` as the service does", "CHAT-05")(
+    _forced_reason
+)
+both(
+    "chat/tool-named/arguments",
+    ("Give the named call arguments that fit its schema", "TOOL-01"),
+    ("Stream arguments that fit the named tool's schema", "CS-12"),
+)(_fitting)
+
+
+stream("chat/tool-named/index", "Number calls, and not the tools of the request", "CS-11")(numbered)
+
+
+def _allowed(target: Target) -> dict[str, object]:
+    subset = [{"type": "function", "function": {"name": "get_time"}}]
+    held = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": subset}}
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, tool_choice=held)
+
+
+pair("chat/tool-allowed", "A subset of the tools, of which one is required", _allowed, needs=NEEDS)
+
+
+@both(
+    "chat/tool-allowed/called",
+    ("Call no tool outside the allowed ones", "TOOL-06"),
+    ("Stream no call outside the allowed tools", "TOOL-06"),
+)
+def _allowed_only(exchange: Exchange) -> Iterator[Problem]:
+    held = request_fields(exchange).get("tool_choice")
+    inner = held.get("allowed_tools") if isinstance(held, dict) else None
+    mode = (inner if isinstance(inner, dict) else held or {}).get("mode")
+    if mode != "required" and not finished(choice(exchange)).calls:
+        raise Inconclusive("the model called no tool")
+    yield from _only(exchange)
+
+
+def _none(target: Target) -> dict[str, object]:
+    return chat_with_tools(target, "Use get_weather with city Paris.", tools.weather, tool_choice="none")
+
+
+pair("chat/tool-none", "Tools that may not be called", _none, needs=NEEDS)
+
+
+@both(
+    "chat/tool-none/no-calls",
+    ("Call nothing where `none` is said", "TOOL-03"),
+    ("Stream no call where `none` is said", "TOOL-03"),
+)
+def _uncalled(exchange: Exchange) -> Iterator[Problem]:
+    found = choice(exchange)
+    if found.calls or found.reason in ("tool_calls", "function_call"):
+        shown = f"{len(found.calls)}, {found.reason}"
+        yield Problem(expected="no calls", actual=shown, pointer="choices[0]")
+
+
+def _single(target: Target) -> dict[str, object]:
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=False)
+
+
+pair("chat/tool-single", "Two tools that are asked for, of which one may be called", _single, needs=NEEDS)
+
+
+@both(
+    "chat/tool-single/one",
+    ("Make at most one call where parallel calls are off", "TOOL-07"),
+    ("Stream at most one call where parallel calls are off", "TOOL-07"),
+)
+def _at_most_one(exchange: Exchange) -> Iterator[Problem]:
+    found = called(exchange)
+    if len(found) > 1:
+        yield Problem(expected="one call", actual=str(len(found)), pointer="tool_calls")
+
+
+def _custom(target: Target) -> dict[str, object]:
+    named = {"type": "custom", "custom": {"name": "write"}}
+    return chat_with_tools(target, "Use write with 2024.", tools.words, tool_choice=named)
+
+
+pair("chat/tool-custom", "A custom tool whose input is one line of a grammar", _custom, needs=NEEDS)
+
+
+@both(
+    "chat/tool-custom/input",
+    ("Give a custom tool input that matches its grammar", "TOOL-14"),
+    ("Stream input that matches the grammar", "TOOL-14"),
+)
+def _year(exchange: Exchange) -> Iterator[Problem]:
+    """The grammar of these scenarios is four digits; of other requests only the kind of the call is looked at."""
+    ours = requested_tools(exchange).get("write") == tools.words["custom"]
+    for call in called(exchange, forced=True):
+        if not call.custom or (ours and not re.fullmatch("[0-9]{4}", call.arguments)):
+            yield Problem(expected="a custom call with four digits", actual=repr(call)[:200], pointer="input")
+
+
+@stream("chat/tool-custom/id-once", "Stream a custom call's id, type and name once", "CS-18")
+def _custom_once(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange, forced=True)
+    mine = [(where, piece) for where, piece in fragments(exchange) if "choices[0]" in where]
+    heads = [piece for _, piece in mine if piece.get("id")]
+    names = [piece["custom"].get("name") for piece in heads if isinstance(piece.get("custom"), dict)]
+    places = {repr(piece.get("index")) for _, piece in mine}
+    if (
+        len(heads) != len(places)
+        or len(names) != len(heads)
+        or not set(names) <= set(requested_tools(exchange))
+    ):
+        yield Problem(expected="one head for each call", actual=repr(heads)[:200], pointer="tool_calls")
+
+
+@whole("chat/tool-custom/type", "Call a custom tool by its own type", "TOOL-14")
+def _custom_type(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange, forced=True)
+    for number, call in enumerate(exchange.json["choices"][0]["message"]["tool_calls"]):
+        if call.get("type") != "custom":
+            where = f"tool_calls[{number}].type"
+            yield Problem(expected="custom", actual=repr(call.get("type")), pointer=where)
+
+
+def _both(target: Target) -> dict[str, object]:
+    return chat_with_tools(
+        target, "Hi", tools.weather, tool_choice="required", reasoning_effort="low", max_tokens=256
+    )
+
+
+pair(
+    "chat/tool-required-reasoning",
+    "A required call of a model that thinks",
+    _both,
+    needs=("tools", "reasoning"),
+)
+
+
+both(
+    "chat/tool-required-reasoning/called",
+    ("Call although the model thinks first", "TOOL-04"),
+    ("Stream a call although the model thinks first", "TOOL-04"),
+)(_some)
+
+
+def _long(target: Target) -> dict[str, object]:
+    return {**chat_with_tools(target, tools.FLIP, **tools.flipping()), "max_tokens": 24}
+
+
+pair("chat/call-cut", "A call that the token limit cuts", _long, needs=NEEDS)
+
+
+@both(
+    "chat/call-cut/length",
+    ("Say `length` where the limit cut a call", "CHAT-05"),
+    ("Say `length` where the limit cut a streamed call", "CHAT-05"),
+)
+def _cut(exchange: Exchange) -> Iterator[Problem]:
+    """So few tokens hold no list of thirty. What a model wrote of another tool may be broken without being cut."""
+    if request_fields(exchange).get("tools") != tools.flipping()["tools"]:
+        raise NotRequested("the call may be whole within the limit")
+    found = choice(exchange)
+    if not found.calls:
+        raise Inconclusive("no call was begun")
+    begun = found.calls[-1]
+    if begun.custom or parsed(begun.arguments) is not None:
+        raise NotRequested("the call is whole")
+    if found.reason != "length":
+        yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")

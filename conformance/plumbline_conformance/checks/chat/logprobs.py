@@ -1,0 +1,180 @@
+"""Logprobs of chat completions, whole and streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from plumbline_conformance.checks.answer_fold import choice, deltas, is_stream, stream_of, whole_of
+from plumbline_conformance.checks.chat.shared_laws import pair
+from plumbline_conformance.checks.common import accepted
+from plumbline_conformance.checks.laws import both, stream, whole
+from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
+from plumbline_conformance.checks.sample_requests import chat
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["entries_of_chat", "ranked", "sampled_in"]
+
+TOP = 2
+TOLERANCE = 1e-3
+"""Two passes over the same tokens may add numbers in another order."""
+
+
+FORCING = {"logit_bias", "response_format", "structured_outputs", "tools", "min_tokens", "stop", "ignore_eos"}
+FORCING |= {"presence_penalty", "frequency_penalty", "repetition_penalty"}
+"""What makes a server draw another token than the model's best."""
+
+
+def _request(target: Target) -> dict[str, object]:
+    return chat(target, max_tokens=8, temperature=0, seed=1, logprobs=True, top_logprobs=TOP)
+
+
+pair("chat/logprobs-pair", "Logprobs in one piece and streamed", _request)
+
+
+def entries_of_chat(exchange: Exchange) -> list[dict[str, Any]]:
+    """The entries of the first choice, whatever chunk they came in."""
+    if is_stream(exchange):
+        held = [one.get("logprobs") for _, one, _ in deltas(exchange) if one.get("index") == 0]
+    else:
+        held = [
+            one.get("logprobs") for one in accepted(exchange).json.get("choices") or [] if one["index"] == 0
+        ]
+    contents = [one.get("content") for one in held if isinstance(one, dict)]
+    return [entry for content in contents if isinstance(content, list) for entry in content if _whole(entry)]
+
+
+def _whole(entry: Any) -> bool:
+    """Entries of another form are for the check of the shape."""
+    numbers = isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float)
+    return numbers and isinstance(entry.get("top_logprobs"), list) and isinstance(entry.get("token"), str)
+
+
+def _entries(exchange: Exchange) -> list[dict[str, Any]]:
+    found = entries_of_chat(exchange)
+    if not found:
+        raise Inconclusive("there are no entries; another check says so")
+    return found
+
+
+@stream("chat/logprobs-pair/stream-given", "Stream entries for the tokens of the content", "CS-14")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    if not entries_of_chat(exchange) and choice(exchange).content:
+        yield Problem(expected="entries", actual="none", pointer="choices[0].logprobs.content")
+
+
+@check("chat/logprobs-pair/stream-same", "Stream the entries that the whole answer has", "CS-14")
+def pair_same(seen: Transcript) -> Iterator[Problem]:
+    wanted, found = (
+        [one["token"] for one in _entries(answer)] for answer in (whole_of(seen), stream_of(seen))
+    )
+    if choice(whole_of(seen)).content != choice(stream_of(seen)).content:
+        raise Inconclusive("the same request was answered differently each time")
+    if wanted != found:
+        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="token")
+
+
+@stream("chat/logprobs-pair/stream-join", "Stream entries whose bytes join to the content", "LP-03")
+def _joined(exchange: Exchange) -> Iterator[Problem]:
+    found = _entries(exchange)
+    said = choice(exchange)
+    if said.reasoning or said.calls or not all(isinstance(one.get("bytes"), list) for one in found):
+        raise Inconclusive("the entries have no bytes, or cover more than the content")
+    if said.reason == "stop" and request_fields(exchange).get("stop"):
+        raise Inconclusive("tokens that a stop string cut have entries of their own")
+    parts = [bytes(byte % 256 for byte in one["bytes"] if isinstance(byte, int)) for one in found]
+    ends = [parts] if said.reason == "length" else [parts, parts[:-1]]
+    texts = [b"".join(end).decode("utf-8", "replace").rstrip("\ufffd") for end in ends]
+    if said.content.rstrip("\ufffd") not in texts:
+        yield Problem(expected=repr(said.content), actual=repr(texts[0]), pointer="choices[0].logprobs")
+
+
+@both(
+    "chat/logprobs-pair/sampled",
+    ("Give the drawn token the same value in the list of the best", "LP-04"),
+    ("Stream the drawn token's value as in the list of the best", "LP-04"),
+)
+def _sampled(exchange: Exchange) -> Iterator[Problem]:
+    yield from sampled_in(_entries(exchange))
+
+
+def sampled_in(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Tokens of one text may differ in bytes, so that the nearest value of that text counts."""
+    for number, one in enumerate(found):
+        values = [other.get("logprob") for other in one["top_logprobs"] if _same(other, one)]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if numbers and min(abs(value - one["logprob"]) for value in numbers) > TOLERANCE:
+            where = f"logprobs.content[{number}]"
+            yield Problem(expected=repr(one["logprob"]), actual=repr(numbers), pointer=where)
+
+
+def _same(other: Any, one: dict[str, Any]) -> bool:
+    return isinstance(other, dict) and other.get("token") == one["token"]
+
+
+@whole("chat/logprobs-pair/greedy", "Draw the best token at temperature 0", "LP-04")
+def _greedy(exchange: Exchange) -> Iterator[Problem]:
+    if not greedy(exchange) or set(request_fields(exchange)) & FORCING:
+        raise NotRequested("another token than the best may be drawn")
+    for number, one in enumerate(_entries(exchange)):
+        best = max((other["logprob"] for other in one["top_logprobs"] if _number(other)), default=None)
+        if best is not None and best > one["logprob"] + TOLERANCE:
+            where = f"logprobs.content[{number}].logprob"
+            yield Problem(expected=f"{best}, the best", actual=repr(one["logprob"]), pointer=where)
+
+
+def _number(other: Any) -> bool:
+    return isinstance(other, dict) and isinstance(other.get("logprob"), int | float)
+
+
+@both(
+    "chat/logprobs-pair/count",
+    ("Give as many alternatives as asked for, each once, best first", "LP-02"),
+    ("Stream at most as many alternatives, each once, best first", "LP-02"),
+)
+def _count(exchange: Exchange) -> Iterator[Problem]:
+    yield from ranked(_entries(exchange), requested_top_logprobs(exchange))
+
+
+def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
+    """LP-02. A drawn token outside the best may follow them."""
+    for number, one in enumerate(found):
+        listed = [other for other in one["top_logprobs"] if _number(other)]
+        values = [other["logprob"] for other in listed]
+        keys = [(other.get("token"), repr(other.get("bytes"))) for other in listed]
+        where = f"logprobs.content[{number}].top_logprobs"
+        if len(values) > top + 1 or values[:top] != sorted(values[:top], reverse=True):
+            yield Problem(expected=f"{top}, best first", actual=repr(values), pointer=where)
+        if len(set(keys)) != len(keys):
+            yield Problem(expected="each once", actual=repr(keys)[:200], pointer=where)
+        if any(value > 0 for value in [*values, one["logprob"]]):
+            yield Problem(expected="at most 0", actual=repr([one["logprob"], *values]), pointer=where)
+
+
+def _unasked(target: Target) -> dict[str, object]:
+    return chat(target, max_tokens=4, temperature=0, seed=1, logprobs=False)
+
+
+pair("chat/logprobs-off", "An answer without logprobs", _unasked)
+
+
+@whole("chat/logprobs-off/none", "Give no logprobs that were not asked for", "LP-01")
+def _none(exchange: Exchange) -> Iterator[Problem]:
+    _without_logprobs(exchange)
+    for one in exchange.json.get("choices") or []:
+        if isinstance(one, dict) and one.get("logprobs") is not None:
+            yield Problem(expected="null", actual="logprobs", pointer="choices[0].logprobs")
+
+
+@stream("chat/logprobs-off/stream-none", "Stream no logprobs that were not asked for", "CS-14")
+def _stream_none(exchange: Exchange) -> Iterator[Problem]:
+    _without_logprobs(exchange)
+    for number, one, _ in deltas(exchange):
+        if one.get("logprobs") is not None:
+            yield Problem(expected="null", actual="logprobs", pointer=f"event {number}, choices[0].logprobs")
+
+
+def _without_logprobs(exchange: Exchange) -> None:
+    if request_fields(exchange).get("logprobs"):
+        raise NotRequested("logprobs were asked for")

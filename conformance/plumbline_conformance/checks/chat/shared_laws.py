@@ -1,0 +1,170 @@
+"""What every chat completion keeps, whatever it is asked for: one request, in one piece and streamed.
+
+Servers write tool calls, reasoning and constrained text with other code than plain text, so that each of those
+scenarios is held against the same laws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+
+from plumbline_conformance.checks.answer_fold import Choice, choices, chunks, deltas
+from plumbline_conformance.checks.capabilities import REASONING_KEYS
+from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
+from plumbline_conformance.checks.laws import STREAM, Precondition, stream, whole
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.suite.field_rules import rules_of_shape
+from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = [
+    "CHUNKS",
+    "SHAPE",
+    "UNNAMED",
+    "finish_once",
+    "one_channel",
+    "pair",
+    "same_role",
+    "shape",
+    "shapes",
+    "streamed_laws",
+    "usage",
+    "wire",
+]
+
+SHAPE = rules_of_shape("CreateChatCompletionResponse")
+CHUNKS = rules_of_shape("CreateChatCompletionStreamResponse")
+UNNAMED = ("SSE-05", "SSE-01", "SSE-03")
+Body = Callable[[Target], dict[str, object]]
+
+
+def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> None:
+    """Register a scenario that asks one thing in both forms, with the laws of both."""
+
+    def steps(target: Target) -> Generator[Request, Exchange, None]:
+        yield from whole_and_streamed("/chat/completions", body(target), choices, choices)
+
+    scenario(slug, title, needs=needs)(steps)
+
+    whole(f"{slug}/shape", "Answer as the contract says", *SHAPE)(shape)
+    whole(f"{slug}/usage", "Count tokens so that the total is the sum", "CHAT-08")(usage)
+    streamed_laws(slug)
+
+    @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05")
+    def same_as_whole(seen: Transcript) -> Iterator[Problem]:
+        yield from same(seen, choices, choices, _unlike)
+
+
+def _unlike(whole: list[Choice], streamed: list[Choice]) -> str:
+    """CS-05 where the text is another one; CHAT-19 for calls, reasons and the number of choices."""
+    alike = len(whole) == len(streamed) and all(
+        a.content == b.content for a, b in zip(whole, streamed, strict=True)
+    )
+    return "CHAT-19" if alike or len(whole) != len(streamed) else "CS-05"
+
+
+def streamed_laws(slug: str, place: int = STREAM, before: Precondition | None = None) -> None:
+    """Register the laws of a stream; see `stream`."""
+    for name, title, rules, law in _STREAMED:
+        stream(f"{slug}/{name}", title, *rules, place=place, before=before)(law)
+
+
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """CHAT-01, CHAT-03, CHAT-04, CHAT-21: by the member that is wrong."""
+    yield from valid_body(exchange, "CreateChatCompletionResponse")
+
+
+def wire(exchange: Exchange) -> Iterator[Problem]:
+    """SSE-01, SSE-03, SSE-05, SSE-07, HTTP-02."""
+    yield from content_type(exchange, "text/event-stream")
+    yield from framing(exchange, named=False)
+    yield from done_last(exchange)
+
+
+def usage(exchange: Exchange) -> Iterator[Problem]:
+    """CHAT-08."""
+    answer = exchange.json
+    if not isinstance(answer, dict):
+        raise Inconclusive("the answer is no object; another check says so")
+    found = answer.get("usage")
+    yield from usage_adds_up(found, prompt="prompt_tokens", completion="completion_tokens")
+    if not isinstance(found, dict):
+        return
+    for details, name, total in (
+        ("prompt_tokens_details", "cached_tokens", "prompt_tokens"),
+        ("completion_tokens_details", "reasoning_tokens", "completion_tokens"),
+    ):
+        held = found.get(details)
+        part = held.get(name) if isinstance(held, dict) else None
+        limit = found.get(total)
+        if isinstance(part, int) and isinstance(limit, int) and not 0 <= part <= limit:
+            yield Problem(expected=f"{name} from 0 to {limit}", actual=str(part), pointer=f"usage.{details}")
+
+
+def shapes(exchange: Exchange) -> Iterator[Problem]:
+    """CS-01, CS-03, CS-14, CS-20: every chunk by the contract; one id and one model in all of them."""
+    found = chunks(exchange)
+    for number, chunk in enumerate(found):
+        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+    for key in ("id", "model"):
+        values = {repr(chunk.get(key)) for chunk in found}
+        if len(values) > 1:
+            shown = ", ".join(sorted(values))[:200]
+            yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CS-01")
+
+
+def same_role(exchange: Exchange) -> Iterator[Problem]:
+    """CS-02."""
+    met: set[object] = set()
+    for number, one, delta in deltas(exchange):
+        place, role = repr(one.get("index")), delta.get("role")
+        if (role is None or role == "") if place in met else role == "assistant":
+            met.add(place)
+            continue
+        wanted = "no role" if place in met else "role assistant"
+        yield Problem(expected=wanted, actual=repr(role), pointer=f"event {number}, delta.role")
+        met.add(place)
+
+
+def finish_once(exchange: Exchange) -> Iterator[Problem]:
+    """CS-03: whatever choices there are."""
+    ended: set[str] = set()
+    met: set[str] = set()
+    for number, one, _ in deltas(exchange):
+        place = repr(one.get("index"))
+        if place in ended:
+            yield Problem(expected="nothing after the finish", actual="a chunk", pointer=f"event {number}")
+        met.add(place)
+        if one.get("finish_reason") is not None:
+            ended.add(place)
+    if ended != met or not met:
+        yield Problem(expected=f"{sorted(met)} finished", actual=repr(sorted(ended)), pointer="choices")
+
+
+def one_channel(exchange: Exchange) -> Iterator[Problem]:
+    """CS-19."""
+    for number, _, delta in deltas(exchange):
+        filled = [key for key in ("content", "tool_calls") if delta.get(key)]
+        filled += ["reasoning"] if any(delta.get(key) for key in REASONING_KEYS) else []
+        if len(filled) > 1:
+            yield Problem(expected="one of them", actual=" and ".join(filled), pointer=f"event {number}")
+
+
+_STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (
+    (
+        "wire",
+        "Frame one JSON object per event, and end with one [DONE]",
+        (*UNNAMED, "SSE-07", "HTTP-02"),
+        wire,
+    ),
+    ("chunks", "Send chunks as the contract says, under one id", CHUNKS, shapes),
+    ("role-once", "Give the role in the first delta of a choice and never again", ("CS-02",), same_role),
+    (
+        "finish-once",
+        "Finish each choice exactly once, and send nothing of it after that",
+        ("CS-03",),
+        finish_once,
+    ),
+    ("one-channel", "Put text, reasoning and calls into deltas of their own", ("CS-19",), one_channel),
+)

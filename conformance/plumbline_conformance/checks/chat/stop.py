@@ -1,0 +1,262 @@
+"""Stop strings and several choices: what ends an answer, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from functools import partial
+from typing import Any
+
+from plumbline_conformance.checks.answer_fold import choice, choices, chunks, deltas, is_stream
+from plumbline_conformance.checks.chat.shared_laws import SHAPE, streamed_laws
+from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.laws import both, stream, whole
+from plumbline_conformance.checks.request_reader import (
+    request_fields,
+    requested_choices,
+    requested_limit,
+    requested_stops,
+)
+from plumbline_conformance.checks.sample_requests import chat
+from plumbline_conformance.checks.stopped_text import same_answer, texts_of
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+
+
+@scenario("chat/stop", "An answer, and the same with a stop string out of its middle")
+def stop(target: Target) -> Steps:
+    """Exchanges: without, with, streamed, an array of stop strings."""
+    body = chat(target, max_tokens=24, temperature=0, seed=1)
+    plain = yield Request(path="/chat/completions", json=body)
+    word = _stop_of(plain)
+    if not word:
+        return
+    yield Request(path="/chat/completions", json={**body, "stop": word})
+    yield Request(path="/chat/completions", json={**body, "stop": word, "stream": True})
+    several = ["\u2603never", word]
+    yield Request(path="/chat/completions", json={**body, "stop": several})
+
+
+def _stop_of(exchange: Exchange) -> str:
+    """A few characters from within the answer, across a border of words if there is one: tokens are cut there."""
+    try:
+        text = exchange.json["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):
+        return ""
+    if not isinstance(text, str) or "\ufffd" in text:
+        return ""
+    text = text.strip()
+    middle = text.find(" ", 2)
+    return text[2:6] if middle < 0 else text[max(1, middle - 2) : middle + 2]
+
+
+def _stopped(seen: Transcript, place: int) -> tuple[str, Exchange]:
+    """The stop string and the answer that it cut."""
+    accepted(at(seen, 0))
+    word = _stop_of(at(seen, 0))
+    if not word:
+        raise Inconclusive("the answer is too short to be stopped within")
+    return word, accepted(at(seen, place))
+
+
+@check("chat/stop/shape", "Answer as the contract says", *SHAPE)
+def stop_shape(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1, 3):
+        yield from violations("CreateChatCompletionResponse", _stopped(seen, place)[1].json)
+
+
+streamed_laws("chat/stop", 2, lambda seen: _stopped(seen, 2))
+
+
+@both(
+    "chat/stop/absent",
+    ("Leave the stop string out of the text", "CHAT-10"),
+    ("Leave the stop string out of the streamed text", "CHAT-10"),
+    places=(1, 2),
+    before=lambda seen: _stopped(seen, 1),
+)
+def _without(exchange: Exchange) -> Iterator[Problem]:
+    content = choice(exchange).content
+    for word in requested_stops(exchange):
+        if word in content:
+            yield Problem(expected=f"no {word!r}", actual=repr(content)[:200], pointer="content")
+
+
+whole(
+    "chat/stop/any",
+    "Stop at any of several stop strings",
+    "CHAT-10",
+    place=3,
+    before=lambda seen: _stopped(seen, 3),
+)(_without)
+
+
+@check("chat/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
+def stop_prefix(seen: Transcript) -> Iterator[Problem]:
+    yield from _cut_there(seen, 1)
+
+
+@check("chat/stop/stream-prefix", "Stream exactly what stood before the stop string", "CS-15", "CHAT-20")
+def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
+    yield from _cut_there(seen, STREAMED)
+
+
+STREAMED = 2
+"""The exchange of the scenario that is a stream."""
+
+
+def _cut_there(seen: Transcript, place: int) -> Iterator[Problem]:
+    """Only answers that begin alike can be compared: temperature 0 promises little."""
+    word, exchange = _stopped(seen, place)
+    plain = choice(at(seen, 0)).content
+    wanted = plain[: plain.find(word)]
+    found = choice(exchange).content
+    if found == wanted:
+        return
+    rest = [one for number, one in enumerate(seen.exchanges) if number not in (0, place)]
+    others = texts_of(partial(lambda one: choice(one).content, one) for one in rest)
+    if not same_answer(plain, word, found, others):
+        raise Inconclusive("the same request was answered differently each time")
+    # A beginning of the stop string that was sent before it was known to be one, or another place to stop at.
+    leaked = place == STREAMED and found != wanted and word.startswith(found[len(wanted) :] or "\0")
+    rule = "CS-15" if leaked else "CHAT-20"
+    yield Problem(
+        expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule, exchange=place
+    )
+
+
+@both(
+    "chat/stop/reason",
+    ("Say `stop` where a stop string ended the answer", "CHAT-05"),
+    ("Say `stop` where a stop string ended the stream", "CHAT-05"),
+    places=(1, 2),
+    before=lambda seen: _stopped(seen, 1),
+)
+def _reason(exchange: Exchange) -> Iterator[Problem]:
+    """Text alone ends with `stop`, whatever stopped it."""
+    requested_stops(exchange)
+    found = choice(exchange)
+    if found.calls or found.reason == "content_filter":
+        raise Inconclusive("something else than text ended the answer")
+    if found.reason == "length":
+        raise Inconclusive("the token limit cut the answer")
+    if found.reason != "stop":
+        yield Problem(expected="stop", actual=repr(found.reason), pointer="choices[0].finish_reason")
+
+
+COUNT = 3
+EACH = 4
+SHORT = 16
+"""A limit that every window has room for."""
+
+
+@scenario("chat/many", "One choice, three, and three streamed with their usage")
+def many(target: Target) -> Steps:
+    body = chat(target, max_tokens=EACH, temperature=1, seed=1)
+    yield Request(path="/chat/completions", json=body)
+    yield Request(path="/chat/completions", json={**body, "n": COUNT})
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    yield Request(path="/chat/completions", json={**body, "n": COUNT, **asked})
+
+
+@check("chat/many/shape", "Answer as the contract says", *SHAPE)
+def many_shape(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1):
+        yield from violations("CreateChatCompletionResponse", accepted(at(seen, place)).json)
+
+
+streamed_laws("chat/many", 2)
+
+
+@whole("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02", place=1)
+def _indexes(exchange: Exchange) -> Iterator[Problem]:
+    count = requested_choices(exchange)
+    if not isinstance(exchange.json, dict):
+        raise Inconclusive("the answer is no object; another check says so")
+    found = exchange.json.get("choices")
+    indexes = [one.get("index") for one in found] if isinstance(found, list) else []
+    if sorted(map(repr, indexes)) != sorted(map(repr, range(count))):
+        yield Problem(expected=repr(list(range(count))), actual=repr(indexes), pointer="choices[].index")
+
+
+@stream("chat/many/stream-indexes", "Stream exactly n choices, which appear in their order", "CS-04", place=2)
+def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
+    count = requested_choices(exchange)
+    order = list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(exchange)))
+    if order != [str(place) for place in range(count)]:
+        yield Problem(expected=repr(list(range(count))), actual=", ".join(order), pointer="choices[].index")
+
+
+@check("chat/many/prompt-once", "Count the prompt once, however many choices there are", "CHAT-09")
+def many_prompt(seen: Transcript) -> Iterator[Problem]:
+    one = _usage(accepted(at(seen, 0)).json)
+    yield from _same_prompt(one, _usage(accepted(at(seen, 1)).json))
+
+
+@check("chat/many/stream-prompt-once", "Count the prompt once in the usage of a stream", "CHAT-09")
+def many_stream_prompt(seen: Transcript) -> Iterator[Problem]:
+    one = _usage(accepted(at(seen, 0)).json)
+    yield from _same_prompt(one, _last_usage(at(seen, 2)))
+
+
+def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Problem]:
+    if one.get("prompt_tokens") != several.get("prompt_tokens"):
+        wanted, found = repr(one.get("prompt_tokens")), repr(several.get("prompt_tokens"))
+        yield Problem(expected=wanted, actual=found, pointer="usage.prompt_tokens")
+
+
+@both(
+    "chat/many/sum",
+    ("Sum the tokens of all choices", "CHAT-09"),
+    ("Sum the tokens of all choices in the usage of a stream", "CHAT-09"),
+    places=(1, 2),
+)
+def _summed(exchange: Exchange) -> Iterator[Problem]:
+    """A choice that the limit cut has as many tokens as the limit says; the others have at most as many."""
+    each, most = requested_limit(exchange), requested_choices(exchange)
+    usage = _last_usage(exchange) if is_stream(exchange) else _usage(exchange.json)
+    full = sum(found.reason == "length" for found in choices(exchange))
+    tokens = usage.get("completion_tokens")
+    if isinstance(tokens, int) and tokens > each * most:
+        yield Problem(
+            expected=f"at most {each * most}", actual=str(tokens), pointer="usage.completion_tokens"
+        )
+    # The window of a model may be met before the limit, which is `length` as well: only short limits say how many.
+    if isinstance(tokens, int) and each <= SHORT and tokens < each * full:
+        yield Problem(
+            expected=f"at least {each * full}", actual=str(tokens), pointer="usage.completion_tokens"
+        )
+
+
+@stream("chat/many/stream-usage", "Send the usage once, in the last chunk", "CS-06", "CS-08", place=2)
+def _usage_once(exchange: Exchange) -> Iterator[Problem]:
+    found = chunks(exchange)
+    places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
+    if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
+        raise NotRequested("the usage of every chunk was asked for")
+    if places != [len(found) - 1]:
+        wanted = f"in chunk {len(found) - 1} alone"
+        rule = "CS-08" if places and places[-1] != len(found) - 1 else "CS-06"
+        yield Problem(expected=wanted, actual=repr(places)[:200], pointer="usage", rule=rule)
+
+
+def _usage(answer: Any) -> dict[str, Any]:
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(usage, dict):
+        raise Inconclusive("there is no usage; another check says so")
+    return usage
+
+
+def _last_usage(exchange: Exchange) -> dict[str, Any]:
+    found = [chunk for chunk in chunks(accepted(exchange)) if chunk.get("usage") is not None]
+    return _usage(found[-1] if found else None)

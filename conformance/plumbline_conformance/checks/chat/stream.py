@@ -1,0 +1,231 @@
+"""Chat completions that are streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks.chat.shared_laws import CHUNKS, UNNAMED
+from plumbline_conformance.checks.common import (
+    accepted,
+    at,
+    done_last,
+    streaming,
+    tidy,
+    unnamed,
+    usage_adds_up,
+)
+from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
+from plumbline_conformance.checks.laws import stream
+from plumbline_conformance.checks.request_reader import request_fields, requested_choices
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.checks.sample_requests import chat
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+Content = tuple[Any, ...]
+"""The text, and the reasons of its end."""
+
+
+@scenario("chat/stream-text", "The same request in one piece and streamed", core=True)
+def stream_text(target: Target) -> Steps:
+    body = chat(target, max_tokens=12, temperature=0, seed=1)
+    yield from whole_and_streamed("/chat/completions", body, _whole, _streamed)
+
+
+def _whole(exchange: Exchange) -> Content:
+    """What a stream has to say as well: text and the reason of its end."""
+    choice = exchange.json["choices"][0]
+    return choice["message"].get("content") or "", choice["finish_reason"]
+
+
+def _streamed(exchange: Exchange) -> Content:
+    choices = [choice for _, choice in _choices(exchange)]
+    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason") is not None]
+    return "".join(choice["delta"].get("content") or "" for choice in choices), *reasons
+
+
+def _chunks(exchange: Exchange) -> list[Any]:
+    return [chunk for chunk in accepted(exchange).chunks if isinstance(chunk, dict)]
+
+
+def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
+    for number, chunk in enumerate(_chunks(exchange)):
+        for choice in chunk.get("choices") or []:
+            yield number, choice
+
+
+stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
+stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(unnamed)
+stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(tidy)
+stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
+check("chat/stream-text/ids", "Give each answer an id of its own", "CHAT-01")(distinct_ids)
+check("chat/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(distinct_request_ids)
+
+
+@stream("chat/stream-text/shape", "Send chunks as the contract says", *CHUNKS)
+def _shapes(exchange: Exchange) -> Iterator[Problem]:
+    for number, chunk in enumerate(_chunks(exchange)):
+        yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@stream("chat/stream-text/identity", "Keep id and model the same in every chunk", "CS-01")
+def _identity(exchange: Exchange) -> Iterator[Problem]:
+    for key in ("id", "model"):
+        values = {repr(chunk.get(key)) for chunk in _chunks(exchange)}
+        if len(values) > 1:
+            yield Problem(expected=f"one {key}", actual=", ".join(sorted(values)), pointer=key)
+
+
+@stream("chat/stream-text/role-once", "Give the role in the first delta of a choice and never again", "CS-02")
+def _role(exchange: Exchange) -> Iterator[Problem]:
+    met: set[int] = set()
+    for number, choice in _choices(exchange):
+        role = choice["delta"].get("role")
+        where = f"event {number}, choices[{choice['index']}].delta.role"
+        if choice["index"] not in met and role != "assistant":
+            yield Problem(expected="role assistant", actual=repr(role), pointer=where)
+        if choice["index"] in met and role:
+            yield Problem(expected="no role", actual=repr(role), pointer=where)
+        met.add(choice["index"])
+
+
+@stream(
+    "chat/stream-text/finish-once",
+    "Finish the choice exactly once, and send nothing of it after that",
+    "CS-03",
+)
+def _finish(exchange: Exchange) -> Iterator[Problem]:
+    wanted = set(range(requested_choices(exchange)))
+    finished: set[int] = set()
+    for number, choice in _choices(exchange):
+        if choice["index"] in finished:
+            yield Problem(expected="nothing after the finish", actual="a chunk", pointer=f"event {number}")
+        if choice.get("finish_reason") is not None:
+            finished.add(choice["index"])
+    if finished != wanted:
+        yield Problem(expected=f"{wanted} finished", actual=repr(finished), pointer="choices")
+
+
+@stream("chat/stream-text/no-usage", "Send no usage that was not asked for", "CS-07")
+def _no_usage(exchange: Exchange) -> Iterator[Problem]:
+    if request_fields(exchange).get("stream_options"):
+        raise NotRequested("the usage was asked for")
+    for number, chunk in enumerate(_chunks(exchange)):
+        if chunk.get("usage") is not None:
+            yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
+
+
+def _unlike(whole: Content, streamed: Content) -> str:
+    """CS-05 where the text is another one, CHAT-19 where it ends for another reason."""
+    return "CHAT-19" if whole[0] == streamed[0] else "CS-05"
+
+
+@check(
+    "chat/stream-text/same-as-whole", "Stream what the same request answers in one piece", "CHAT-19", "CS-05"
+)
+def stream_text_same(seen: Transcript) -> Iterator[Problem]:
+    yield from same(seen, _whole, _streamed, _unlike)
+
+
+def _fingerprints(exchange: Exchange) -> set[str]:
+    held = _chunks(exchange) or [exchange.json]
+    named = [one.get("system_fingerprint") for one in held if isinstance(one, dict)]
+    return {name for name in named if isinstance(name, str)}
+
+
+@stream("chat/stream-text/one-fingerprint", "Name one fingerprint in a stream", "CS-01", milder=True)
+def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
+    """Of the fingerprint the rule says SHOULD, where it says MUST of the id."""
+    found = _fingerprints(exchange)
+    if not found:
+        raise Inconclusive("the stream names no fingerprint")
+    if len(found) > 1:
+        yield Problem(
+            expected="one fingerprint", actual=repr(sorted(found))[:200], pointer="system_fingerprint"
+        )
+
+
+@check(
+    "chat/stream-text/fingerprint", "Name a fingerprint in both forms of an answer, or in neither", "CHAT-15"
+)
+def stream_text_fingerprint(seen: Transcript) -> Iterator[Problem]:
+    """Two answers may come from two machines, so that which one is named is not compared."""
+    found = [_fingerprints(accepted(at(seen, place))) for place in (0, 1)]
+    if not _chunks(at(seen, 1)):
+        raise Inconclusive("no chunks")
+    if not any(found):
+        raise Inconclusive("the server names no fingerprint")
+    for place, names in enumerate(found):
+        if not names:
+            wanted = "a fingerprint, as the other form has one"
+            yield Problem(expected=wanted, actual="none", pointer="system_fingerprint", exchange=place)
+
+
+@scenario("chat/stream-choices", "Two choices, streamed")
+def stream_choices(target: Target) -> Steps:
+    yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
+
+
+stream("chat/stream-choices/shape", "Send chunks as the contract says", *CHUNKS, place=0)(_shapes)
+stream(
+    "chat/stream-choices/finish-once",
+    "Finish each choice exactly once, and send nothing of it after that",
+    "CS-03",
+    place=0,
+)(_finish)
+
+
+@stream(
+    "chat/stream-choices/order",
+    "Let choices appear for the first time in the order of their index",
+    "CS-04",
+    place=0,
+)
+def _order(exchange: Exchange) -> Iterator[Problem]:
+    order = list(dict.fromkeys(choice["index"] for _, choice in _choices(exchange)))
+    if order != sorted(order):
+        yield Problem(expected="in order", actual=repr(order), pointer="choices[].index")
+
+
+@scenario("chat/stream-usage", "A stream that is asked for its usage")
+def stream_usage(target: Target) -> Steps:
+    yield Request(
+        path="/chat/completions", json=chat(target, stream=True, stream_options={"include_usage": True})
+    )
+
+
+stream("chat/stream-usage/shape", "Send chunks as the contract says", *CHUNKS, place=0)(_shapes)
+
+
+@stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08", place=0)
+def _usage_last(exchange: Exchange) -> Iterator[Problem]:
+    chunks = _chunks(exchange)
+    if not chunks:
+        raise Inconclusive("no chunks")
+    final = chunks[-1]
+    if final.get("usage") is None and any(chunk.get("usage") is not None for chunk in chunks):
+        yield Problem(expected="the usage", actual="none", pointer="last chunk", rule="CS-08")
+        return
+    if final.get("choices") != []:
+        shown = repr(final.get("choices"))[:80]
+        yield Problem(expected="choices []", actual=shown, pointer="last chunk", rule="CS-06")
+    added = usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+    yield from breaking("CS-06", added)
+    if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
+        return  # An extension: every chunk was to have it.
+    for number, chunk in enumerate(chunks[:-1]):
+        if chunk.get("usage") is not None:
+            where = f"event {number}, usage"
+            yield Problem(expected="usage null", actual="a usage", pointer=where, rule="CS-06")

@@ -1,0 +1,243 @@
+"""Tools on chat completions that a model is free to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.answer_fold import called, choice, deltas, finished, parsed
+from plumbline_conformance.checks.chat.shared_laws import pair
+from plumbline_conformance.checks.common import accepted, at, taken, whole_shapes
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
+from plumbline_conformance.checks.request_reader import request_fields, requested_tools
+from plumbline_conformance.checks.sample_requests import chat, user
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["chat_with_tools", "fragments", "numbered", "objects", "reasons"]
+
+LIMIT = 128
+MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
+
+
+def chat_with_tools(
+    target: Target, question: str, *offered: dict[str, Any], **fields: object
+) -> dict[str, object]:
+    """A request with tools."""
+    given = {"tools": list(offered), "max_tokens": LIMIT, "temperature": 0, "seed": 1, **fields}
+    return chat(target, messages=user(question), **given)
+
+
+def _one(target: Target) -> dict[str, object]:
+    return chat_with_tools(target, "Use get_weather with city Paris.", tools.weather)
+
+
+pair("chat/tool", "A tool that may be called", _one, needs=("tools",))
+
+
+@both(
+    "chat/tool/arguments",
+    ("Write arguments as a string that is one JSON object", "TOOL-01"),
+    ("Stream fragments that join to one JSON object", "CS-12"),
+)
+def objects(exchange: Exchange) -> Iterator[Problem]:
+    """TOOL-01, CS-12, TOOL-19. The input of a custom tool is any text."""
+    for number, call in enumerate(called(exchange)):
+        if not call.custom and not isinstance(parsed(call.arguments), dict):
+            where = f"tool_calls[{number}].function.arguments"
+            yield Problem(expected="one JSON object", actual=repr(call.arguments)[:200], pointer=where)
+
+
+@both(
+    "chat/tool/known-name",
+    ("Call only tools of the request", "TOOL-02"),
+    ("Call only tools of the request, streamed", "TOOL-02"),
+)
+def _known(exchange: Exchange) -> Iterator[Problem]:
+    names = set(requested_tools(exchange))
+    for number, call in enumerate(called(exchange)):
+        if call.name not in names:
+            where = f"tool_calls[{number}].function.name"
+            yield Problem(expected=" or ".join(sorted(names)), actual=repr(call.name), pointer=where)
+
+
+@both(
+    "chat/tool/finish",
+    ("Say `tool_calls` where calls are returned, and nowhere else", "CHAT-05"),
+    ("Say `tool_calls` where calls were streamed, and nowhere else", "CS-13"),
+)
+def reasons(exchange: Exchange) -> Iterator[Problem]:
+    """The finish reason by what was said. A forced tool may end with `stop`, as the service's does."""
+    found = finished(choice(exchange))
+    free = request_fields(exchange).get("tool_choice") in (None, "auto")
+    wanted = {"tool_calls"} | (set() if free else {"stop"}) if found.calls else {"stop", "content_filter"}
+    if found.reason not in wanted:
+        shown = " or ".join(sorted(wanted))
+        yield Problem(expected=shown, actual=repr(found.reason), pointer="choices[0].finish_reason")
+
+
+@both(
+    "chat/tool/no-markup",
+    ("Keep the markup of calls out of the content", "TOOL-18"),
+    ("Keep the markup of calls out of the streamed content", "TOOL-18"),
+)
+def _clean(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange)
+    content = choice(exchange).content
+    for mark in MARKUP:
+        if mark in content:
+            yield Problem(expected=f"no {mark}", actual=repr(content)[:200], pointer="content")
+
+
+@stream("chat/tool/id-once", "Give id, type and name in the first delta of a call, and never again", "CS-10")
+def _once(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange)
+    met: set[str] = set()
+    for where, piece in fragments(exchange):
+        function = piece.get("function") or piece.get("custom") or {}
+        given = [key for key, value in (*piece.items(), *function.items()) if key in _HEAD and value]
+        place = f"{where.rpartition('choices[')[2].partition(']')[0]}, {piece.get('index')!r}"
+        if place not in met and sorted(given) != sorted(_HEAD):
+            yield Problem(expected="id, type and name", actual=repr(piece)[:200], pointer=where)
+        if place in met and given:
+            yield Problem(expected="arguments alone", actual=repr(piece)[:200], pointer=where)
+        met.add(place)
+
+
+_HEAD = ("id", "type", "name")
+
+
+def fragments(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every fragment of a call, and where it stands."""
+    for number, one, delta in deltas(exchange):
+        pieces = delta.get("tool_calls")
+        for place, piece in enumerate(pieces if isinstance(pieces, list) else []):
+            if isinstance(piece, dict):
+                yield f"event {number}, choices[{one.get('index')}].delta.tool_calls[{place}]", piece
+
+
+@stream("chat/tool/index", "Number calls from 0, in the order of their appearance", "CS-11")
+def numbered(exchange: Exchange) -> Iterator[Problem]:
+    """CS-11."""
+    called(exchange)
+    found = [piece.get("index") for where, piece in fragments(exchange) if "choices[0]" in where]
+    order = list(dict.fromkeys(map(repr, found)))
+    if order != [str(number) for number in range(len(order))]:
+        yield Problem(expected="0, 1, 2, …", actual=", ".join(order), pointer="tool_calls[].index")
+    # As numbers: the tenth call stands behind the second.
+    numbers = [index for index in found if isinstance(index, int)]
+    if numbers != sorted(numbers):
+        yield Problem(
+            expected="one call after the other", actual=repr(found)[:200], pointer="tool_calls[].index"
+        )
+
+
+@whole("chat/tool/ids", "Give every call an id of 1 to 64 characters", "TOOL-09")
+def _ids(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange)
+    found = [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
+    for number, name in enumerate(found):
+        if not isinstance(name, str) or not 1 <= len(name) <= 64:
+            where = f"tool_calls[{number}].id"
+            yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=where)
+    if len(set(map(repr, found))) != len(found):
+        yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+
+
+def _two(target: Target) -> dict[str, object]:
+    return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=True)
+
+
+pair("chat/tools", "Two tools that are both asked for", _two, needs=("tools",))
+
+
+def _several(place: int) -> Callable[[Transcript], None]:
+    def before(seen: Transcript) -> None:
+        if len(called(accepted(at(seen, place)))) < 2:
+            raise Inconclusive("the model made one call only")
+
+    return before
+
+
+whole("chat/tools/ids", "Give every call of an answer an id of its own", "TOOL-09", before=_several(WHOLE))(
+    _ids
+)
+
+
+@stream(
+    "chat/tools/stream-ids", "Give every streamed call an id of its own", "TOOL-09", before=_several(STREAM)
+)
+def _stream_ids(exchange: Exchange) -> Iterator[Problem]:
+    found = [piece["id"] for _, piece in fragments(exchange) if piece.get("id")]
+    if len(set(map(repr, found))) != len(found):
+        yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+
+
+stream(
+    "chat/tools/index",
+    "Number calls 0, 1, 2, and finish one before the next",
+    "CS-11",
+    before=_several(STREAM),
+)(numbered)
+stream(
+    "chat/tools/arguments",
+    "Keep the arguments of several calls apart",
+    "CS-12",
+    before=_several(STREAM),
+)(objects)
+
+
+def _empty(target: Target) -> dict[str, object]:
+    return chat_with_tools(target, "Use ping with nothing.", tools.ping)
+
+
+pair("chat/tool-empty", "A tool without parameters", _empty, needs=("tools",))
+
+
+both(
+    "chat/tool-empty/arguments",
+    ("Write the arguments of a tool without parameters as {}", "TOOL-19"),
+    ("Stream the arguments of such a tool as {}", "TOOL-19"),
+)(objects)
+
+
+@scenario(
+    "chat/tool-round", "A call, its answer in two forms, and what the model says then", needs=("tools",)
+)
+def tool_round(target: Target) -> Generator[Request, Exchange, None]:
+    """The server's own call is sent back as it came; where it made none, one is made up."""
+    first = yield Request(path="/chat/completions", json=_one(target))
+    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [_MADE_UP]}
+    try:
+        found = first.json["choices"][0]["message"]
+        if found["tool_calls"] and all(isinstance(call["id"], str) for call in found["tool_calls"]):
+            message = found
+    except (LookupError, TypeError):
+        pass
+    for content in ("21 degrees", [{"type": "text", "text": "21 degrees"}]):
+        answers = [
+            {"role": "tool", "tool_call_id": call["id"], "content": content} for call in message["tool_calls"]
+        ]
+        messages = [*user("Use get_weather with city Paris."), message, *answers]
+        yield Request(path="/chat/completions", json={**_one(target), "messages": messages})
+
+
+_MADE_UP = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+}
+
+
+whole_shapes("chat/tool-round", "CreateChatCompletionResponse", 0, 1, 2)
+
+
+@check("chat/tool-round/answered", "Take the server's own call back, with its answer", "TOOL-10")
+def round_answered(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, 1)
+
+
+@check("chat/tool-round/parts", "Take the answer of a tool as content parts", "TOOL-10")
+def round_parts(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, 2)

@@ -1,0 +1,1 @@
+"""Scenarios and checks of legacy completions."""

@@ -1,0 +1,170 @@
+"""Legacy completions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import accumulate
+from typing import Any
+
+from plumbline_conformance.checks.chat.shared_laws import UNNAMED
+from plumbline_conformance.checks.common import counted, done_last, unnamed, usage_adds_up, valid_body
+from plumbline_conformance.checks.identity import made_now
+from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.request_reader import request_fields, requested_choices
+from plumbline_conformance.suite.field_rules import rules_of_shape
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange
+
+CHUNKS = rules_of_shape("CreateCompletionStreamResponse")
+PROMPTS = ["One two", "Red"]
+Steps = Generator[Request, Exchange, None]
+
+
+def _body(target: Target, **fields: object) -> dict[str, object]:
+    return {"model": target.model, "prompt": PROMPTS, "max_tokens": 6, "temperature": 0, "seed": 1, **fields}
+
+
+@scenario("completions/text", "Two prompts", needs=("completions",))
+def completions_text(target: Target) -> Steps:
+    yield Request(path="/completions", json=_body(target))
+
+
+@whole("completions/text/shape", "Answer as the contract says", "CMP-01")
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """CMP-01."""
+    yield from valid_body(exchange, "CreateCompletionResponse")
+
+
+whole("completions/text/created", "Say when the answer was made", "CMP-01")(made_now("created"))
+
+
+@whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")
+def _indexes(exchange: Exchange) -> Iterator[Problem]:
+    wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
+    found = [choice["index"] for choice in exchange.json["choices"]]
+    if sorted(found) != wanted:
+        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[].index")
+
+
+def _prompts(exchange: Exchange) -> list[Any]:
+    """The prompts of the request; token ids are one."""
+    prompt = request_fields(exchange).get("prompt")
+    return prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
+
+
+@whole("completions/text/usage", "Count tokens so that the total is the sum", "CHAT-08")
+def _usage(exchange: Exchange) -> Iterator[Problem]:
+    answer = exchange.json
+    yield from usage_adds_up(answer.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+
+
+@scenario("completions/stream", "Two prompts, streamed", needs=("completions",))
+def completions_stream(target: Target) -> Steps:
+    yield Request(path="/completions", json=_body(target, stream=True))
+
+
+stream(
+    "completions/stream/framing",
+    "Frame one JSON object per event, without names",
+    *UNNAMED,
+    place=0,
+)(unnamed)
+stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07", place=0)(done_last)
+
+
+@stream("completions/stream/shape", "Send chunks as the contract says, with one id", *CHUNKS, place=0)
+def _chunks(exchange: Exchange) -> Iterator[Problem]:
+    chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
+    for number, chunk in enumerate(chunks):
+        yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+    ids = {repr(chunk.get("id")) for chunk in chunks}
+    if len(ids) > 1:
+        yield Problem(expected="one id", actual=", ".join(sorted(ids)), pointer="id", rule="CMP-08")
+
+
+@scenario("completions/echo", "Two prompts that are to be repeated, with logprobs", needs=("completions",))
+def completions_echo(target: Target) -> Steps:
+    yield Request(path="/completions", json=_body(target, echo=True, logprobs=1))
+
+
+whole("completions/echo/shape", "Answer as the contract says", "CMP-01")(shape)
+
+
+@whole("completions/echo/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")
+def _order(exchange: Exchange) -> Iterator[Problem]:
+    prompts, count = _prompts(exchange), requested_choices(exchange)
+    for choice in exchange.json["choices"]:
+        place = choice["index"] // count
+        prompt = prompts[place] if place in range(len(prompts)) else None
+        if isinstance(prompt, list | int):
+            raise NotRequested("token ids have no text that a client knows")
+        if prompt is None or prompt not in choice["text"]:
+            where, wanted = f"choice {choice['index']}", f"a text with {prompt!r}"
+            # The prompt of another place is an index that is wrong; none at all is no echo.
+            other = prompt is None or any(str(one) in choice["text"] for one in prompts)
+            rule = "CMP-02" if other else "CMP-04"
+            yield Problem(expected=wanted, actual=repr(choice["text"]), pointer=where, rule=rule)
+
+
+@whole(
+    "completions/echo/logprobs",
+    "Give four lists of one length whose tokens join to the text",
+    "CMP-05",
+    "CMP-04",
+)
+def _lists(exchange: Exchange) -> Iterator[Problem]:
+    if request_fields(exchange).get("logprobs") is None:
+        raise NotRequested("no logprobs were asked for")
+    for choice in exchange.json["choices"]:
+        logprobs = choice["logprobs"]
+        where = f"choice {choice['index']}, logprobs"
+        if logprobs is None:
+            yield Problem(expected="logprobs", actual="null", pointer=where, rule="CMP-05")
+            continue
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        lengths = {len(logprobs.get(name) or []) for name in names}
+        if len(lengths) != 1:
+            shown = repr(sorted(lengths))
+            yield Problem(expected="lists of one length", actual=shown, pointer=where, rule="CMP-05")
+        joined = "".join(logprobs.get("tokens") or [])
+        if "\ufffd" in joined or "bytes:" in joined:
+            raise Inconclusive("tokens that are parts of characters have no text of their own")
+        # Tokens that begin or end the text (the start of the sequence, its end) have an entry and no text.
+        if choice["text"] not in joined:
+            # The tokens of the answer alone, or not even these.
+            rule = "CMP-04" if joined and choice["text"].endswith(joined) else "CMP-05"
+            yield Problem(expected=repr(choice["text"]), actual=repr(joined), pointer=where, rule=rule)
+
+
+AROUND = 2
+"""Tokens that a tokenizer may put before a prompt, or that may end an answer; a template has more."""
+
+
+@whole("completions/echo/bare", "Put no chat template around a prompt", "CMP-10")
+def _bare(exchange: Exchange) -> Iterator[Problem]:
+    """What is repeated is what was read: a template stands before the prompt, or is counted and not listed."""
+    said, prompts = request_fields(exchange), _prompts(exchange)
+    if (
+        said.get("logprobs") is None
+        or requested_choices(exchange) != 1
+        or said.get("best_of") not in (None, 0, 1)
+    ):
+        raise NotRequested("the lists are not those of one choice for each prompt")
+    listed = 0
+    for choice in exchange.json["choices"]:
+        place = choice["index"]
+        prompt = prompts[place] if place in range(len(prompts)) else None
+        tokens = (choice["logprobs"] or {}).get("tokens") or []
+        joined = "".join(tokens)
+        if choice["text"] not in joined or not isinstance(prompt, str) or prompt not in choice["text"]:
+            raise Inconclusive("the prompt is not repeated with its tokens; other checks say so")
+        listed += len(tokens)
+        before = joined.index(prompt)
+        if sum(end <= before for end in accumulate(map(len, tokens))) > AROUND:
+            where = f"choice {choice['index']}, text"
+            yield Problem(expected="the prompt first", actual=repr(joined)[:200], pointer=where)
+    total = counted(exchange, "total_tokens")
+    if total - listed > AROUND * len(prompts):
+        wanted = f"the {listed} tokens that are listed"
+        yield Problem(expected=wanted, actual=f"{total} tokens", pointer="usage.total_tokens")

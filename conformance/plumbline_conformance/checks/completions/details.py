@@ -1,0 +1,265 @@
+"""Legacy completions in detail: lists of logprobs, offsets, streams, stop strings, prompts of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks.chat.shared_laws import UNNAMED
+from plumbline_conformance.checks.common import accepted, at, counted, done_last, framing, usage_adds_up
+from plumbline_conformance.checks.common import whole_shapes as shapes_of
+from plumbline_conformance.checks.completions.basics import CHUNKS
+from plumbline_conformance.checks.identity import distinct_ids
+from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.request_reader import request_fields
+from plumbline_conformance.checks.stopped_text import same_answer, texts_of
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["first"]
+
+Steps = Generator[Request, Exchange, None]
+NEEDS = ("completions",)
+LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+TOP = 2
+
+
+def _body(target: Target, **fields: object) -> dict[str, object]:
+    given = {"prompt": "One two", "max_tokens": 6, "temperature": 0, "seed": 1, **fields}
+    return {"model": target.model, **given}
+
+
+def first(exchange: Exchange) -> dict[str, Any]:
+    """The first choice."""
+    body = accepted(exchange).json
+    found = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(found, list) or not found or not isinstance(found[0], dict):
+        raise Inconclusive("there is no choice; another check says so")
+    return found[0]
+
+
+@scenario(
+    "completions/logprobs",
+    "A completion with logprobs, whole and streamed, and one of token ids",
+    needs=NEEDS,
+)
+def logprobs(target: Target) -> Steps:
+    yield Request(path="/completions", json=_body(target, logprobs=TOP))
+    yield Request(path="/completions", json=_body(target, logprobs=TOP, stream=True))
+    yield Request(path="/completions", json=_body(target, prompt=[1, 2, 3]))
+
+
+shapes_of("completions/logprobs", "CreateCompletionResponse", 0, 2, rules=("CMP-01",))
+
+
+def _lists(choice: dict[str, Any]) -> dict[str, list[Any]]:
+    held = choice.get("logprobs")
+    if not isinstance(held, dict) or not all(isinstance(held.get(name), list) for name in LISTS):
+        raise Inconclusive("there are no lists; another check says so")
+    return {name: held[name] for name in LISTS}
+
+
+@whole("completions/logprobs/given", "Give four lists of one length", "CMP-05")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    held = first(exchange).get("logprobs")
+    lengths = (
+        [len(held[name]) if isinstance(held.get(name), list) else None for name in LISTS]
+        if isinstance(held, dict)
+        else []
+    )
+    if len(set(lengths)) != 1 or None in lengths:
+        yield Problem(
+            expected="four lists of one length", actual=repr(lengths), pointer="choices[0].logprobs"
+        )
+
+
+@whole("completions/logprobs/offsets", "Give offsets at which the tokens stand in the text", "CMP-05")
+def _offsets(exchange: Exchange) -> Iterator[Problem]:
+    choice = first(exchange)
+    lists = _lists(choice)
+    offsets = lists["text_offset"]
+    if not all(isinstance(offset, int) for offset in offsets) or offsets != sorted(offsets):
+        yield Problem(expected="offsets that never go back", actual=repr(offsets), pointer="text_offset")
+    elif offsets and not 0 <= offsets[-1] - offsets[0] <= len(str(choice.get("text"))):
+        yield Problem(expected="offsets within the text", actual=repr(offsets), pointer="text_offset")
+
+
+@whole("completions/logprobs/sampled", "Keep the drawn token among the alternatives", "CMP-05")
+def _sampled(exchange: Exchange) -> Iterator[Problem]:
+    lists = _lists(first(exchange))
+    rows = zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=False)
+    for number, (token, value, top) in enumerate(rows):
+        if not isinstance(top, dict) or not isinstance(token, str) or not isinstance(value, int | float):
+            continue
+        where = f"choices[0].logprobs.top_logprobs[{number}]"
+        most = request_fields(exchange).get("logprobs")
+        if isinstance(most, int) and len(top) > most + 1:
+            yield Problem(expected=f"at most {most + 1}", actual=str(len(top)), pointer=where)
+        # Tokens that are parts of characters share a text, and one place in the object.
+        if "\ufffd" not in token and token not in top:
+            yield Problem(expected=repr(token), actual=repr(list(top))[:200], pointer=where)
+
+
+@whole("completions/logprobs/join", "Give tokens that join to the text", "CMP-05")
+def _join(exchange: Exchange) -> Iterator[Problem]:
+    choice = first(exchange)
+    joined = "".join(map(str, _lists(choice)["tokens"]))
+    if "\ufffd" in joined or "bytes:" in joined:
+        raise Inconclusive("tokens that are parts of characters have no text of their own")
+    if str(choice.get("text")) not in joined:
+        yield Problem(
+            expected=repr(choice.get("text")), actual=repr(joined), pointer="choices[0].logprobs.tokens"
+        )
+
+
+def _streamed(exchange: Exchange) -> list[dict[str, Any]]:
+    return [chunk for chunk in accepted(exchange).chunks if isinstance(chunk, dict)]
+
+
+def _choices(chunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        held = chunk.get("choices")
+        yield from (one for one in held if isinstance(one, dict)) if isinstance(held, list) else ()
+
+
+def _text(chunks: list[dict[str, Any]]) -> str:
+    return "".join(one["text"] for one in _choices(chunks) if isinstance(one.get("text"), str))
+
+
+@stream(
+    "completions/logprobs/stream-wire",
+    "Frame one JSON object per event, and end with one [DONE]",
+    *UNNAMED,
+    "SSE-07",
+)
+def _wire(exchange: Exchange) -> Iterator[Problem]:
+    yield from framing(exchange, named=False)
+    yield from done_last(exchange)
+
+
+@stream("completions/logprobs/stream-shape", "Send chunks as the contract says", *CHUNKS)
+def _stream_shape(exchange: Exchange) -> Iterator[Problem]:
+    for number, chunk in enumerate(_streamed(exchange)):
+        yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@check("completions/logprobs/stream-tokens", "Stream the tokens that the whole answer has", "CMP-05")
+def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
+    whole = first(at(seen, 0))
+    chunks = _streamed(at(seen, 1))
+    if _text(chunks) != whole.get("text"):
+        raise Inconclusive("the same request was answered differently each time")
+    held = [one["logprobs"] for one in _choices(chunks) if isinstance(one.get("logprobs"), dict)]
+    found = [token for lists in held if isinstance(lists.get("tokens"), list) for token in lists["tokens"]]
+    wanted = _lists(whole)["tokens"]
+    if found != wanted:
+        yield Problem(
+            expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[0].logprobs.tokens"
+        )
+
+
+@stream("completions/logprobs/stream-offsets", "Stream offsets that go on from chunk to chunk", "CMP-05")
+def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
+    held: dict[str, list[object]] = {}
+    for one in _choices(_streamed(exchange)):
+        lists = one.get("logprobs")
+        if isinstance(lists, dict) and isinstance(lists.get("text_offset"), list):
+            # The chunks of several choices come in any order; each choice counts from its own beginning.
+            held.setdefault(repr(one.get("index")), []).extend(lists["text_offset"])
+    for found in held.values():
+        numbers = [offset for offset in found if isinstance(offset, int)]
+        if numbers != sorted(numbers):
+            yield Problem(
+                expected="offsets that never go back", actual=repr(found)[:200], pointer="text_offset"
+            )
+
+
+@check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09")
+def logprobs_ids(seen: Transcript) -> Iterator[Problem]:
+    count = counted(at(seen, 2), "prompt_tokens")
+    if count != 3:
+        yield Problem(expected="3", actual=str(count), pointer="usage.prompt_tokens")
+
+
+@scenario(
+    "completions/stop", "A completion, the same with a stop string, and streamed with its usage", needs=NEEDS
+)
+def stop(target: Target) -> Steps:
+    plain = yield Request(path="/completions", json=_body(target, max_tokens=12))
+    word = _stop_of(plain)
+    if word:
+        yield Request(path="/completions", json=_body(target, max_tokens=12, stop=[word]))
+        asked = {"stream": True, "stream_options": {"include_usage": True}}
+        yield Request(path="/completions", json=_body(target, max_tokens=12, stop=[word], **asked))
+
+
+def _stop_of(exchange: Exchange) -> str:
+    try:
+        text = exchange.json["choices"][0]["text"]
+    except (LookupError, TypeError):
+        return ""
+    return text[3:5] if isinstance(text, str) and "\ufffd" not in text and len(text) > 5 else ""
+
+
+shapes_of("completions/stop", "CreateCompletionResponse", 0, rules=("CMP-01",))
+check("completions/stop/ids", "Give each answer an id of its own", "CMP-01")(distinct_ids)
+
+
+def _stop_and_texts(seen: Transcript) -> tuple[str, str, str]:
+    """The stop string, the text that is to be left, and the whole text."""
+    plain = str(first(at(seen, 0)).get("text"))
+    word = _stop_of(at(seen, 0))
+    if not word:
+        raise Inconclusive("the answer is too short to be stopped within")
+    return word, plain[: plain.find(word)], plain
+
+
+def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
+    word, wanted, plain = _stop_and_texts(seen)
+    if not isinstance(found, str) or found == wanted:
+        return
+    other = (
+        (lambda: _text(_streamed(at(seen, 2)))) if place == 1 else (lambda: first(at(seen, 1)).get("text"))
+    )
+    if not same_answer(plain, word, found, texts_of([other])):
+        raise Inconclusive("the same request was answered differently each time")
+    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=place)
+
+
+@check("completions/stop/prefix", "Keep exactly what stood before the stop string", "CHAT-20")
+def stop_prefix(seen: Transcript) -> Iterator[Problem]:
+    _stop_and_texts(seen)
+    yield from _cut(first(at(seen, 1)).get("text"), seen, 1)
+
+
+@check("completions/stop/stream-prefix", "Stream exactly what stood before the stop string", "CHAT-20")
+def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
+    _stop_and_texts(seen)
+    yield from _cut(_text(_streamed(at(seen, 2))), seen, 2)
+
+
+@check("completions/stop/stream-shape", "Send chunks as the contract says", *CHUNKS)
+def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
+    _stop_and_texts(seen)
+    for number, chunk in enumerate(_streamed(at(seen, 2))):
+        yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+
+
+@check("completions/stop/stream-usage", "Send the usage alone in the last chunk", "CMP-08")
+def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
+    _stop_and_texts(seen)
+    found = _streamed(at(seen, 2))
+    places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
+    if places != [len(found) - 1] or found[-1].get("choices") != []:
+        yield Problem(expected="in the last chunk alone", actual=repr(places), pointer="usage")
+        return
+    yield from usage_adds_up(found[-1].get("usage"), prompt="prompt_tokens", completion="completion_tokens")
+
+
+@check("completions/stop/stream-finish", "Finish the streamed choice exactly once, at its end", "CMP-08")
+def stop_stream_finish(seen: Transcript) -> Iterator[Problem]:
+    _stop_and_texts(seen)
+    reasons = [one.get("finish_reason") for one in _choices(_streamed(at(seen, 2)))]
+    if [reason for reason in reasons if reason is not None] != reasons[-1:]:
+        yield Problem(expected="one, the last", actual=repr(reasons), pointer="choices[0].finish_reason")

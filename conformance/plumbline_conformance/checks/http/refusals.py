@@ -1,0 +1,355 @@
+"""Requests that no server may serve: each is wrong in one way, and says which field is wrong.
+
+Every group is one scenario whose requests are rows of a table, and four checks: that each is refused, in the right
+form, with the name of the field, without a trace of the server's inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.common import (
+    answered,
+    envelope,
+    error_of,
+    refused,
+)
+from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.checks.sample_requests import chat, user
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+Row = tuple[str, dict[str, object]]
+"""The field that is wrong, and what makes the request wrong."""
+Base = Callable[[Target], dict[str, object]]
+LEAKS = re.compile(
+    r"Traceback \(most recent|\.py\\?\", line \d|/site-packages/|/home/\w+/|panicked at|at 0x[0-9a-f]{8}"
+)
+"""As it stands in a body: inside of JSON, quotes have a backslash before them."""
+
+
+def refusals(
+    slug: str,
+    title: str,
+    path: str,
+    base: Base,
+    rows: list[Row],
+    rule: str,
+    needs: tuple[str, ...] = (),
+    named: bool = True,
+    own: Mapping[str, str] | None = None,
+) -> None:
+    """Register a group of wrong requests.
+
+    Args:
+        slug: the id of their scenario.
+        title: what they are.
+        path: where they are sent.
+        base: the request that each of them spoils.
+        rows: what is spoilt.
+        rule: what whoever serves them breaks.
+        needs: capabilities.
+        named: whether there is one field to blame in each.
+        own: the rules of fields that have one of their own.
+    """
+    rules = {rule: None, **dict.fromkeys((own or {}).values())}
+
+    def steps(target: Target) -> Steps:
+        for _, fields in rows:
+            yield Request(path=path, json={**base(target), **fields})
+
+    scenario(slug, title, needs=needs)(steps)
+
+    @check(f"{slug}/refused", "Refuse each of them with 400 or 422", *rules)
+    def each(seen: Transcript) -> Iterator[Problem]:
+        for (field, _), exchange in zip(rows, seen.exchanges, strict=False):
+            broken = (own or {}).get(field, rule)
+            for problem in refused(exchange, 400, 422):
+                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field, rule=broken)
+
+    @check(f"{slug}/envelope", "Write the error object with all its keys", "ERR-01")
+    def envelope_shape(seen: Transcript) -> Iterator[Problem]:
+        for _, exchange in _refused(rows, seen):
+            yield from envelope(exchange)
+
+    @check(f"{slug}/no-leak", "Say nothing of the server's inside", "ERR-13", law=no_leak, of="refusal")
+    def leak(seen: Transcript) -> Iterator[Problem]:
+        for field, exchange in _refused(rows, seen, crashed=True):
+            for problem in no_leak(exchange):
+                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field)
+
+    if not named:
+        return
+
+    @check(f"{slug}/param", "Name the offending field in `param`", "ERR-05")
+    def param(seen: Transcript) -> Iterator[Problem]:
+        for field, exchange in _refused(rows, seen):
+            found = (error_of(exchange) or {}).get("param")
+            if not isinstance(found, str) or not (_within(found, field) or _within(field, found)):
+                yield Problem(expected=field, actual=repr(found), pointer="error.param")
+
+
+def no_leak(exchange: Exchange) -> Iterator[Problem]:
+    """ERR-13."""
+    shown = LEAKS.search(answered(exchange).body.decode("utf-8", "replace"))
+    if shown:
+        yield Problem(expected="no trace", actual=repr(shown[0]), pointer="body")
+
+
+def _within(path: str, field: str) -> bool:
+    """Whether a path is the field or below it; to name the whole that holds it is help enough."""
+    return path == field or path.startswith((f"{field}.", f"{field}["))
+
+
+def _refused(rows: list[Row], seen: Transcript, *, crashed: bool = False) -> list[tuple[str, Exchange]]:
+    pairs = zip(rows, seen.exchanges, strict=False)
+    wanted = (400, 422, 500) if crashed else (400, 422)
+    found = [(row[0], exchange) for row, exchange in pairs if answered(exchange).status in wanted]
+    if not found:
+        raise Inconclusive("nothing was refused; another check says so")
+    return found
+
+
+def _plain(target: Target) -> dict[str, object]:
+    return chat(target)
+
+
+def _input(target: Target) -> dict[str, object]:
+    return create_response(target, "Hi", max_output_tokens=16)
+
+
+def _prompt(target: Target) -> dict[str, object]:
+    return {"model": target.model, "prompt": "Hi", "max_tokens": 1}
+
+
+HUGE = 10**9
+refusals(
+    "errors/chat-bounds",
+    "Numbers and lists beyond the bounds of chat completions",
+    "/chat/completions",
+    _plain,
+    [
+        ("frequency_penalty", {"frequency_penalty": -2.5}),
+        ("top_p", {"top_p": 1.5}),
+        ("n", {"n": 129}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_completion_tokens", {"max_completion_tokens": -1}),
+        ("stop", {"stop": ["a", "b", "c", "d", "e"]}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": HUGE}),
+        ("logit_bias", {"logit_bias": {"1": 101}}),
+    ],
+    "ERR-07",
+)
+refusals(
+    "errors/chat-types",
+    "Values of other types in chat completions",
+    "/chat/completions",
+    _plain,
+    [
+        ("n", {"n": "2"}),
+        ("top_p", {"top_p": "1"}),
+        ("logprobs", {"logprobs": "yes"}),
+        ("stop", {"stop": 5}),
+        ("tools", {"tools": {}}),
+        ("messages[0]", {"messages": ["Hi"]}),
+        ("messages[0].role", {"messages": [{"role": "nobody", "content": "Hi"}]}),
+        ("messages[0].content", {"messages": [{"role": "user", "content": 5}]}),
+    ],
+    "ERR-08",
+)
+refusals(
+    "errors/completions-bounds",
+    "Numbers beyond the bounds of completions",
+    "/completions",
+    _prompt,
+    [
+        ("temperature", {"temperature": -0.1}),
+        ("logprobs", {"logprobs": 6}),
+        ("best_of", {"best_of": 21}),
+        ("n", {"n": 0}),
+        ("max_tokens", {"max_tokens": -1}),
+    ],
+    "ERR-07",
+    needs=("completions",),
+)
+refusals(
+    "errors/completions-types",
+    "Values of other types in completions",
+    "/completions",
+    _prompt,
+    [("prompt", {"prompt": 5}), ("echo", {"echo": "true"}), ("stream", {"stream": 1})],
+    "ERR-08",
+    needs=("completions",),
+)
+refusals(
+    "errors/best-of",
+    "The best of several in ways that cannot be",
+    "/completions",
+    _prompt,
+    [("best_of", {"best_of": 2, "stream": True}), ("best_of", {"best_of": 2, "n": 3})],
+    "CMP-06",
+    needs=("completions",),
+)
+refusals(
+    "errors/responses-bounds",
+    "Numbers beyond the bounds of responses",
+    "/responses",
+    _input,
+    [
+        ("temperature", {"temperature": 2.5}),
+        ("top_p", {"top_p": -1}),
+        ("top_logprobs", {"top_logprobs": 21}),
+        ("metadata", {"metadata": {"key": "x" * 513}}),
+    ],
+    "ERR-07",
+    needs=("responses",),
+    own={"metadata": "R-16"},
+)
+refusals(
+    "errors/responses-limit",
+    "A limit below the smallest one",
+    "/responses",
+    _input,
+    [("max_output_tokens", {"max_output_tokens": 15})],
+    "R-17",
+    needs=("responses",),
+)
+refusals(
+    "errors/responses-types",
+    "Values of other types in responses",
+    "/responses",
+    _input,
+    [
+        ("input", {"input": 5}),
+        ("stream", {"stream": "true"}),
+        ("max_output_tokens", {"max_output_tokens": "16"}),
+        ("metadata", {"metadata": []}),
+        ("tools", {"tools": "none"}),
+        ("instructions", {"instructions": 5}),
+    ],
+    "ERR-08",
+    needs=("responses",),
+)
+TOOLS = [tools.weather]
+refusals(
+    "errors/tool-choice",
+    "Tool choices that nothing can meet",
+    "/chat/completions",
+    _plain,
+    [
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "ping"}}}),
+        ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "ping"}}}),
+    ],
+    "TOOL-08",
+    needs=("tools",),
+)
+refusals(
+    "errors/responses-tool-choice",
+    "Tool choices that nothing can meet, in responses",
+    "/responses",
+    _input,
+    [
+        ("tool_choice", {"tool_choice": "required"}),
+        (
+            "tool_choice",
+            {"tools": [tools.flat(tools.weather)], "tool_choice": {"type": "function", "name": "ping"}},
+        ),
+    ],
+    "TOOL-08",
+    needs=("responses", "tools"),
+)
+CALLED: list[dict[str, object]] = [
+    *user("Hi"),
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "ping", "arguments": "{}"}}],
+    },
+]
+refusals(
+    "errors/tool-messages",
+    "Answers without calls, and calls without answers",
+    "/chat/completions",
+    _plain,
+    [
+        ("messages", {"messages": [*user("Hi"), {"role": "tool", "tool_call_id": "call_2", "content": "x"}]}),
+        ("messages", {"messages": [*CALLED, {"role": "tool", "tool_call_id": "call_2", "content": "x"}]}),
+        ("messages", {"messages": [*CALLED, *user("And?")]}),
+    ],
+    "CHAT-14",
+    needs=("tools",),
+)
+ORPHAN = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
+ALONE = {"type": "function_call", "call_id": "call_1", "name": "ping", "arguments": "{}"}
+refusals(
+    "errors/tool-outputs",
+    "Outputs without calls, and calls without outputs",
+    "/responses",
+    _input,
+    [
+        ("input", {"input": [*user("Hi"), ORPHAN]}),
+        ("input", {"input": [*user("Hi"), ALONE, *user("And?")]}),
+    ],
+    "TOOL-12",
+    needs=("responses", "tools"),
+)
+
+
+def _schema_format(schema: object) -> dict[str, object]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+
+
+refusals(
+    "errors/bad-schema",
+    "Schemas that are none",
+    "/chat/completions",
+    _plain,
+    [
+        ("response_format", _schema_format({"type": "nonsense"})),
+        ("response_format", _schema_format({"type": "object", "properties": []})),
+        ("response_format", _schema_format(5)),
+    ],
+    "SO-10",
+)
+refusals(
+    "errors/schema-name",
+    "Formats without a name, or with a wrong one",
+    "/chat/completions",
+    _plain,
+    [
+        ("response_format", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
+        ("response_format", {"response_format": {"type": "json_schema"}}),
+        ("response_format", {"response_format": {"type": "nonsense"}}),
+    ],
+    "SO-04",
+)
+refusals(
+    "errors/bad-regex",
+    "A regular expression that is none",
+    "/chat/completions",
+    _plain,
+    [("structured_outputs", {"structured_outputs": {"regex": "(["}})],
+    "SO-10",
+    needs=("structured",),
+)
+refusals(
+    "errors/top-logprobs",
+    "Alternatives without logprobs",
+    "/chat/completions",
+    _plain,
+    [("top_logprobs", {"top_logprobs": 2})],
+    "LP-05",
+)
+refusals(
+    "errors/window",
+    "A limit that no window holds",
+    "/chat/completions",
+    lambda target: chat(target, messages=user("Hi"), stop=["e", "a", "i", "o"]),
+    [("max_tokens", {"max_tokens": 10**8})],
+    "ERR-09",
+    named=False,
+)

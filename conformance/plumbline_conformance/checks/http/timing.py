@@ -1,0 +1,152 @@
+"""What the times of frames say. Little can be claimed of them: machines are busy, and prompts take their time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from itertools import accumulate
+
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.answer_fold import chunks, deltas
+from plumbline_conformance.checks.chat.tools import fragments
+from plumbline_conformance.checks.laws import stream
+from plumbline_conformance.checks.request_reader import requested_tools
+from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.checks.sample_requests import chat
+from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
+from plumbline_conformance.transcript.model import Exchange
+
+Steps = Generator[Request, Exchange, None]
+QUESTION = "Count from one to a hundred."
+EVENTS = 48
+SECONDS = 1.0
+SHARE = 0.01
+AT_ONCE = 0.02
+LONG = 80
+"""So many events in so small a share of so long a time, and in so few seconds, were not written one after the other:
+the share alone would accuse a quick server whose first answer waits for the model to be loaded. A text of so many
+characters is more than any server gathers before it sends them."""
+
+
+@scenario("chat/stream-long", "A stream of many events")
+def chat_long(target: Target) -> Steps:
+    messages = [{"role": "user", "content": QUESTION}]
+    yield Request(path="/chat/completions", json=chat(target, messages=messages, max_tokens=96, stream=True))
+
+
+@scenario("responses/stream-long", "A stream of many events", needs=("responses",))
+def responses_long(target: Target) -> Steps:
+    yield Request(
+        path="/responses", json=create_response(target, QUESTION, max_output_tokens=96, stream=True)
+    )
+
+
+@stream(
+    "responses/stream-long/incremental", "Send events as they come, not all at the end", "HTTP-15", place=0
+)
+@stream("chat/stream-long/incremental", "Send events as they come, not all at the end", "HTTP-15", place=0)
+def incremental(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-15: dozens of events that come at once at the end of a long answer were held back on their way.
+
+    A long wait for the first event is no fault, nor is a short stream that comes at once.
+    """
+    if exchange.header("content-encoding") not in (None, "identity"):
+        raise NotRequested("a packed stream comes in the pieces of its packing")
+    if not exchange.frames:
+        return
+    total = exchange.frames[-1][0]
+    ends = accumulate(len(frame) for _, frame in exchange.frames)
+    first = exchange.body.find(b"\n\n") + 2
+    began = next((at for (at, _), end in zip(exchange.frames, ends, strict=True) if end >= first), total)
+    if len(exchange.events) >= EVENTS and total >= SECONDS and total - began <= min(AT_ONCE, SHARE * total):
+        shown = f"{len(exchange.events)} events between {began:.2f} s and {total:.2f} s"
+        yield Problem(expected="events over time", actual=shown, pointer="event 0")
+
+
+@scenario(
+    "chat/tools-stream-long", "A stream of many events, with a tool that nobody needs", needs=("tools",)
+)
+def chat_tools_long(target: Target) -> Steps:
+    messages = [{"role": "user", "content": QUESTION}]
+    fields = {"messages": messages, "tools": [tools.weather], "max_tokens": 96, "stream": True}
+    yield Request(path="/chat/completions", json=chat(target, **fields))
+
+
+stream(
+    "chat/tools-stream-long/incremental",
+    "Send events as they come, not all at the end",
+    "HTTP-15",
+    place=0,
+)(incremental)
+
+
+@stream(
+    "chat/tools-stream-long/pieces",
+    "Stream text in several events where tools are offered",
+    "HTTP-15",
+    place=0,
+)
+def pieces(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-15: a server that waits for the end to look for calls sends a long text as one event."""
+    if not requested_tools(exchange):
+        raise NotRequested("no tools were offered")
+    found = [delta for _, _, delta in deltas(exchange)]
+    if any(delta.get("tool_calls") for delta in found):
+        raise Inconclusive("the model called a tool")
+    texts = [text for delta in found if isinstance(text := delta.get("content"), str) and text]
+    length = sum(map(len, texts))
+    if length < LONG:
+        raise Inconclusive("the text is too short to tell")
+    if len(texts) == 1:
+        shown = f"{length} characters in one"
+        yield Problem(expected="text in several events", actual=shown, pointer="choices[0].delta.content")
+
+
+@scenario("chat/call-stream-long", "A call whose arguments have to be long", needs=("tools",))
+def call_long(target: Target) -> Steps:
+    messages = [{"role": "user", "content": tools.FLIP}]
+    fields = {"messages": messages, **tools.flipping(), "max_tokens": 256, "stream": True}
+    yield Request(path="/chat/completions", json=chat(target, **fields))
+
+
+@stream("chat/call-stream-long/pieces", "Stream long arguments in several pieces", "HTTP-15", place=0)
+def argument_pieces(exchange: Exchange) -> Iterator[Problem]:
+    """HTTP-15: a server that waits for the end of a call shows nothing of it for as long as it is written."""
+    held: dict[object, list[str]] = {}
+    for where, piece in fragments(exchange):
+        function = piece.get("function")
+        text = function.get("arguments") if isinstance(function, dict) else None
+        if isinstance(text, str) and text:
+            held.setdefault(
+                (where.partition(".delta")[0].rpartition(" ")[2], repr(piece.get("index"))), []
+            ).append(text)
+    lengths = {key: sum(map(len, texts)) for key, texts in held.items()}
+    if all(length < LONG for length in lengths.values()):
+        raise Inconclusive("no call has long arguments")
+    for key, texts in held.items():
+        if len(texts) == 1 and lengths[key] >= LONG:
+            shown, where = f"{lengths[key]} characters in one", "delta.tool_calls[].function.arguments"
+            yield Problem(expected="arguments in several pieces", actual=shown, pointer=where)
+
+
+@scenario("chat/stream-clock", "A stream twice, the second time while a second turns")
+def chat_clock(target: Target) -> Steps:
+    body = chat(target, max_tokens=48, temperature=0, seed=1, stream=True)
+    first = yield Request(path="/chat/completions", json=body)
+    yield Request(path="/chat/completions", json=body, pause=_until_a_turn(first))
+
+
+def _until_a_turn(exchange: Exchange) -> float:
+    """How long to wait so that a second turns in the middle of a stream that takes its time as this one did."""
+    if not exchange.frames:
+        return 0.0
+    middle = (exchange.frames[0][0] + exchange.frames[-1][0]) / 2
+    return -(time.time() + middle) % 1.0
+
+
+@stream("chat/stream-clock/created", "Keep created the same while time goes on", "CS-01")
+def _created(exchange: Exchange) -> Iterator[Problem]:
+    """CS-01: a time of each chunk's own shows only where a second turns, so that no other check looks at it."""
+    found = {repr(chunk.get("created")) for chunk in chunks(exchange)}
+    if len(found) > 1:
+        yield Problem(expected="one created", actual=", ".join(sorted(found))[:200], pointer="created")

@@ -1,0 +1,125 @@
+"""Responses: the object and the grammar of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import pairwise
+from typing import Any
+
+from plumbline_conformance.checks.common import done_last, framing, streaming, tidy
+from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now
+from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.responses.items import terminal
+from plumbline_conformance.checks.responses.shared_laws import (
+    NAMED,
+    NESTING,
+    SHAPE,
+    SUMS,
+    event_shapes,
+    event_types,
+    events,
+    nesting,
+    shape,
+    summed,
+    usage,
+)
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.suite.model import Problem, Request, Target, breaking, check, scenario
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+
+
+@scenario("responses/stream-text", "A short answer, whole and streamed", needs=("responses",))
+def stream_text(target: Target) -> Generator[Request, Exchange, None]:
+    body: dict[str, object] = {
+        "model": target.model,
+        "input": "Hi",
+        "max_output_tokens": 16,
+        "temperature": 0,
+    }
+    yield from whole_and_streamed("/responses", body, _whole, _streamed)
+
+
+def _texts(response: Any) -> object:
+    parts = [part for item in response["output"] for part in item.get("content") or []]
+    return [part.get("text") or part.get("refusal") or "" for part in parts]
+
+
+def _whole(exchange: Exchange) -> object:
+    return _texts(exchange.json)
+
+
+def _streamed(exchange: Exchange) -> object:
+    return _texts(terminal(events(exchange)))
+
+
+whole("responses/stream-text/shape", "Answer with the whole response object", *SHAPE)(shape)
+whole("responses/stream-text/usage", "Count tokens so that the total is the sum", "R-10")(usage)
+whole("responses/stream-text/created", "Say when the response was made", "R-01")(made_now("created_at"))
+check("responses/stream-text/ids", "Give each response an id of its own", "R-01")(distinct_ids)
+check("responses/stream-text/request-ids", "Give each request an id of its own", "HTTP-03")(
+    distinct_request_ids
+)
+stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(streaming)
+
+
+@stream("responses/stream-text/framing", "Name every event after its type", *NAMED)
+def _framing(exchange: Exchange) -> Iterator[Problem]:
+    yield from framing(exchange, named=True)
+
+
+stream("responses/stream-text/tidy", "Use line feeds, no byte order mark and no ids", "SSE-02", "SSE-03")(
+    tidy
+)
+
+
+@stream("responses/stream-text/done", "Send nothing after [DONE], and never two of them", "SSE-07")
+def _done(exchange: Exchange) -> Iterator[Problem]:
+    yield from done_last(exchange, required=False)
+
+
+# Open Responses asks for it, OpenAI's own service does not send it.
+@stream("responses/stream-text/terminator", "End with [DONE]", "SSE-06", milder=True)
+def _terminated(exchange: Exchange) -> Iterator[Problem]:
+    yield from breaking("SSE-06", done_last(exchange))
+
+
+stream("responses/stream-text/event-shapes", "Send events as the contract says", "RS-21")(event_shapes)
+stream("responses/stream-text/event-types", "Send no events but those of the contract", "RS-17")(event_types)
+
+
+@stream("responses/stream-text/lifecycle", "Begin with created, end with exactly one terminal event", "RS-01")
+def _lifecycle(exchange: Exchange) -> Iterator[Problem]:
+    kinds = [event.get("type") for event in events(exchange)]
+    if kinds[:1] != ["response.created"]:
+        yield Problem(expected="response.created", actual=repr(kinds[:1]), pointer="event 0")
+    terminal = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
+    if terminal != [len(kinds) - 1]:
+        yield Problem(expected="one terminal event, the last", actual=repr(terminal), pointer="events")
+
+
+@stream("responses/stream-text/sequence", "Number events strictly upwards", "RS-02")
+def _sequence(exchange: Exchange) -> Iterator[Problem]:
+    found = [event.get("sequence_number") for event in events(exchange)]
+    numbers = [number for number in found if isinstance(number, int)]
+    if len(numbers) != len(found) or any(b <= a for a, b in pairwise(numbers)):
+        shown = repr(found[:20])
+        yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
+
+
+stream(
+    "responses/stream-text/nesting",
+    "Open, fill and close items and parts in order",
+    *NESTING,
+)(nesting)
+stream(
+    "responses/stream-text/sums",
+    "Let deltas sum to done, done to the item, items to the response",
+    *SUMS,
+)(summed)
+
+
+@check("responses/stream-text/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
+def responses_same(seen: Transcript) -> Iterator[Problem]:
+    yield from same(seen, _whole, _streamed)

@@ -1,0 +1,65 @@
+"""Compaction: a conversation becomes items that stand for it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from plumbline_conformance.checks.common import accepted, at, refused, taken, usage_adds_up
+from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+TALK: list[dict[str, object]] = [
+    {"role": "user", "content": "My name is Ada."},
+    {"role": "assistant", "content": "Hello, Ada."},
+    {"role": "user", "content": "Good."},
+]
+
+
+@scenario(
+    "responses/compact", "A conversation that is compacted, and goes on", needs=("responses", "compact")
+)
+def compact(target: Target) -> Generator[Request, Exchange, None]:
+    """Exchanges: compact, compact without a model, go on from what came of it."""
+    made = yield Request(path="/responses/compact", json={"model": target.model, "input": TALK})
+    yield Request(path="/responses/compact", json={"input": TALK})
+    output = made.json.get("output") if isinstance(made.json, dict) else None
+    if isinstance(output, list) and output:
+        onward = [*output, {"role": "user", "content": "And now?"}]
+        yield Request(path="/responses", json=create_response(target, onward, max_output_tokens=16))
+
+
+@check("responses/compact/shape", "Answer with the object `response.compaction`", "ST-15")
+def compact_shape(seen: Transcript) -> Iterator[Problem]:
+    yield from violations("CompactResource", accepted(at(seen, 0)).json)
+
+
+@check("responses/compact/item", "Put an item of type `compaction` into the output", "ST-15")
+def compact_item(seen: Transcript) -> Iterator[Problem]:
+    answer = accepted(at(seen, 0)).json
+    output = answer.get("output") if isinstance(answer, dict) else None
+    found = [one for one in output if isinstance(one, dict)] if isinstance(output, list) else []
+    if not any(
+        one.get("type") == "compaction" and isinstance(one.get("encrypted_content"), str) for one in found
+    ):
+        wanted = "a compaction with encrypted_content"
+        yield Problem(expected=wanted, actual=repr(output)[:200], pointer="output", exchange=0)
+
+
+@check("responses/compact/usage", "Count what compaction cost, so that the total is the sum", "R-10")
+def compact_usage(seen: Transcript) -> Iterator[Problem]:
+    answer = accepted(at(seen, 0)).json
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    yield from usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")
+
+
+@check("responses/compact/no-model", "Refuse to compact without a model", "ERR-02")
+def compact_no_model(seen: Transcript) -> Iterator[Problem]:
+    accepted(at(seen, 0))
+    yield from refused(at(seen, 1), 400, 422)
+
+
+@check("responses/compact/taken", "Take the compacted items back as input", "R-13")
+def compact_taken(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, 2)

@@ -1,0 +1,150 @@
+"""What a response may continue besides another one: a conversation, or single items of an earlier response."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.common import accepted, answered, at, counted, refused, taken
+from plumbline_conformance.checks.responses.shared_laws import create_response
+from plumbline_conformance.checks.responses.state import named
+from plumbline_conformance.checks.sample_requests import user
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    Untestable,
+    check,
+    scenario,
+)
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}
+NOWHERE = "conv_0f3a0f3a0f3a0f3a"
+BEGIN, FIRST, SECOND, LISTED, UNKNOWN = range(5)
+
+
+@scenario("responses/conversation", "A conversation of two responses", needs=("responses", "conversations"))
+def conversation(target: Target) -> Steps:
+    """Exchanges: begin it, a response by its id, the same by an object, its items, one of nobody's; delete it."""
+    begun = yield Request(path="/conversations", json={})
+    if (name := named(begun)) is None:
+        return
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation=name, **BRIEF))
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation={"id": name}, **BRIEF))
+    yield Request(path=f"/conversations/{name}/items?limit=100", method="GET")
+    yield Request(path="/responses", json=create_response(target, "Hi", conversation=NOWHERE, **BRIEF))
+    yield Request(path=f"/conversations/{name}", method="DELETE")
+
+
+@check("responses/conversation/echo", "Name the conversation in its responses", "ST-09")
+def conversation_echo(seen: Transcript) -> Iterator[Problem]:
+    name = named(accepted(at(seen, BEGIN)))
+    for place in (FIRST, SECOND):
+        found = answered(at(seen, place)).json
+        held = found.get("conversation") if isinstance(found, dict) else None
+        if not isinstance(held, dict) or held.get("id") != name:
+            wanted = f"an object with the id {name}"
+            yield Problem(expected=wanted, actual=repr(held)[:200], pointer="conversation", exchange=place)
+
+
+@check("responses/conversation/prepended", "Show the model what the conversation has", "ST-09")
+def conversation_prepended(seen: Transcript) -> Iterator[Problem]:
+    """The same question twice: the second time it stands after the first and its answer."""
+    counts = [counted(at(seen, place), "input_tokens") for place in (FIRST, SECOND)]
+    if counts[1] <= counts[0]:
+        yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
+
+
+@check("responses/conversation/appended", "Add questions and answers to the conversation", "ST-09")
+def conversation_appended(seen: Transcript) -> Iterator[Problem]:
+    made = [_messages(accepted(at(seen, place)).json, "output") for place in (FIRST, SECOND)]
+    wanted = {"user": 2, "assistant": sum(map(len, made))}
+    listed = _messages(answered(at(seen, LISTED)).json, "data")
+    found = {role: sum(item.get("role") == role for item in listed) for role in wanted}
+    if found != wanted:
+        yield Problem(expected=repr(wanted), actual=repr(found), pointer="data[].role", exchange=LISTED)
+
+
+def _messages(answer: Any, key: str) -> list[dict[str, Any]]:
+    held = answer.get(key) if isinstance(answer, dict) else None
+    items = [item for item in held if isinstance(item, dict)] if isinstance(held, list) else []
+    return [item for item in items if item.get("type") == "message"]
+
+
+@check("responses/conversation/unknown", "Answer an unknown conversation with 404", "ST-09")
+def conversation_unknown(seen: Transcript) -> Iterator[Problem]:
+    accepted(at(seen, BEGIN))
+    yield from refused(at(seen, UNKNOWN), 404)
+
+
+@scenario(
+    "responses/item-reference",
+    "A question after an item of an earlier response, and without it",
+    needs=("responses", "stored"),
+)
+def item_reference(target: Target) -> Steps:
+    """Exchanges: make, the same question without and with a reference to what was made."""
+    made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
+    yield Request(path="/responses", json=create_response(target, [*user("Hi"), *user("And?")], **BRIEF))
+    name = _first_item(made)
+    if name is not None:
+        items = [*user("Hi"), {"type": "item_reference", "id": name}, *user("And?")]
+        yield Request(path="/responses", json=create_response(target, items, **BRIEF))
+
+
+def _first_item(exchange: Exchange) -> str | None:
+    found = _messages(exchange.json, "output")
+    name = found[0].get("id") if found else None
+    return name if isinstance(name, str) else None
+
+
+@check("responses/item-reference/resolved", "Put a stored item where it is referred to", "ST-13")
+def item_reference_resolved(seen: Transcript) -> Iterator[Problem]:
+    """To refuse every reference is honest; one that is taken and leaves nothing in the prompt is forgotten."""
+    if _first_item(accepted(at(seen, 0))) is None:
+        raise Inconclusive("the response has no message to refer to")
+    if answered(at(seen, 2)).status in (400, 404, 422):
+        raise Rejected(f"items cannot be referred to: status {at(seen, 2).status}")
+    alone, found = (counted(at(seen, place), "input_tokens") for place in (1, 2))
+    if found <= alone:
+        yield Problem(expected=f"more than {alone}", actual=str(found), pointer="usage.input_tokens")
+
+
+@scenario(
+    "responses/stored-call",
+    "A call that is kept, and its output without the call",
+    needs=("responses", "stored", "tools"),
+)
+def stored_call(target: Target) -> Steps:
+    forced: dict[str, Any] = {"type": "function", "name": "get_weather"}
+    offered: dict[str, Any] = {"tools": [tools.flat(tools.weather)], "max_output_tokens": 128, "store": True}
+    made = yield Request(path="/responses", json=create_response(target, "Hi", tool_choice=forced, **offered))
+    name, call = named(made), _called(made)
+    if name is not None and call is not None:
+        output = [{"type": "function_call_output", "call_id": call, "output": "21 degrees"}]
+        yield Request(
+            path="/responses", json=create_response(target, output, previous_response_id=name, **offered)
+        )
+
+
+def _called(exchange: Exchange) -> str | None:
+    held = exchange.json.get("output") if isinstance(exchange.json, dict) else None
+    items = [item for item in held if isinstance(item, dict)] if isinstance(held, list) else []
+    names = [item.get("call_id") for item in items if item.get("type") == "function_call"]
+    return names[0] if names and isinstance(names[0], str) else None
+
+
+@check("responses/stored-call/answered", "Take the output of a call that a kept response made", "ST-04")
+def stored_call_answered(seen: Transcript) -> Iterator[Problem]:
+    """A server that keeps what was said, and not what was called, finds no call for the output."""
+    made = accepted(at(seen, 0))
+    if isinstance(made.json, dict) and made.json.get("status") == "incomplete":
+        raise Inconclusive("the token limit cut the call")
+    if _called(made) is None:
+        raise Untestable("a call was forced, and none was made")
+    yield from taken(seen, 1)

@@ -1,0 +1,303 @@
+"""Reasoning, structured output and logprobs on the Responses API, and the limits of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks.answer_fold import parsed
+from plumbline_conformance.checks.chat.logprobs import ranked, sampled_in
+from plumbline_conformance.checks.chat.structured_output import PLACE
+from plumbline_conformance.checks.common import accepted, at, required, taken, whole_shapes
+from plumbline_conformance.checks.laws import both, either, stream, whole
+from plumbline_conformance.checks.request_reader import (
+    request_fields,
+    requested_limit,
+    requested_schema,
+    requested_tools,
+    requested_top_logprobs,
+)
+from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+
+def _thinks(target: Target) -> dict[str, object]:
+    return create_response(target, "Hi", reasoning={"effort": "low"}, max_output_tokens=256)
+
+
+pair("responses/reasoning", "An answer with reasoning", _thinks, needs=("reasoning",))
+
+
+def _thought(exchange: Exchange) -> list[dict[str, Any]]:
+    found = items(exchange, "reasoning")
+    if not found:
+        raise Inconclusive("the response has no reasoning item")
+    return found
+
+
+@either("responses/reasoning/first", "Put reasoning before the message that it led to", "RS-12")
+def _first(exchange: Exchange) -> Iterator[Problem]:
+    _thought(exchange)
+    kinds = [item.get("type") for item in items(exchange)]
+    if kinds[0] != "reasoning":
+        yield Problem(expected="reasoning first", actual=repr(kinds), pointer="output")
+
+
+@stream("responses/reasoning/events", "Stream raw reasoning as a part with deltas and an end", "RS-12")
+def _part_events(exchange: Exchange) -> Iterator[Problem]:
+    names = {item.get("id") for item in _thought(exchange) if item.get("content")}
+    for name in names:
+        own = [event for event in events(exchange) if event.get("item_id") == name]
+        order = list(dict.fromkeys(str(event.get("type")).removeprefix("response.") for event in own))
+        raw = [kind for kind in order if "summary" not in kind]
+        stem = ["reasoning_text.delta", "reasoning_text.done"]
+        if raw != ["content_part.added", *stem, "content_part.done"]:
+            yield Problem(
+                expected="a part with reasoning_text in it", actual=", ".join(raw), pointer=str(name)
+            )
+
+
+@either("responses/reasoning/not-in-text", "Keep reasoning out of the text", "ST-19")
+def _apart(exchange: Exchange) -> Iterator[Problem]:
+    thought = "".join(_texts(item) for item in _thought(exchange))
+    said = "".join(_texts(item) for item in items(exchange, "message"))
+    leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in said + thought]
+    if leaked or (len(thought) > 20 and thought in said):
+        yield Problem(expected="no reasoning", actual=repr(said)[:200], pointer="output_text")
+
+
+def _texts(item: dict[str, Any]) -> str:
+    parts = item.get("content")
+    found = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "".join(text for text in found if isinstance(text, str))
+
+
+@whole("responses/reasoning/counted", "Count the tokens of reasoning", "ST-19", "R-10")
+def _counted(exchange: Exchange) -> Iterator[Problem]:
+    _thought(exchange)
+    usage = response(exchange).get("usage")
+    details = usage.get("output_tokens_details") if isinstance(usage, dict) else None
+    count = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    total = usage.get("output_tokens") if isinstance(usage, dict) else None
+    if not isinstance(count, int) or not isinstance(total, int) or not 1 <= count <= total:
+        # Not to count them is one thing, to count more of them than of all another.
+        rule = "R-10" if isinstance(count, int) and isinstance(total, int) and count > total else "ST-19"
+        where = "usage.output_tokens_details"
+        yield Problem(expected=f"1 to {total}", actual=repr(count), pointer=where, rule=rule)
+
+
+@scenario(
+    "responses/reasoning-round", "Reasoning items, sent back in four ways", needs=("responses", "reasoning")
+)
+def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
+    first = yield Request(path="/responses", json=_thinks(target))
+    output = first.json.get("output") if isinstance(first.json, dict) else None
+    made = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    asked = {"role": "user", "content": "Hi"}
+    bare: dict[str, Any] = {"type": "reasoning", "summary": []}
+    corrupt = {**bare, "id": "rs_other", "encrypted_content": "no such thing"}
+    for between in (made, [bare], [{**bare, "encrypted_content": None}], [corrupt]):
+        given = [asked, *between, {"role": "user", "content": "Thanks"}]
+        yield Request(path="/responses", json={**_thinks(target), "input": given})
+
+
+whole_shapes("responses/reasoning-round", "Response", 0, 1)
+
+
+@check("responses/reasoning-round/own", "Take the server's own reasoning items back", "ST-16")
+def round_returned(seen: Transcript) -> Iterator[Problem]:
+    yield from taken(seen, 1)
+
+
+@check("responses/reasoning-round/bare", "Take reasoning items without id and content", "ST-16")
+def round_bare(seen: Transcript) -> Iterator[Problem]:
+    for place in (2, 3):
+        yield from taken(seen, place)
+
+
+@check("responses/reasoning-round/corrupt", "Refuse or ignore encrypted content that is none", "ST-16")
+def round_corrupt(seen: Transcript) -> Iterator[Problem]:
+    accepted(at(seen, 0))
+    found = at(seen, 4)
+    if found.status not in (400, 404, 422):
+        required(lambda: accepted(found))
+    yield from ()
+
+
+def _schema(target: Target) -> dict[str, object]:
+    form = {"type": "json_schema", "name": "place", "strict": True, "schema": PLACE}
+    return create_response(target, "Name a place, as JSON.", text={"format": form})
+
+
+pair("responses/json-schema", "An answer under a strict schema", _schema)
+
+
+@both(
+    "responses/json-schema/valid",
+    ("Write text that validates", "SO-01"),
+    ("Stream text that validates", "SO-09"),
+)
+def _document(exchange: Exchange) -> Iterator[Problem]:
+    schema = requested_schema(exchange)
+    if response(exchange).get("status") == "incomplete":
+        raise Inconclusive("the token limit cut the answer")
+    if not items(exchange, "message") and requested_tools(exchange):
+        raise Inconclusive("the answer is no text")
+    text = "".join(_texts(item) for item in items(exchange, "message"))
+    if not fits(schema, parsed(text)):
+        yield Problem(expected="one document that validates", actual=repr(text)[:200], pointer="output_text")
+
+
+@whole("responses/json-schema/echo", "Echo the format in the response", "SO-07")
+def _format_echo(exchange: Exchange) -> Iterator[Problem]:
+    wanted = request_fields(exchange).get("text", {}).get("format", {}).get("name")
+    text = response(exchange).get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    if not isinstance(form, dict) or (form.get("type"), form.get("name")) != ("json_schema", wanted):
+        shown = repr(form)[:200]
+        yield Problem(expected=f"the json_schema `{wanted}`", actual=shown, pointer="text.format")
+
+
+def _logprobs(target: Target) -> dict[str, object]:
+    include = ["message.output_text.logprobs"]
+    return create_response(target, "Hi", include=include, top_logprobs=2, max_output_tokens=16)
+
+
+pair("responses/logprobs", "An answer with the logprobs of its text", _logprobs)
+
+
+def _entries(exchange: Exchange) -> list[dict[str, Any]]:
+    parts = [part for item in items(exchange, "message") for part in item.get("content") or []]
+    found = [entry for part in parts if isinstance(part, dict) for entry in part.get("logprobs") or []]
+    return [
+        entry for entry in found if isinstance(entry, dict) and isinstance(entry.get("logprob"), float | int)
+    ]
+
+
+def _some(exchange: Exchange) -> list[dict[str, Any]]:
+    found = _entries(exchange)
+    if not found:
+        raise Inconclusive("there are no entries; another check says so")
+    return found
+
+
+@either("responses/logprobs/given", "Fill the logprobs of the text where they are included", "LP-06")
+def _given(exchange: Exchange) -> Iterator[Problem]:
+    if any(_texts(item) for item in items(exchange, "message")) and not _entries(exchange):
+        yield Problem(expected="entries", actual="none", pointer="output_text.logprobs")
+
+
+@whole("responses/logprobs/join", "Give entries whose bytes join to the text", "LP-03")
+def _joined(exchange: Exchange) -> Iterator[Problem]:
+    found = _some(exchange)
+    if not all(isinstance(entry.get("bytes"), list) for entry in found):
+        raise Inconclusive("there are no bytes to join")
+    text = "".join(_texts(item) for item in items(exchange, "message")).rstrip("\ufffd")
+    parts = [bytes(byte % 256 for byte in entry["bytes"] if isinstance(byte, int)) for entry in found]
+    cut = response(exchange).get("status") == "incomplete"
+    joined = [b"".join(some).decode("utf-8", "replace").rstrip("\ufffd") for some in (parts, parts[:-1])]
+    if text not in (joined[:1] if cut else joined):
+        yield Problem(expected=repr(text), actual=repr(joined[0]), pointer="output_text.logprobs")
+
+
+def _listed(exchange: Exchange) -> list[dict[str, Any]]:
+    return [one for one in _some(exchange) if isinstance(one.get("top_logprobs"), list)]
+
+
+@whole("responses/logprobs/ranked", "Give the alternatives best first, each once", "LP-02")
+def _ranked(exchange: Exchange) -> Iterator[Problem]:
+    yield from ranked(_listed(exchange), requested_top_logprobs(exchange))
+
+
+@whole("responses/logprobs/sampled", "Give the drawn token the same value in the list of the best", "LP-04")
+def _sampled(exchange: Exchange) -> Iterator[Problem]:
+    yield from sampled_in([one for one in _listed(exchange) if "token" in one])
+
+
+@stream("responses/logprobs/deltas", "Let the entries of deltas join to those of the end", "LP-07")
+def _deltas(exchange: Exchange) -> Iterator[Problem]:
+    _some(exchange)
+    deltas, ends = 0, 0
+    for event in events(exchange):
+        count = len(event.get("logprobs") or [])
+        deltas += count if event.get("type") == "response.output_text.delta" else 0
+        ends += count if event.get("type") == "response.output_text.done" else 0
+    if deltas != ends:
+        yield Problem(expected=f"{ends} entries", actual=str(deltas), pointer="output_text.delta, logprobs")
+
+
+def _cut(target: Target) -> dict[str, object]:
+    return create_response(
+        target, "Hi", max_output_tokens=16, metadata={"run": "1"}, instructions="Count to 1000."
+    )
+
+
+pair("responses/limits", "An answer with a limit, metadata and instructions", _cut)
+
+
+@either("responses/limits/incomplete", "Say `incomplete` and why where the limit was met", "R-05", "R-03")
+def _limited(exchange: Exchange) -> Iterator[Problem]:
+    limit = requested_limit(exchange)
+    found = response(exchange)
+    usage = found.get("usage")
+    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
+    if isinstance(tokens, int) and tokens > limit:
+        most, where = f"at most {limit} tokens", "usage.output_tokens"
+        yield Problem(expected=most, actual=str(tokens), pointer=where, rule="R-05")
+    details = found.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    state = found.get("status")
+    wanted = {"incomplete": "max_output_tokens", "completed": None}
+    if state in wanted and reason not in (wanted[state], "content_filter" if state == "incomplete" else None):
+        # What is complete has no reason to be incomplete, and what is not has this one.
+        rule, where = "R-05" if state == "incomplete" else "R-03", "incomplete_details.reason"
+        yield Problem(expected=repr(wanted[state]), actual=repr(reason), pointer=where, rule=rule)
+    if (state == "completed") != (found.get("completed_at") is not None):
+        shown = f"{found.get('completed_at')} while {state}"
+        yield Problem(expected="a time when completed", actual=shown, pointer="completed_at", rule="R-03")
+
+
+@either(
+    "responses/limits/last-item", "Call the item incomplete that the limit cut, and no other", "R-05", "R-07"
+)
+def _last_item(exchange: Exchange) -> Iterator[Problem]:
+    if response(exchange).get("status") != "incomplete" or not items(exchange):
+        raise Inconclusive("the answer was not cut")
+    states = [item.get("status") for item in items(exchange)]
+    last = items(exchange)[-1]
+    if last.get("type") == "function_call" and set(states) == {"completed"}:
+        raise Inconclusive("the limit fell behind a call that is whole")
+    if states[-1] != "incomplete" or "incomplete" in states[:-1]:
+        wanted, rule = "incomplete at the end", "R-07" if "incomplete" in states[:-1] else "R-05"
+        yield Problem(expected=wanted, actual=repr(states), pointer="output[].status", rule=rule)
+
+
+@either("responses/limits/echo", "Echo what was asked for", "R-11", "R-16")
+def _echo(exchange: Exchange) -> Iterator[Problem]:
+    wanted = {
+        key: request_fields(exchange)[key] for key in ECHOED if request_fields(exchange).get(key) is not None
+    }
+    for key, value in wanted.items():
+        if response(exchange).get(key) != value:
+            shown = repr(response(exchange).get(key))[:100]
+            rule = "R-16" if key == "metadata" else "R-11"
+            yield Problem(expected=repr(value)[:200], actual=shown, pointer=key, rule=rule)
+
+
+ECHOED = ("max_output_tokens", "metadata", "instructions")
+
+
+@stream("responses/limits/ended", "End text and item before an incomplete response", "RS-15")
+def _ended(exchange: Exchange) -> Iterator[Problem]:
+    kinds = [event.get("type") for event in events(exchange)]
+    if "response.incomplete" not in kinds:
+        raise Inconclusive("the answer was not cut")
+    for added, done in (
+        ("output_item.added", "output_item.done"),
+        ("content_part.added", "content_part.done"),
+    ):
+        counts = [kinds.count(f"response.{kind}") for kind in (added, done)]
+        if counts[0] != counts[1]:
+            yield Problem(expected=f"{counts[0]} {done}", actual=str(counts[1]), pointer="events")

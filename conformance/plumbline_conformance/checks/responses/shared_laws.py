@@ -1,0 +1,257 @@
+"""What every stream of the Responses API keeps, whatever it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
+from typing import Any
+
+from plumbline_conformance.checks.answer_fold import is_stream
+from plumbline_conformance.checks.common import (
+    accepted,
+    content_type,
+    done_last,
+    framing,
+    usage_adds_up,
+    valid_body,
+    without_nulls,
+)
+from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.responses.items import Items, sums, terminal
+from plumbline_conformance.checks.sameness import same, whole_and_streamed
+from plumbline_conformance.suite.contract import event_schemas
+from plumbline_conformance.suite.field_rules import rules_of_shape
+from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = [
+    "LIFE",
+    "NAMED",
+    "NEEDS",
+    "NESTING",
+    "SHAPE",
+    "SNAPSHOTS",
+    "SUMS",
+    "create_response",
+    "event_shapes",
+    "event_types",
+    "events",
+    "items",
+    "known_types",
+    "life",
+    "lifecycle",
+    "nesting",
+    "outputs",
+    "pair",
+    "response",
+    "shape",
+    "shapes",
+    "snapshots",
+    "summed",
+    "usage",
+    "wire",
+]
+
+NEEDS = ("responses",)
+Body = Callable[[Target], dict[str, object]]
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+SHAPE = rules_of_shape("Response")
+NAMED = ("SSE-04", "SSE-01", "SSE-03")
+LIFE = ("RS-01", "RS-02")
+NESTING = ("RS-07", "RS-05", "RS-06", "RS-08")
+SUMS = ("RS-09", "RS-14")
+SNAPSHOTS = ("RS-03", "RS-04", "R-05", "RS-14")
+"""The rules of each claim about a stream."""
+VOLATILE = {"id", "call_id", "status", "encrypted_content"}
+
+
+def create_response(target: Target, question: object, **fields: object) -> dict[str, object]:
+    """A request of the Responses API that wants the same answer each time."""
+    given = {"max_output_tokens": 128, "temperature": 0, "store": False, **fields}
+    return {"model": target.model, "input": question, **given}
+
+
+def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> None:
+    """Register a scenario that asks one thing in both forms, with the laws of both."""
+
+    def steps(target: Target) -> Generator[Request, Exchange, None]:
+        yield from whole_and_streamed("/responses", body(target), outputs, outputs)
+
+    scenario(slug, title, needs=(*NEEDS, *needs))(steps)
+
+    for name, title, rules, law in _WHOLE:
+        whole(f"{slug}/{name}", title, *rules)(law)
+    for name, title, rules, law in _STREAMED:
+        stream(f"{slug}/{name}", title, *rules)(law)
+
+    @check(f"{slug}/same-as-whole", "Stream what the same request answers in one piece", "RS-16")
+    def same_as_whole(seen: Transcript) -> Iterator[Problem]:
+        yield from same(seen, outputs, outputs)
+
+
+def shape(exchange: Exchange) -> Iterator[Problem]:
+    """R-01, R-03, R-11, R-21: by the member that is wrong."""
+    yield from valid_body(exchange, "Response")
+
+
+def usage(exchange: Exchange) -> Iterator[Problem]:
+    """R-10: nothing is counted before the end."""
+    answer = exchange.json
+    if not isinstance(answer, dict):
+        raise Inconclusive("the answer is no object; another check says so")
+    if answer.get("status") in ("queued", "in_progress"):
+        raise Inconclusive("the response has not ended")
+    yield from usage_adds_up(answer.get("usage"), prompt="input_tokens", completion="output_tokens")
+
+
+def wire(exchange: Exchange) -> Iterator[Problem]:
+    """SSE-01, SSE-03, SSE-04, SSE-07, HTTP-02."""
+    yield from content_type(exchange, "text/event-stream")
+    yield from framing(exchange, named=True)
+    yield from done_last(exchange, required=False)
+
+
+def _of_events(claim: Callable[[list[dict[str, Any]]], Iterator[Problem]], doc: str) -> Law:
+    def law(exchange: Exchange) -> Iterator[Problem]:
+        yield from claim(events(exchange))
+
+    law.__doc__ = doc
+    return law
+
+
+def events(exchange: Exchange) -> list[dict[str, Any]]:
+    """The events of a stream that are objects."""
+    return [event for event in accepted(exchange).chunks if isinstance(event, dict)]
+
+
+def response(exchange: Exchange) -> dict[str, Any]:
+    """The response of an answer in either form."""
+    found = terminal(events(exchange)) if is_stream(exchange) else accepted(exchange).json
+    if not isinstance(found, dict):
+        raise Inconclusive("there is no response; another check says so")
+    return found
+
+
+def items(exchange: Exchange, kind: str | None = None) -> list[dict[str, Any]]:
+    """Its items, or those of one type."""
+    output = response(exchange).get("output")
+    found = [one for one in output if isinstance(one, dict)] if isinstance(output, list) else []
+    return [one for one in found if kind is None or one.get("type") == kind]
+
+
+def outputs(exchange: Exchange) -> object:
+    """What an answer says, without what may differ between two that say the same."""
+    output = response(exchange)["output"]
+    return response(exchange).get("status"), _steady(without_nulls(output))
+
+
+def _steady(value: Any) -> Any:
+    match value:
+        case dict():
+            return {
+                key: _steady(member) for key, member in value.items() if key not in VOLATILE and member != []
+            }
+        case list():
+            return [_steady(member) for member in value]
+    return value
+
+
+def shapes(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-21: every event by the schema of its type; a type that has none is the business of `known_types`."""
+    for number, event in enumerate(found):
+        kind = event.get("type")
+        if isinstance(kind, str) and kind in event_schemas():
+            yield from violations(event_schemas()[kind], event, f"event {number}, ")
+
+
+def known_types(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-17: types with a colon are extensions, and marked as such."""
+    for number, event in enumerate(found):
+        kind = event.get("type")
+        if not isinstance(kind, str) or (":" not in kind and kind not in event_schemas()):
+            yield Problem(
+                expected="a type of the contract, or one with a prefix",
+                actual=repr(kind)[:100],
+                pointer=f"event {number}, type",
+            )
+
+
+def life(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-01, RS-02."""
+    kinds = [event.get("type") for event in found]
+    if kinds[:1] != ["response.created"]:
+        shown = repr(kinds[:1])
+        yield Problem(expected="response.created", actual=shown, pointer="event 0", rule="RS-01")
+    ends = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
+    if ends != [len(kinds) - 1]:
+        wanted = "one terminal event, the last"
+        yield Problem(expected=wanted, actual=repr(ends), pointer="events", rule="RS-01")
+    numbers = [event.get("sequence_number") for event in found]
+    counted = [number for number in numbers if isinstance(number, int)]
+    if len(counted) != len(numbers) or any(b <= a for a, b in pairwise(counted)):
+        wanted, shown = "strictly increasing integers", repr(numbers[:20])
+        yield Problem(expected=wanted, actual=shown, pointer="sequence_number", rule="RS-02")
+
+
+def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """RS-03, RS-04, RS-14, R-05: of one response, empty at first and as its event says at the end."""
+    held = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
+    for key in ("id", "created_at", "model"):
+        values = {repr(snapshot.get(key)) for _, snapshot in held}
+        if len(values) > 1:
+            shown = ", ".join(sorted(values))[:200]
+            yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="RS-03")
+    for number, snapshot in held:
+        kind = found[number].get("type")
+        if kind in ("response.created", "response.in_progress"):
+            early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
+            wrong = [key for key, wanted in early.items() if snapshot.get(key) != wanted]
+            wrong += [] if snapshot.get("status") in ("in_progress", "queued") else ["status"]
+            rule = "RS-04"
+        else:
+            wrong = [] if kind == f"response.{snapshot.get('status')}" else ["status"]
+            # What the limit cut is incomplete, in its event and in its response; of others RS-14 says the same.
+            rule = (
+                "R-05" if "incomplete" in (snapshot.get("status"), str(kind).partition(".")[2]) else "RS-14"
+            )
+        for key in wrong:
+            shown, where = repr(snapshot.get(key))[:100], f"event {number}, response.{key}"
+            yield Problem(expected=f"what {kind} is", actual=shown, pointer=where, rule=rule)
+
+
+event_shapes = _of_events(shapes, "RS-21.")
+event_types = _of_events(known_types, "RS-17.")
+lifecycle = _of_events(life, "RS-01, RS-02.")
+nesting = _of_events(lambda found: Items().judge(found), "RS-05 to RS-08.")
+summed = _of_events(sums, "RS-09, RS-14.")
+steady = _of_events(snapshots, "RS-03, RS-04, RS-14, R-05.")
+Row = tuple[str, str, tuple[str, ...], Law]
+_WHOLE: tuple[Row, ...] = (
+    (
+        "shape",
+        "Answer with the whole response object",
+        SHAPE,
+        shape,
+    ),
+    ("usage", "Count tokens so that the total is the sum", ("R-10",), usage),
+)
+_STREAMED: tuple[Row, ...] = (
+    ("wire", "Name every event after its type", (*NAMED, "SSE-07", "HTTP-02"), wire),
+    ("event-shapes", "Send events as the contract says", ("RS-21",), event_shapes),
+    ("event-types", "Send no events but those of the contract", ("RS-17",), event_types),
+    (
+        "lifecycle",
+        "Begin with created, end with one terminal event, count upwards",
+        LIFE,
+        lifecycle,
+    ),
+    (
+        "nesting",
+        "Open, fill and close items and parts in order",
+        NESTING,
+        nesting,
+    ),
+    ("sums", "Let deltas sum to done, done to the item, items to the response", SUMS, summed),
+    ("snapshots", "Say the same of the response in all its snapshots", SNAPSHOTS, steady),
+)

@@ -1,0 +1,329 @@
+"""Responses over a WebSocket: turns, what follows from one to the next, and what does not end the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal, required
+from plumbline_conformance.checks.responses.items import Items, sums
+from plumbline_conformance.checks.responses.shared_laws import (
+    LIFE,
+    NESTING,
+    SNAPSHOTS,
+    SUMS,
+    create_response,
+    known_types,
+    life,
+    shapes,
+    snapshots,
+)
+from plumbline_conformance.suite.model import (
+    WRONG_KEY,
+    Broken,
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
+from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+NEEDS = ("responses", "websocket")
+LOST = "previous_response_not_found"
+
+
+def create(target: Target, question: object = "Hi", **fields: object) -> dict[str, object]:
+    """The client's event; WS-02 leaves `stream` and `background` out."""
+    return {"type": "response.create", **create_response(target, question, max_output_tokens=16, **fields)}
+
+
+def turn(target: Target, socket: str = "a", question: object = "Hi", **fields: object) -> Request:
+    """A turn on one of the scenario's connections."""
+    return on(socket, create(target, question, **fields))
+
+
+def on(socket: str, event: object) -> Request:
+    """A message on one of the scenario's connections, and what comes of it."""
+    return Request(path="/responses", method="WEBSOCKET", socket=socket, json=event)
+
+
+def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
+    """The messages of a turn that are objects."""
+    if exchange.error is not None and not exchange.error.startswith(CLOSED):
+        raise Inconclusive(exchange.error)
+    if exchange.status != 101:
+        answered(exchange)
+        if 400 <= exchange.status < 500 or exchange.status == 501:
+            raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
+        raise Broken(Problem(expected="a WebSocket", actual=f"status {exchange.status}", pointer="status"))
+    if exchange.error is not None:
+        raise Broken(Problem(expected="the end of the turn", actual=exchange.error, pointer="the connection"))
+    return [message for message in exchange.chunks if isinstance(message, dict)]
+
+
+def done(exchange: Exchange) -> list[dict[str, Any]]:
+    """The events of a turn that was not refused."""
+    found = messages_of(exchange)
+    for number, event in enumerate(found):
+        if event.get("type") in ("error", "response.failed"):
+            shown = repr(event)[:200]
+            raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
+    return found
+
+
+def final(exchange: Exchange) -> dict[str, Any]:
+    """The response of the last event."""
+    found = done(exchange)
+    held = found[-1].get("response") if found else None
+    if not isinstance(held, dict):
+        raise Inconclusive("there is no response at the end; another check says so")
+    return held
+
+
+def _id(exchange: Exchange) -> str | None:
+    held = [event.get("response") for event in exchange.chunks if isinstance(event, dict)]
+    names = [one.get("id") for one in held if isinstance(one, dict)]
+    return names[-1] if names and isinstance(names[-1], str) else None
+
+
+def _error(exchange: Exchange) -> dict[str, Any]:
+    """The error that ended a turn; empty where there is none."""
+    found = messages_of(exchange)
+    held = found[-1].get("error") if found and found[-1].get("type") == "error" else None
+    return held if isinstance(held, dict) else {}
+
+
+@scenario("websocket/upgrade", "The address of the WebSocket, asked without an upgrade", needs=NEEDS)
+def upgrade(target: Target) -> Steps:
+    yield Request(path="/responses", method="GET")
+
+
+@check("websocket/upgrade/refused", "Answer a GET without an upgrade with 4xx and the error object", "WS-01")
+def upgrade_refused(seen: Transcript) -> Iterator[Problem]:
+    found = answered(at(seen, 0))
+    if not 400 <= found.status < 500:
+        yield Problem(expected="a status from 400", actual=f"status {found.status}", pointer="status")
+    else:
+        yield from envelope(found)
+
+
+@scenario("websocket/key", "A WebSocket that is opened with a wrong key", needs=(*NEEDS, "key"))
+def wrong_key(target: Target) -> Steps:
+    headers = {"authorization": WRONG_KEY}
+    yield Request(path="/responses", method="WEBSOCKET", json=create(target), headers=headers)
+
+
+@check("websocket/key/refused", "Refuse the handshake of a wrong key", "HTTP-06")
+def key_refused(seen: Transcript) -> Iterator[Problem]:
+    found = at(seen, 0)
+    if found.status == 0 or found.status in BUSY or found.error is not None:
+        raise Inconclusive(found.error or f"the server was busy: status {found.status}")
+    if found.status not in (401, 403):
+        yield Problem(expected="status 401", actual=f"status {found.status}", pointer="status")
+
+
+@scenario("websocket/turn", "Two turns on one connection", needs=NEEDS)
+def turns(target: Target) -> Steps:
+    yield turn(target)
+    yield turn(target)
+
+
+@check("websocket/turn/answered", "Answer `response.create` with a response", "WS-02")
+def turn_answered(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1):
+        kinds = [event.get("type") for event in done(at(seen, place))]
+        if "response.created" not in kinds:
+            yield Problem(expected="response.created", actual=repr(kinds)[:200], pointer="events")
+
+
+@check("websocket/turn/messages", "Send one JSON object in each message", "WS-03")
+def turn_messages(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1):
+        messages_of(at(seen, place))
+        for number, message in enumerate(at(seen, place).chunks):
+            if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+                shown = repr(at(seen, place).frames[number][1])[:200]
+                yield Problem(expected="an object with a type", actual=shown, pointer=f"event {number}")
+
+
+@check("websocket/turn/event-shapes", "Send the events of the contract", "RS-21", "RS-17")
+def turn_shapes(seen: Transcript) -> Iterator[Problem]:
+    found = done(at(seen, 0))
+    yield from breaking("RS-21", shapes(found))
+    yield from breaking("RS-17", known_types(found))
+
+
+@check("websocket/turn/lifecycle", "Begin, end and count as a stream does", *LIFE)
+def turn_life(seen: Transcript) -> Iterator[Problem]:
+    yield from life(done(at(seen, 0)))
+
+
+@check("websocket/turn/nesting", "Open, fill and close items and parts in order", *NESTING)
+def turn_nesting(seen: Transcript) -> Iterator[Problem]:
+    yield from Items().judge(done(at(seen, 0)))
+
+
+@check("websocket/turn/sums", "Let deltas sum to done, done to the item, items to the response", *SUMS)
+def turn_sums(seen: Transcript) -> Iterator[Problem]:
+    yield from sums(done(at(seen, 0)))
+
+
+@check("websocket/turn/snapshots", "Say the same of the response in all its snapshots", *SNAPSHOTS)
+def turn_snapshots(seen: Transcript) -> Iterator[Problem]:
+    yield from snapshots(done(at(seen, 0)))
+
+
+@check("websocket/turn/ended", "Let the terminal event end the turn, and begin the next one anew", "WS-04")
+def turn_ended(seen: Transcript) -> Iterator[Problem]:
+    first = final(at(seen, 0)).get("id")
+    found = done(at(seen, 1))
+    held = found[0].get("response") if found else None
+    name = held.get("id") if isinstance(held, dict) else None
+    if not found or found[0].get("type") != "response.created" or name == first:
+        shown = repr(found[:1])[:200]
+        yield Problem(expected="response.created of another response", actual=shown, pointer="event 0")
+
+
+@scenario("websocket/queue", "Two turns that are asked for at once", needs=NEEDS)
+def queue(target: Target) -> Steps:
+    both = [create(target, "One"), create(target, "Two")]
+    yield Request(path="/responses", method="WEBSOCKET", socket="a", json=both, turns=2)
+
+
+@check("websocket/queue/in-order", "Answer one after the other", "WS-04")
+def queue_order(seen: Transcript) -> Iterator[Problem]:
+    found = done(at(seen, 0))
+    begins = [number for number, event in enumerate(found) if event.get("type") == "response.created"]
+    ends = [
+        n
+        for n, event in enumerate(found)
+        if event.get("type") in ("response.completed", "response.incomplete")
+    ]
+    if len(begins) != 2 or len(ends) != 2 or not begins[0] < ends[0] < begins[1] < ends[1]:
+        shown = f"begun at {begins}, ended at {ends}"
+        yield Problem(expected="two turns, one after the other", actual=shown, pointer="events")
+    names = [event["response"].get("id") for event in found if isinstance(event.get("response"), dict)]
+    if len(set(map(repr, names))) != 2:
+        yield Problem(
+            expected="two responses", actual=repr(sorted(set(map(repr, names))))[:200], pointer="id"
+        )
+
+
+@scenario("websocket/continue", "A response that is not kept, continued here and elsewhere", needs=NEEDS)
+def onward(target: Target) -> Steps:
+    """Exchanges: make, continue, continue on another connection, make one there."""
+    first = yield turn(target)
+    name = _id(first)
+    if name is None:
+        return
+    yield turn(target, "a", "And you?", previous_response_id=name)
+    yield turn(target, "b", "And you?", previous_response_id=name)
+    yield turn(target, "b")
+
+
+@check("websocket/continue/continued", "Continue the latest response of the connection", "WS-05")
+def onward_continued(seen: Transcript) -> Iterator[Problem]:
+    name = final(at(seen, 0)).get("id")
+    echoed = final(at(seen, 1)).get("previous_response_id")
+    if echoed != name:
+        yield Problem(expected=repr(name), actual=repr(echoed), pointer="response.previous_response_id")
+
+
+@check("websocket/continue/context", "Count what came before as part of the input", "ST-04")
+def onward_context(seen: Transcript) -> Iterator[Problem]:
+    before, after = (_input(final(at(seen, place))) for place in (0, 1))
+    if after <= before:
+        yield Problem(expected=f"more than {before}", actual=str(after), pointer="usage.input_tokens")
+
+
+def _input(response: dict[str, Any]) -> int:
+    usage = response.get("usage")
+    count = usage.get("input_tokens") if isinstance(usage, dict) else None
+    if not isinstance(count, int):
+        raise Inconclusive("the response has no usage; another check says so")
+    return count
+
+
+@check("websocket/continue/elsewhere", "Know nothing of it on another connection", "WS-05")
+def onward_elsewhere(seen: Transcript) -> Iterator[Problem]:
+    done(at(seen, 0))
+    code = _error(at(seen, 2)).get("code")
+    if code != LOST:
+        yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
+
+
+@check("websocket/continue/usable", "Stay usable after an error", "WS-05")
+def onward_usable(seen: Transcript) -> Iterator[Problem]:
+    required(lambda: done(at(seen, 3)))
+    yield from ()
+
+
+@scenario("websocket/failed", "A continuation that fails, and what it leaves", needs=NEEDS)
+def failed(target: Target) -> Steps:
+    """Exchanges: make, answer a call that was never made, continue."""
+    first = yield turn(target)
+    name = _id(first)
+    if name is None:
+        return
+    orphan = [{"type": "function_call_output", "call_id": "call_0f3a", "output": "21"}]
+    yield turn(target, "a", orphan, previous_response_id=name)
+    yield turn(target, "a", "And you?", previous_response_id=name)
+
+
+@check("websocket/failed/orphan", "Fail a turn that answers a call which was never made", "WS-09")
+def failed_orphan(seen: Transcript) -> Iterator[Problem]:
+    done(at(seen, 0))
+    found = messages_of(at(seen, 1))
+    if not found or found[-1].get("type") not in ("error", "response.failed"):
+        shown = repr(found[-1:])[:200]
+        yield Problem(expected="an error", actual=shown, pointer="the last event")
+
+
+@check("websocket/failed/evicted", "Forget the response whose continuation failed", "WS-06")
+def failed_evicted(seen: Transcript) -> Iterator[Problem]:
+    done(at(seen, 0))
+    if messages_of(at(seen, 1))[-1:] and messages_of(at(seen, 1))[-1].get("type") not in (
+        "error",
+        "response.failed",
+    ):
+        raise Inconclusive("the continuation did not fail; another check says so")
+    code = _error(at(seen, 2)).get("code")
+    if code != LOST:
+        yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
+
+
+@scenario("websocket/errors", "What is no event, and a right one after it", needs=NEEDS)
+def errors(target: Target) -> Steps:
+    """Exchanges: no JSON, an unknown event, a field of a wrong type, a right turn."""
+    yield Request(path="/responses", method="WEBSOCKET", socket="a", content=b'{"type": ')
+    yield on("a", {"type": "response.no_such_event"})
+    yield on("a", {**create(target), "max_output_tokens": "many"})
+    yield turn(target)
+
+
+@check("websocket/errors/envelope", "Answer with an error event, and keep the connection", "WS-07")
+def errors_envelope(seen: Transcript) -> Iterator[Problem]:
+    for place in (0, 1, 2):
+        found = messages_of(at(seen, place))
+        last = found[-1] if found else {}
+        held = last.get("error")
+        if (
+            last.get("type") != "error"
+            or not isinstance(last.get("status"), int)
+            or not isinstance(held, dict)
+        ):
+            wanted = "an error event with status and error"
+            yield Problem(expected=wanted, actual=repr(last)[:200], pointer="the last event")
+        elif not isinstance(held.get("code"), str) or not isinstance(held.get("message"), str):
+            yield Problem(expected="a code and a message", actual=repr(held)[:200], pointer="error")
+
+
+@check("websocket/errors/usable", "Answer a right event after a wrong one", "WS-05")
+def errors_usable(seen: Transcript) -> Iterator[Problem]:
+    required(lambda: done(at(seen, 3)))
+    yield from ()

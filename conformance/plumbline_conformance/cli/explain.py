@@ -1,0 +1,116 @@
+"""Explain a check or a rule (`plumbline explain`)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+
+from plumbline_conformance.client.http import exchange_of
+from plumbline_conformance.reports.curl import curl
+from plumbline_conformance.suite.aliases import current, notes
+from plumbline_conformance.suite.client_claims import CLAIMS
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import UNCHECKED
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, Scenario, Target
+from plumbline_conformance.suite.selection import named
+from plumbline_conformance.transcript.model import Exchange
+
+__all__ = ["explain"]
+
+_IDS = re.compile(r"(?:(?:, | to | and )?[A-Z]+-\d+)+\.?")
+_MOST_REQUESTS = 6
+_EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
+
+
+def explain(name: str) -> list[str] | None:
+    """Return the lines about a check, a scenario or a rule; None if there is none of this name.
+
+    A former id is explained under its current id, with a note. A prefix or pattern selects checks as in
+    `plumbline check`: they are listed, or explained if there is only one.
+    """
+    if former := list(notes([name])):
+        return [*former, "", *(explain(current(name)) or [])]
+    if name in CHECKS:
+        return list(_check(CHECKS[name]))
+    if name in SCENARIOS:
+        return list(_scenario(SCENARIOS[name]))
+    if name in CLAIMS:
+        return list(_claim(CLAIMS[name]))
+    if name.upper() in rules():
+        return list(_rule(name.upper(), full=True))
+    match named(name):
+        case []:
+            return None
+        case [found]:
+            return list(_check(found))
+        case several:
+            said = f"{name} chooses {len(several)} checks. `plumbline explain` with one of them says more:"
+            return [said, *(f"    {found.id}  {found.title}" for found in several)]
+
+
+def _check(found: Check) -> Iterator[str]:
+    yield f"{found.id}  ({found.level})"
+    yield f"{found.title}."
+    yield ""
+    for rule in found.rules:
+        yield from _rule(rule, full=False)
+    if len(found.rules) > 1:
+        yield "Each of its problems names the one of these rules that it breaks."
+    if rules()[found.rules[0]]["level"].removesuffix(" NOT") != found.level:
+        yield "The check asks for less than its rule, because servers of good repute disagree on it."
+    if found.sampled:
+        yield "It is about behaviour: another draw of the model may keep the rule, and the scenario is asked again."
+    said = inspect.getdoc(found.law or found.judge)
+    # A problem that only repeats the name of the rule adds nothing.
+    if said and not _IDS.fullmatch(said):
+        yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
+    yield ""
+    yield from _scenario(SCENARIOS[found.id.rsplit("/", 1)[0]])
+    yield f"Run it: plumbline check --base-url URL --model NAME {shlex.quote(found.id)}"
+
+
+def _claim(found: Claim) -> Iterator[str]:
+    client = found.id.split("/")[1]
+    yield f"{found.id}  ({found.level})"
+    yield f"{found.title}."
+    yield ""
+    for rule in found.rules:
+        yield from _rule(rule, full=False)
+    yield ""
+    yield f"It is about all recorded answers, which the client {client} reads again from this machine."
+    yield f"Run it: plumbline check --base-url URL --model NAME --sdk {client}"
+
+
+def _rule(name: str, *, full: bool) -> Iterator[str]:
+    rule = rules()[name]
+    yield f"{name} {rule['level']}: {rule['sentence']}"
+    yield f"    source: {rule['source']}"
+    if rule.get("why"):
+        yield f"    why: {rule['why']}"
+    if not full:
+        return
+    yield f"    operations: {', '.join(rule['operations']) or 'all'}"
+    observers = [found for found in (*CHECKS.values(), *CLAIMS.values()) if name in found.rules]
+    yield "Observed by:" if observers else f"No check observes it by itself: {UNCHECKED[name]}."
+    for found in observers:
+        yield f"    {found.id}  {found.title}"
+
+
+def _scenario(found: Scenario) -> Iterator[str]:
+    core = ", which no server may refuse" if found.core else ""
+    yield f"Scenario {found.id}: {found.title}{core}."
+    steps = found.steps(_EXAMPLE)
+    # There is no server here, so requests that depend on an answer may be missing.
+    silence = Exchange(method="", url="", request_headers={}, request_body=b"", error="explained, not sent")
+    request = next(steps, None)
+    for number in range(_MOST_REQUESTS):
+        if request is None:
+            return
+        yield f"    request {number}: {curl(exchange_of(_EXAMPLE, request))}"
+        try:
+            request = steps.send(silence)
+        except StopIteration:
+            return
+    yield "    and so on"

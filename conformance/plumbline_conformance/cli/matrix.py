@@ -1,0 +1,131 @@
+"""Compare reports and recordings of several servers in one table (`plumbline matrix`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.console.output_files import why_unwritable
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.recording.file import UnreadableRecording, read_recording
+from plumbline_conformance.reports.explained import (
+    Explanations,
+    UnreadableExplanations,
+    read_explanations,
+)
+from plumbline_conformance.reports.matrix import Column, Matrix, NotComparable, matrix_markdown, matrix_of
+from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.reports.model import Report, UnreadableReport, read_report, report_of
+from plumbline_conformance.reports.text import printable
+from plumbline_conformance.suite.contract import suite
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+
+__all__ = ["columns_from", "matrix_for", "replayed", "run_matrix"]
+
+_RECORDINGS = (".jsonl", ".jsonl.gz")
+
+
+def replayed(path: Path) -> Report:
+    """Judge a recording with the current suite.
+
+    Raises:
+        UnreadableRecording: the file is not a recording, or one of `plumbline watch`.
+        OSError: the file cannot be read.
+    """
+    found = read_recording(path)
+    if found.header.by != "check":
+        raise UnreadableRecording(f"{path.name} is of live traffic: it has no scenarios")
+    wanted = set(found.header.chosen or CHECKS)
+    order = {name: place for place, name in enumerate(SCENARIOS)}
+    seen = sorted(
+        (transcript for transcript in found.transcripts if transcript.scenario in order),
+        key=lambda transcript: order[transcript.scenario],
+    )
+    findings = [finding for transcript in seen for finding in judge(transcript) if finding.check in wanted]
+    return report_of(msgspec.structs.replace(found.header, suite=suite()), seen, findings, everything=True)
+
+
+def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, out: Console) -> int:
+    """Write the pages; print Markdown if no file is given."""
+    try:
+        columns = columns_from(named)
+        read = {f"the report of {name}": path for name, path in map(_named, named)}
+        if said := why_unwritable({"--markdown": markdown, "--html": html}, read):
+            out.print(escape(printable(said)))
+            return 2
+        if markdown is None and html is None:
+            out.print(escape(matrix_markdown(matrix_for(columns, Path()))), end="")
+        if markdown is not None:
+            markdown.write_text(matrix_markdown(matrix_for(columns, markdown.parent)), "utf-8")
+        if html is not None:
+            html.write_text(matrix_html(matrix_for(columns, html.parent)), "utf-8")
+    except (UnreadableExplanations, UnreadableRecording, UnreadableReport, NotComparable, OSError) as error:
+        out.print(escape(printable(str(error))))
+        return 2
+    return 0
+
+
+def columns_from(named: Sequence[str]) -> list[Column]:
+    """Return a column for each `NAME=FILE` or `FILE`, a report or a recording.
+
+    The explanations of a recording are in a file beside it with the same name and the suffix `.toml`.
+
+    Raises:
+        NotComparable: two columns have the same name.
+        UnreadableExplanations: the file beside a recording has another format.
+        UnreadableRecording: a file is not a recording.
+        UnreadableReport: a file is not a report.
+        OSError: a file cannot be read.
+    """
+    columns: dict[str, Column] = {}
+    for text in named:
+        column = _column(*_named(text))
+        if column.name in columns:
+            raise NotComparable(
+                f"Two reports are called {column.name}; NAME=FILE gives them names of their own."
+            )
+        columns[column.name] = column
+    return list(columns.values())
+
+
+def matrix_for(columns: Sequence[Column], folder: Path) -> Matrix:
+    """Return the matrix for a page in this folder, with links to the recordings.
+
+    Raises:
+        NotComparable: the reports come from different suites.
+    """
+    away = {
+        column.name: Path(os.path.relpath(column.recording, folder)).as_posix()
+        for column in columns
+        if column.recording
+    }
+    return matrix_of(
+        [msgspec.structs.replace(column, recording=away.get(column.name, "")) for column in columns]
+    )
+
+
+def _named(text: str) -> tuple[str, Path]:
+    """Split an argument into name (possibly empty) and file; an existing path with `=` is a file."""
+    if Path(text).exists():
+        return "", Path(text)
+    signs = [place for place, char in enumerate(text) if char == "="]
+    for sign in signs:
+        if Path(text[sign + 1 :]).exists():
+            return text[:sign], Path(text[sign + 1 :])
+    name, sign_at_all, place = text.rpartition("=")
+    return (name, Path(place)) if sign_at_all else ("", Path(text))
+
+
+def _column(name: str, path: Path) -> Column:
+    stem = path.name.partition(".")[0]
+    if not path.name.endswith(_RECORDINGS):
+        report = read_report(path)
+        return Column(name=name or f"{stem} ({report.run.model})", report=report)
+    beside = path.with_name(f"{stem}.toml")
+    said = read_explanations(beside) if beside.is_file() else Explanations()
+    return Column(name=name or stem, report=replayed(path), explanations=said, recording=str(path))

@@ -1,0 +1,1 @@
+"""Send requests over HTTP and WebSockets. Only this package opens connections to a server under test."""

@@ -1,0 +1,129 @@
+"""Check base URLs, keys and names from the command line before any request is sent."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.suite.client_claims import CLIENTS
+from plumbline_conformance.suite.model import CAPABILITIES, Target
+
+__all__ = ["UnusableInput", "base_url_of", "capabilities_of", "clients_of", "joined", "key_of", "target_of"]
+
+
+class UnusableInput(Exception):  # noqa: N818 - it says what was given
+    """A value of the command line cannot be used; the text says why, and what to use instead."""
+
+
+def target_of(base_url: str, model: str, api_key: str | None, option: str = "--api-key") -> Target:
+    """Return the server under test.
+
+    Args:
+        base_url: the root of the API; its query is part of every request.
+        model: the model name to request.
+        api_key: the key; None or white space for none.
+        option: the option that the key was given by, for error messages.
+
+    Raises:
+        UnusableInput: no request can be sent with these values.
+    """
+    return Target(base_url=base_url_of(base_url), model=model, api_key=key_of(api_key, option))
+
+
+def key_of(text: str | None, option: str = "--api-key") -> str | None:
+    """Return the key without white space around it, which files and variables often add; None if it is empty.
+
+    Raises:
+        UnusableInput: it has a character that headers cannot carry. The message does not contain the key.
+    """
+    key = (text or "").strip()
+    for place, char in enumerate(key):
+        if not (char.isascii() and char.isprintable()):
+            raise UnusableInput(
+                f"The API key ({option} or OPENAI_API_KEY) cannot be sent in a header: its character {place + 1} "
+                f"is U+{ord(char):04X}, and only printable ASCII is. Look at where it was copied from."
+            )
+    return key or None
+
+
+def capabilities_of(text: str) -> dict[str, bool]:
+    """Parse capabilities such as `tools,-key`, where a minus means that the target lacks one.
+
+    Raises:
+        UnusableInput: a name is unknown, or given with and without minus.
+    """
+    said: dict[str, bool] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name = word.removeprefix("-")
+        if name not in CAPABILITIES:
+            raise UnusableInput(f"--capabilities: there is no {name}. There are {', '.join(CAPABILITIES)}.")
+        if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
+            raise UnusableInput(f"--capabilities: {name} cannot be there and be missing. Say one of the two.")
+    return said
+
+
+def clients_of(text: str) -> list[str]:
+    """Parse a list of clients such as `openai`.
+
+    Raises:
+        UnusableInput: a name is unknown.
+    """
+    names = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    for name in names:
+        if name not in CLIENTS:
+            raise UnusableInput(f"--sdk: there is no client {name}. There are {', '.join(CLIENTS)}.")
+    return names
+
+
+def base_url_of(text: str) -> str:
+    """Check the base URL of an API, such as `http://127.0.0.1:8000/v1`.
+
+    Raises:
+        UnusableInput: it is not an HTTP URL, or has a fragment, which is never sent.
+    """
+    url = text.strip()
+    why = _unusable(url)
+    if why is not None:
+        # The URL may contain a password, so nothing before the last @ is shown.
+        shown = re.sub("//.*@", "//…@", redacted_url(url), flags=re.DOTALL).partition("#")[0]
+        raise UnusableInput(f"The base URL {shown} {why}. Give one such as http://127.0.0.1:8000/v1.")
+    return url
+
+
+def _unusable(url: str) -> str | None:
+    if any(char.isspace() or not char.isprintable() for char in url):
+        return "has white space or control characters in it"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "cannot be read"
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        return "does not begin with http:// or https:// and a host"
+    try:
+        if not parts.hostname:
+            return "names no host"
+        if parts.port == 0:
+            return "has the port 0, where nobody listens"
+    except ValueError:
+        return "has a port that is no number from 1 to 65535"
+    if "#" in url:
+        return "has a fragment (#…), which is never sent: leave it out"
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL:
+        return "has a host that no name server could know"
+    return None
+
+
+def joined(base_url: str, path: str) -> str:
+    """Return the URL of a path below a base URL; the queries of both are sent."""
+    try:
+        parts = urlsplit(base_url)
+    except ValueError:
+        return base_url.rstrip("/") + path
+    below, _, asked = path.partition("?")
+    query = "&".join(part for part in (parts.query, asked) if part)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + below, query=query, fragment=""))

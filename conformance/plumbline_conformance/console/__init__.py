@@ -1,0 +1,1 @@
+"""Terminal output, and the checks on output files before a run."""

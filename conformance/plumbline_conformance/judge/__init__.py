@@ -1,0 +1,1 @@
+"""Apply checks to transcripts. Nothing here does I/O."""

@@ -1,0 +1,1 @@
+"""Write and read recordings, and redact credentials in them."""

@@ -1,0 +1,202 @@
+"""Conclude a run: print the result, write the report files, return the exit status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.console.output_files import why_unwritable
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.baseline import Baseline
+from plumbline_conformance.reports.html import html
+from plumbline_conformance.reports.junit import junit
+from plumbline_conformance.reports.markdown import markdown
+from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
+from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
+from plumbline_conformance.reports.text import failure_lines, numbers, printable
+from plumbline_conformance.suite.model import SCENARIOS, UNKNOWN
+from plumbline_conformance.transcript.model import Transcript
+
+__all__ = ["STYLES", "Outputs", "conclude", "show"]
+
+STYLES = {
+    "pass": "green",
+    "fail": "bold red",
+    "warn": "yellow",
+    "flaky": "red",
+    "untestable": "red",
+    "rejected": "blue",
+    "inconclusive": "cyan",
+    "skipped": "dim",
+    "error": "magenta",
+}
+
+
+class Outputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Report files to write, and the baseline to compare with."""
+
+    json: Path | None = None
+    junit: Path | None = None
+    markdown: Path | None = None
+    html: Path | None = None
+    badge: Path | None = None
+    """SVG if the name ends in `.svg`, otherwise JSON for shields.io."""
+    baseline: Path | None = None
+    update_baseline: bool = False
+    strict: bool = False
+    """Broken SHOULD rules fail the run as well."""
+
+    def unwritable(self, *, record: Path | None = None, read: Path | None = None) -> str | None:
+        """Return the reason why a file cannot be written after the run; None if all can.
+
+        Args:
+            record: the recording to write, if any.
+            read: a file that the command reads.
+        """
+        if self.update_baseline and self.baseline is None:
+            return "--update-baseline needs --baseline FILE: that is what it writes."
+        kinds = ("json", "junit", "markdown", "html", "badge")
+        written: dict[str, Path | None] = {f"--{kind}": getattr(self, kind) for kind in kinds}
+        written["--record"] = record
+        known = {"--baseline": self.baseline}
+        if self.update_baseline:
+            return why_unwritable(written | known, {"the recording": read})
+        return why_unwritable(written, {"the recording": read} | known)
+
+    def read_baseline(self) -> Baseline:
+        """Return the baseline; an empty one if the file does not exist and is to be created.
+
+        Raises:
+            UnreadableBaseline: the file is not a baseline.
+            OSError: the file cannot be read.
+        """
+        if self.baseline is None or (self.update_baseline and not self.baseline.exists()):
+            return Baseline()
+        return Baseline.read(self.baseline)
+
+    def texts(self, report: Report) -> Iterator[tuple[Path, str]]:
+        """Return the files by option."""
+        if self.json is not None:
+            yield self.json, report.to_json()
+        if self.junit is not None:
+            yield self.junit, junit(report, strict=self.strict)
+        if self.markdown is not None:
+            yield self.markdown, markdown(report)
+        if self.html is not None:
+            yield self.html, html(report)
+        if self.badge is not None:
+            drawn = badge_svg if self.badge.suffix == ".svg" else badge_json
+            yield self.badge, drawn(report, strict=self.strict)
+
+
+def conclude(
+    console: Console,
+    outputs: Outputs,
+    run: Header,
+    transcripts: Sequence[Transcript],
+    findings: Sequence[Finding],
+    *,
+    seconds: float | None = None,
+    secrets: Sequence[str] = (),
+    baseline: Baseline | None = None,
+    profile: str = "full",
+) -> int:
+    """Write the files, print checks that do not pass, return the exit status."""
+    known = baseline or Baseline()
+    if outputs.update_baseline:
+        known = known.updated(findings)
+    report = report_of(
+        run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets, profile=profile
+    )
+    # Write the files first, because a closed pipe may end the output.
+    unwritten: list[OSError] = []
+    for path, text in outputs.texts(report):
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            unwritten.append(error)
+    if outputs.update_baseline and outputs.baseline is not None:
+        try:
+            known.write(outputs.baseline)
+        except OSError as error:
+            unwritten.append(error)
+    for line in _circumstances(run, transcripts):
+        console.print(line, markup=False)
+    show(console, report)
+    for name in unjudged(report):
+        who = "every server" if SCENARIOS[name].core else f"whoever keeps the profile {report.profile}"
+        console.print(f"No check of {name}, which {who} has to serve, came to a verdict.", markup=False)
+    for sentence in lacking(report):
+        console.print(printable(sentence), markup=False)
+    if unknown := sum((result.reason or "").startswith(UNKNOWN) for result in report.results):
+        said = "1 check was" if unknown == 1 else f"{unknown} checks were"
+        console.print(
+            f"{said} skipped though the server may have what they are of: "
+            "ask again, or say what it has with --capabilities.",
+            markup=False,
+        )
+    for why in unwritten:
+        console.print(f"A report cannot be written: {escape(printable(str(why)))}")
+    if unwritten:
+        return 2
+    return status_of(report, strict=outputs.strict)
+
+
+def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:
+    """Return notes on how the verdicts came about."""
+    if run.options is not None and run.options.limit != "max_tokens":
+        yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
+    asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
+    again = sum(bool(exchange.busy) for exchange in asked)
+    if again:
+        said = "1 request was" if again == 1 else f"{again} requests were"
+        yield f"The server was busy: {said} sent again."
+
+
+def show(console: Console, report: Report) -> None:
+    """Print checks that do not pass, and the counts."""
+    for name, reason, count in _skipped(report):
+        said = "1 check" if count == 1 else f"{count} checks"
+        console.print(
+            f"[{STYLES['skipped']}]skipped[/] {escape(name)}, {said}: {escape(printable(reason or ''))}"
+        )
+    for result in report.results:
+        if result.verdict not in ("pass", "skipped"):
+            console.print(
+                f"[{STYLES.get(result.verdict, 'bold')}]{result.verdict}[/] {escape(_headline(result))}"
+            )
+            for line in failure_lines(report, result):
+                console.print(f"    {escape(line)}")
+    for name in report.stale:
+        console.print(
+            f"[red]stale[/] {escape(printable(name))}  The baseline lists it, and it is no longer so."
+        )
+    console.print(f"of the checks that came to a verdict pass: {numbers(report)}")
+    summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
+    accepted = sum(result.expected is not None for result in report.results)
+    of_these = f" ({accepted} in the baseline)" if accepted else ""
+    console.print(f"{len(report.results)} checks: {summary}{of_these}")
+
+
+def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
+    """Yield a line for each skipped scenario: its id, the reason, and its number of checks.
+
+    Scenarios left out by an interruption share one line.
+    """
+    counts = Counter(
+        ("the rest" if result.reason == UNASKED else result.scenario, result.reason)
+        for result in report.results
+        if result.verdict == "skipped"
+    )
+    return [(name, reason, count) for (name, reason), count in counts.items()]
+
+
+def _headline(result: Result) -> str:
+    return f"{result.check}  {result.title}"

@@ -1,0 +1,1 @@
+"""Run scenarios against a server, within a budget."""

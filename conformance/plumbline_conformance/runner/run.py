@@ -1,0 +1,151 @@
+"""Runs scenarios against a target: capabilities first, every scenario once, and again what one draw may have broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+
+import msgspec
+
+from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
+from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
+from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
+from plumbline_conformance.suite.model import CAPABILITIES, UNKNOWN, Request, Scenario, Target
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
+
+Steps = Generator[Request, Exchange, str | None]
+
+
+async def record(
+    scenarios: Sequence[Scenario],
+    target: Target,
+    *,
+    concurrency: int = 4,
+    patience: float = 60.0,
+    trials: int = 0,
+    budget: Budget | None = None,
+    wanted: Collection[str] | None = None,
+    ended: Callable[[Transcript], None] | None = None,
+    said: Mapping[str, bool] | None = None,
+) -> list[Transcript]:
+    """Send the requests of all scenarios; transcripts come in the order of the scenarios.
+
+    Args:
+        scenarios: what to send.
+        target: to whom.
+        concurrency: how many scenarios run side by side.
+        patience: seconds for one exchange.
+        trials: how many more attempts a scenario gets when a check that depends on sampling says that a MUST is broken.
+        budget: what all of it may cost.
+        wanted: ids of the checks that are looked at, None for all: others are no reason for another attempt.
+        ended: called with each transcript as soon as its scenario has ended, in any order.
+        said: capabilities that the target is said to have or to lack. They are not looked for: of those that it is
+            said to have everything is asked, whatever comes of it.
+    """
+    tracker = BudgetTracker(budget or Budget())
+    async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
+        run = _Run(target, asyncio.Semaphore(concurrency), begin, tracker)
+        names = sorted({name for scenario in scenarios for name in scenario.needs})
+        probed = await asyncio.gather(*(run.about(name, said or {}) for name in names))
+        found = dict(zip(names, probed, strict=True))
+
+        async def one(scenario: Scenario) -> Transcript:
+            lacking = [name for name in scenario.needs if found[name][1] is not None]
+            if lacking:
+                shown, lack = found[lacking[0]]
+                # What a budget or a busy server kept from being found out is not known to be lacking.
+                known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
+                seen = Transcript(
+                    scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacking[0] if known else ""
+                )
+            else:
+                seen = await run.scenario(scenario)
+                seen = await again(scenario, seen)
+            if ended is not None:
+                ended(seen)
+            return seen
+
+        async def again(scenario: Scenario, seen: Transcript) -> Transcript:
+            broken = worth_repeating(seen)
+            if not any(wanted is None or name in wanted for name in broken):
+                return seen
+            for _ in range(trials):
+                attempt = await run.scenario(scenario)
+                if attempt.skipped is not None:
+                    break
+                seen = msgspec.structs.replace(seen, again=[*seen.again, attempt.exchanges])
+            return seen
+
+        return list(await asyncio.gather(*(one(scenario) for scenario in scenarios)))
+
+
+class _Run:
+    """What scenarios of one run share."""
+
+    def __init__(
+        self,
+        target: Target,
+        gate: asyncio.Semaphore,
+        begin: Callable[[], Conversation],
+        tracker: BudgetTracker,
+    ) -> None:
+        self._target = target
+        self._gate = gate
+        self._begin = begin
+        self._tracker = tracker
+        self.stopped: set[str] = set()
+        """The capabilities that the budget did not allow to look for."""
+
+    async def about(self, name: str, said: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
+        """What is known of a capability: what is said of it, else what a probe shows."""
+        if name in said:
+            lack = None if said[name] else f"said to be missing: {CAPABILITIES[name].title}"
+            return [], lack
+        return await self.probe(name)
+
+    async def probe(self, name: str) -> tuple[list[Exchange], str | None]:
+        """Look for a capability: what was seen, and why the target has not got it, if so."""
+        try:
+            async with self._gate:
+                return await self._converse(CAPABILITIES[name].probe(self._target))
+        except _Stopped as stopped:
+            self.stopped.add(name)
+            return stopped.exchanges, f"{stopped}, to find out about: {CAPABILITIES[name].title}"
+
+    async def scenario(self, wanted: Scenario) -> Transcript:
+        """One attempt; skipped where the budget does not allow it or its rest."""
+        try:
+            async with self._gate:
+                self._tracker.open(wanted, self._target)
+                exchanges, _ = await self._converse(wanted.steps(self._target))
+        except OverBudget as dear:
+            return Transcript(scenario=wanted.id, exchanges=[], skipped=str(dear))
+        except _Stopped as stopped:
+            return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
+        return Transcript(scenario=wanted.id, exchanges=exchanges)
+
+    async def _converse(self, steps: Steps) -> tuple[list[Exchange], str | None]:
+        exchanges: list[Exchange] = []
+        spent = 0
+        async with self._begin() as conversation:
+            try:
+                request = next(steps)
+                while True:
+                    worst = self._tracker.reserve(request, spent)
+                    exchanges.append(await conversation.send(request))
+                    spent += self._tracker.settle(exchanges[-1], worst)
+                    request = steps.send(exchanges[-1])
+            except StopIteration as stop:
+                return exchanges, stop.value
+            except OverBudget as dear:
+                raise _Stopped(exchanges, str(dear)) from None
+
+
+class _Stopped(Exception):  # noqa: N818 - it is a reason, not an error
+    """A conversation that the budget ended."""
+
+    def __init__(self, exchanges: list[Exchange], why: str) -> None:
+        super().__init__(why)
+        self.exchanges = exchanges

@@ -1,0 +1,41 @@
+"""What `--sdk` claims, and by which clients: claims are no checks, for a check is a pure function of a transcript."""
+
+from __future__ import annotations
+
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Claim
+
+__all__ = ["CLAIMS", "CLIENTS", "claim_of", "title_of"]
+
+CLIENTS = ("openai",)
+"""The clients that `--sdk` knows."""
+_READS = "Let the client read"
+_SAME = "Let the client have at the end what the events say of"
+_SAID: dict[str, tuple[str, tuple[str, ...]]] = {
+    "chat-whole": (f"{_READS} chat completions", ("SDK-01",)),
+    "chat-stream": (f"{_READS} streamed chat completions", ("SDK-01", "SDK-02")),
+    "chat-stream-helper": (f"{_SAME} a chat completion", ("SDK-01", "SDK-02")),
+    "completions-whole": (f"{_READS} completions", ("SDK-01",)),
+    "completions-stream": (f"{_READS} streamed completions", ("SDK-01", "SDK-02")),
+    "responses-whole": (f"{_READS} responses", ("SDK-01",)),
+    "responses-stream": (f"{_READS} streamed responses", ("SDK-01", "SDK-02")),
+    "responses-stream-helper": (f"{_SAME} a response", ("SDK-01", "SDK-02")),
+    "models-whole": (f"{_READS} models", ("SDK-01",)),
+    "errors": ("Let the client raise the error of the status", ("SDK-01",)),
+}
+CLAIMS: dict[str, Claim] = {
+    f"sdk/{client}/{slug}": Claim(id=f"sdk/{client}/{slug}", title=title, level="SHOULD", rules=rules)
+    for client in CLIENTS
+    for slug, (title, rules) in _SAID.items()
+}
+"""By id. Those with `-helper` are of what puts a stream together (`client.chat.completions.stream`)."""
+_TITLES = {f"sdk/{client}": f"Recorded answers, read by the official client {client}" for client in CLIENTS}
+
+
+def claim_of(name: str) -> Claim | None:
+    """The check or the claim of this id, if there is one."""
+    return CHECKS.get(name) or CLAIMS.get(name)
+
+
+def title_of(scenario: str) -> str:
+    """The title of a scenario, or of what a client makes of all of them."""
+    return _TITLES.get(scenario) or SCENARIOS[scenario].title

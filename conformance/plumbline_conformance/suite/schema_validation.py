@@ -1,0 +1,104 @@
+"""Validators of the contract's schemas, made once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import jsonschema_rs
+
+from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.field_rules import rule_of
+from plumbline_conformance.suite.model import Problem
+
+__all__ = ["fits", "violations"]
+
+_LIMIT = 20
+"""One value is not reported more often than this."""
+
+
+def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
+    """The ways in which a value breaks the schema of this name.
+
+    A null where the contract has an optional member that is not nullable counts as the member left out: many servers
+    write all members that they know, and every client reads it so. Where several rules speak of the members of a
+    schema, each problem names its own.
+    """
+    try:
+        errors = _errors(name, value)
+    except (
+        ValueError
+    ) as unreadable:  # Lone surrogates, or nesting without end: legal JSON, and no use to anyone.
+        yield Problem(
+            expected=f"a valid {name}",
+            actual=str(unreadable),
+            pointer=where.rstrip(", "),
+            rule=rule_of(name, ()),
+        )
+        return
+    for error in errors:
+        path = ".".join(str(part) for part in error.instance_path)
+        # What is missing has no path of its own: the error stands where it should have been.
+        missing = getattr(error.kind, "property", None)
+        rule = rule_of(name, [*error.instance_path, *([missing] if isinstance(missing, str) else [])])
+        shown = error.message[:300]
+        yield Problem(expected=f"a valid {name}", actual=shown, pointer=f"{where}{path}", rule=rule)
+
+
+def _errors(name: str, value: Any) -> list[Any]:
+    validator = _validator(name)
+    errors = _first(validator, value)
+    nulls = [path for error in errors for path in _nulls(value, error) or ()]
+    if not nulls:
+        return errors
+    value = copy.deepcopy(value)
+    for path in nulls:
+        parent = _at(value, path[:-1])
+        parent.pop(path[-1], None)
+    return _first(validator, value)
+
+
+def _first(validator: Any, value: Any) -> list[Any]:
+    return list(islice(validator.iter_errors(value), _LIMIT))
+
+
+def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:
+    """The null members without which there would be no such error; None if that would not help.
+
+    Of a choice between schemas one has to be left with no other fault.
+    """
+    if error.instance_path and _is_null_field(value, error.instance_path):
+        return [error.instance_path]
+    for branch in getattr(error.kind, "context", None) or ():
+        found = [_nulls(value, inner) for inner in branch]
+        if None not in found:
+            return [path for paths in found for path in paths or ()]
+    return None
+
+
+def _is_null_field(value: Any, path: list[str | int]) -> bool:
+    return isinstance(path[-1], str) and _at(value, path) is None
+
+
+def _at(value: Any, path: list[str | int]) -> Any:
+    for part in path:
+        value = value[part]
+    return value
+
+
+@cache
+def _validator(name: str) -> Any:
+    return jsonschema_rs.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
+    )
+
+
+def fits(schema: dict[str, Any], value: Any) -> bool:
+    """Whether a value is valid under a schema of ours."""
+    try:
+        return bool(jsonschema_rs.is_valid(schema, value))
+    except ValueError:  # Lone surrogates, or nesting without end.
+        return False

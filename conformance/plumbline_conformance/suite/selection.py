@@ -1,0 +1,117 @@
+"""Which checks are wanted: by id, beginning, pattern or rule, and by profile, level and surface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from plumbline_conformance.suite.aliases import current
+from plumbline_conformance.suite.coverage import published
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Scenario
+
+__all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
+
+_LEVELS = ("MUST", "SHOULD", "MAY")
+_OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket")
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A use that a server can be fit for."""
+
+    has: Callable[[Check], bool]
+    requires: dict[str, tuple[str, ...]] = {}
+    """The capabilities without which nobody keeps the profile, each with the scenarios that show it. These are then as
+    core as what every server has to serve."""
+
+
+PROFILES: dict[str, Profile] = {
+    "core": Profile(lambda found: SCENARIOS[_scenario(found)].core),
+    "chat": Profile(lambda found: _surface(found) not in _OTHER_THAN_CHAT),
+    "responses": Profile(
+        lambda found: _surface(found) not in ("chat", "completions"),
+        {"responses": ("responses/stream-text",)},
+    ),
+    "agent": Profile(
+        lambda found: _surface(found) != "completions",
+        {"responses": ("responses/stream-text",), "tools": ("chat/tool", "responses/tool")},
+    ),
+    "full": Profile(lambda found: True),
+}
+"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both of them, with
+tools. `full`: everything, of which a server may lack what is optional; chat is core, so that none requires it."""
+
+
+class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
+    """Something was asked for that the suite does not have."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; everything has to hold."""
+
+    ids: Sequence[str] = ()
+    """Ids of today or former ones, beginnings, patterns with `*` and `?`, or ids of rules in any case; one of them is
+    enough."""
+    profile: str = "full"
+    level: str = "MAY"
+    """The mildest level that is wanted."""
+    surfaces: Sequence[str] = ()
+    """First segments of ids, such as `chat`."""
+    requirements: str | None = None
+    """A published revision: checks that are newer than it are left out, so that a suite that grows turns nobody red."""
+
+    def checks(self) -> list[str]:
+        """The ids of the wanted checks, in the order of the suite.
+
+        Raises:
+            UnknownChoice: an id, a beginning, a pattern, a rule or a surface has no check.
+        """
+        for wanted in map(current, self.ids):
+            if not any(_named(found, wanted) for found in CHECKS.values()):
+                raise UnknownChoice(f"No check begins with {wanted}. `plumbline list` shows them all.")
+        surfaces = {_surface(found) for found in CHECKS.values()}
+        for wanted in self.surfaces:
+            if wanted not in surfaces:
+                raise UnknownChoice(
+                    f"No surface is called {wanted}. There are {', '.join(sorted(surfaces))}."
+                )
+        known = CHECKS.keys() if self.requirements is None else set(published(self.requirements))
+        return [name for name, found in CHECKS.items() if name in known and self._has(found)]
+
+    def _has(self, found: Check) -> bool:
+        return (
+            (not self.ids or any(_named(found, current(wanted)) for wanted in self.ids))
+            and PROFILES[self.profile].has(found)
+            and _LEVELS.index(found.level) <= _LEVELS.index(self.level)
+            and (not self.surfaces or _surface(found) in self.surfaces)
+        )
+
+
+def named(wanted: str) -> list[Check]:
+    """The checks that an id, a beginning, a pattern or a rule chooses, in the order of the suite."""
+    wanted = current(wanted)
+    return [found for found in CHECKS.values() if _named(found, wanted)]
+
+
+def scenarios_that_show(profile: str) -> frozenset[str]:
+    """The scenarios that show that a server has what a profile requires."""
+    return frozenset(name for shown in PROFILES[profile].requires.values() for name in shown)
+
+
+def scenarios_of(checks: Sequence[str]) -> list[Scenario]:
+    """The scenarios that these checks look at, in the order of the suite."""
+    wanted = {_scenario(CHECKS[name]) for name in checks}
+    return [found for found in SCENARIOS.values() if found.id in wanted]
+
+
+def _named(found: Check, wanted: str) -> bool:
+    return found.id.startswith(wanted) or fnmatchcase(found.id, wanted) or wanted.upper() in found.rules
+
+
+def _scenario(found: Check) -> str:
+    return found.id.rsplit("/", 1)[0]
+
+
+def _surface(found: Check) -> str:
+    return found.id.partition("/")[0]

@@ -1,0 +1,1 @@
+"""Recorded exchanges, and a parser of server-sent events."""

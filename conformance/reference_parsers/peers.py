@@ -1,0 +1,34 @@
+"""Find the parsers of other servers that can be imported.
+
+They read the same outputs as ours, whole and token by token, for comparison only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from interface import Message, Peer, Stream, cut, reasoning_and_text, reasoning_text_and_calls, text_and_calls
+from peer_sglang import Sglang
+from peer_vllm import Vllm
+
+__all__ = [
+    "Message",
+    "Peer",
+    "Stream",
+    "cut",
+    "peers",
+    "reasoning_and_text",
+    "reasoning_text_and_calls",
+    "text_and_calls",
+]
+
+
+def peers() -> list[Peer]:
+    """Return the servers whose parsers can be imported."""
+    logging.disable(logging.CRITICAL)
+    found: list[Peer] = []
+    for kind in (Vllm, Sglang):
+        with contextlib.suppress(ImportError):
+            found.append(kind())
+    return found

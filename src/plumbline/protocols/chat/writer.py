@@ -1,0 +1,235 @@
+"""Write the events of an answer as chat completion chunks, and fold them into one chat completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from plumbline._generated.chat import (
+    ChatCompletionChoice,
+    ChatCompletionCustomCall,
+    ChatCompletionCustomCallDelta,
+    ChatCompletionFunctionCall,
+    ChatCompletionFunctionCallDelta,
+    ChatCompletionLogprobs,
+    ChatCompletionMessageCustomToolCall,
+    ChatCompletionMessageToolCall,
+    ChatCompletionMessageToolCallChunk,
+    ChatCompletionMessageToolCallUnion,
+    ChatCompletionResponseMessage,
+    ChatCompletionStreamChoice,
+    ChatCompletionStreamResponseDelta,
+    ChatCompletionTokenLogprob,
+    CreateChatCompletionRequest,
+    CreateChatCompletionResponse,
+    CreateChatCompletionStreamResponse,
+)
+from plumbline.events import (
+    Finish,
+    FinishReason,
+    Logprob,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from plumbline.protocols.common.fields import given, or_default
+from plumbline.protocols.common.ids import new_id, now
+from plumbline.protocols.common.logprobs import chat_logprob
+from plumbline.protocols.common.usage import add_usage, completion_usage
+
+__all__ = ["ChatWriter", "ReasoningField"]
+
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
+"""The field that carries the model's thinking: vLLM sends `reasoning`, other servers `reasoning_content`."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call with the fragments of its arguments, or of its input for a custom tool."""
+
+    start: ToolCallStart
+    fragments: list[str] = field(default_factory=list)
+
+    def as_message_part(self) -> ChatCompletionMessageToolCallUnion:
+        """Return the whole call for the message of a non-streaming answer."""
+        name, text = self.start.name, "".join(self.fragments)
+        if self.start.custom:  # TOOL-14
+            return ChatCompletionMessageCustomToolCall(
+                id=self.start.id, custom=ChatCompletionCustomCall(name=name, input=text)
+            )
+        return ChatCompletionMessageToolCall(
+            id=self.start.id, function=ChatCompletionFunctionCall(name=name, arguments=text)
+        )
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What was sent of one choice so far; the non-streaming answer is built from it."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
+    finish: FinishReason | None = None
+    stop_match: int | str | None = None
+
+
+class ChatWriter:
+    """Write the events of one answer as chunks, and fold them into the non-streaming answer.
+
+    Both modes agree by construction (CHAT-19): `answer` uses the state that the chunks left.
+    """
+
+    def __init__(
+        self,
+        request: CreateChatCompletionRequest,
+        *,
+        model: str,
+        fingerprint: str,
+        reasoning_field: ReasoningField = "reasoning_content",
+    ) -> None:
+        options = or_default(request.stream_options, None)
+        self._id = new_id("chatcmpl-")
+        self._created = now()
+        self._model = model
+        self._fingerprint = fingerprint
+        self._metadata = request.metadata if given(request.metadata) else UNSET
+        # CS-17: clients read one of two fields with the same text.
+        names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
+        self._reasoning_fields = names
+        self._wants_logprobs = request.logprobs is True
+        self._include_usage = options is not None and options.include_usage is True
+        self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
+        self._usage: Usage | None = None
+
+    def start(self) -> list[CreateChatCompletionStreamResponse]:
+        """Return the role chunk of every choice, in index order (CS-02, CS-04)."""
+        first = ChatCompletionStreamResponseDelta(role="assistant", content="")
+        return [self._chunk(index, first) for index in range(len(self._choices))]
+
+    def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
+        """Write one event of a choice."""
+        choice = self._choices[index]
+        match event:
+            case TextDelta():
+                choice.text.append(event.text)
+                logprobs = self._logprobs(choice, event.logprobs)
+                delta = ChatCompletionStreamResponseDelta(content=event.text)
+                return [self._chunk(index, delta, logprobs=logprobs)]
+            case ReasoningDelta():
+                choice.reasoning.append(event.text)
+                delta = ChatCompletionStreamResponseDelta()
+                for name in self._reasoning_fields:
+                    setattr(delta, name, event.text)
+                return [self._chunk(index, delta)]
+            case ToolCallStart():
+                choice.calls.append(_Call(event))
+                # CS-10: id, type and name come once, in the first delta.
+                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
+                if event.custom:
+                    call.type, call.custom = (
+                        "custom",
+                        ChatCompletionCustomCallDelta(name=event.name, input=""),
+                    )
+                else:
+                    call.type = "function"
+                    call.function = ChatCompletionFunctionCallDelta(name=event.name, arguments="")
+                return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
+            case ToolCallDelta():
+                choice.calls[-1].fragments.append(event.arguments)
+                call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
+                if choice.calls[-1].start.custom:
+                    call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
+                else:
+                    call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
+                return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
+            case ToolCallEnd():
+                return []
+            case Finish():
+                choice.finish = event.reason
+                choice.stop_match = event.stop_match
+                self._usage = add_usage(self._usage, event.usage)
+                # CS-03: the reason comes with an empty delta, which is the last of the choice.
+                return [self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event)]
+
+    def end(self) -> list[CreateChatCompletionStreamResponse]:
+        """Return the usage chunk, the last of the stream, if the client wants it (CS-06, CS-07, CS-08)."""
+        if not self._include_usage or self._usage is None:
+            return []
+        chunk = self._envelope([])
+        chunk.usage = completion_usage(self._usage)
+        return [chunk]
+
+    def answer(self) -> CreateChatCompletionResponse:
+        """Return the non-streaming answer, once every choice has finished."""
+        return CreateChatCompletionResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[self._folded(index, choice) for index, choice in enumerate(self._choices)],
+            usage=UNSET if self._usage is None else completion_usage(self._usage),
+            service_tier="default",
+            system_fingerprint=self._fingerprint,
+            metadata=self._metadata,
+        )
+
+    def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
+        if choice.finish is None:
+            raise RuntimeError(f"choice {index} has no finish yet")
+        calls = [call.as_message_part() for call in choice.calls]
+        text = "".join(choice.text)
+        message = ChatCompletionResponseMessage(
+            content=None if calls and not text else text,
+            tool_calls=calls or UNSET,
+        )
+        for name in self._reasoning_fields if choice.reasoning else ():
+            setattr(message, name, "".join(choice.reasoning))
+        return ChatCompletionChoice(
+            index=index,
+            message=message,
+            finish_reason=choice.finish,
+            logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
+            stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
+        )
+
+    def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
+        if not self._wants_logprobs:
+            return None
+        found = [chat_logprob(entry) for entry in entries]
+        choice.logprobs.extend(found)
+        return ChatCompletionLogprobs(content=found)
+
+    def _chunk(
+        self,
+        index: int,
+        delta: ChatCompletionStreamResponseDelta,
+        *,
+        finish: Finish | None = None,
+        logprobs: ChatCompletionLogprobs | None = None,
+    ) -> CreateChatCompletionStreamResponse:
+        reason: FinishReason | None = None
+        stop_reason: int | str | UnsetType = UNSET
+        if finish is not None:
+            reason = finish.reason
+            stop_reason = UNSET if finish.stop_match is None else finish.stop_match
+        choice = ChatCompletionStreamChoice(
+            index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason
+        )
+        return self._envelope([choice])
+
+    def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:
+        return CreateChatCompletionStreamResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            service_tier="default",
+            system_fingerprint=self._fingerprint,
+            usage=None if self._include_usage else UNSET,
+        )

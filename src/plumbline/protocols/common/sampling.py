@@ -1,0 +1,116 @@
+"""Read the sampling fields that all APIs share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from plumbline.engines.port import SamplingParams
+from plumbline.protocols.common.fields import or_default
+from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
+
+__all__ = ["Defaults", "check_token_ids", "read_sampling", "read_stop"]
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling values for fields that a request leaves out: the model's own, or OpenAI's."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    vocab_size: int = 0
+    """Token ids in requests must be below it."""
+
+
+def read_stop(value: str | list[str] | UnsetType | None) -> tuple[str, ...]:
+    """Read `stop` as a tuple. The empty string would stop every answer at once, so it is refused.
+
+    Raises:
+        ApiError: 400 naming the entry.
+    """
+    if value is UNSET or value is None:
+        return ()
+    stops = (value,) if isinstance(value, str) else tuple(value)
+    for index, stop in enumerate(stops):
+        if not stop:
+            raise invalid_value("stop" if isinstance(value, str) else f"stop[{index}]", stop)
+    return stops
+
+
+def read_sampling(
+    request: Any, defaults: Defaults, *, max_tokens: int | None, max_tokens_param: str, logprobs: int | None
+) -> SamplingParams:
+    """Read the sampling fields of a request.
+
+    Args:
+        request: a decoded request of any API.
+        defaults: values for the fields that it leaves out.
+        max_tokens: its limit, which has another name in each API.
+        max_tokens_param: that name, for error messages.
+        logprobs: how many alternatives to compute per token; None computes no logprobs.
+
+    Raises:
+        ApiError: 400 for token ids that the model does not have, and for `min_tokens` above the limit.
+    """
+    min_tokens = or_default(request.min_tokens, 0)
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid_request(
+            f"'min_tokens' ({min_tokens}) must not be greater than '{max_tokens_param}' ({max_tokens}).",
+            "min_tokens",
+            "invalid_value",
+        )
+    allowed = or_default(getattr(request, "allowed_token_ids", UNSET), None)
+    stop_ids = or_default(request.stop_token_ids, [])
+    top_k = max(0, or_default(request.top_k, defaults.top_k))
+    check_token_ids("stop_token_ids", stop_ids, defaults.vocab_size)
+    if allowed is not None:
+        check_token_ids("allowed_token_ids", allowed, defaults.vocab_size)
+    return SamplingParams(
+        temperature=or_default(request.temperature, defaults.temperature),
+        top_p=or_default(request.top_p, defaults.top_p),
+        top_k=0 if top_k >= defaults.vocab_size else top_k,  # 0 means all tokens
+        min_p=or_default(request.min_p, defaults.min_p),
+        seed=or_default(request.seed, None),
+        frequency_penalty=or_default(request.frequency_penalty, 0.0),
+        presence_penalty=or_default(request.presence_penalty, 0.0),
+        repetition_penalty=or_default(request.repetition_penalty, defaults.repetition_penalty),
+        logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
+        allowed_token_ids=None if allowed is None else frozenset(allowed),
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop_token_ids=frozenset(stop_ids),
+        ignore_eos=or_default(request.ignore_eos, False),
+        logprobs=logprobs,
+    )
+
+
+def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Check that the model has every token id of a field.
+
+    Raises:
+        ApiError: 400 naming the first that it does not have.
+    """
+    for index, token_id in enumerate(ids):
+        if token_id >= vocab_size:
+            raise unsupported_value(
+                f"{param}[{index}]", token_id, f"is not a token id of this model, which has {vocab_size}"
+            )
+
+
+def _read_bias(bias: Mapping[str, int], vocab_size: int) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for key, value in bias.items():
+        # JSON object keys are strings, so the ids arrive as text.
+        if not key.isascii() or not key.isdigit() or len(key) > 10 or int(key) >= vocab_size:
+            raise invalid_request(
+                f"Invalid key in 'logit_bias': {key[:40]}. Expected a token id from 0 to {vocab_size - 1}.",
+                "logit_bias",
+                "invalid_value",
+            )
+        found[int(key)] = float(value)
+    return found

@@ -1,0 +1,31 @@
+"""Add up token counts and write them as `usage`."""
+
+from __future__ import annotations
+
+from plumbline._generated.common import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
+from plumbline.events import Usage
+
+__all__ = ["add_usage", "completion_usage"]
+
+
+def add_usage(left: Usage | None, right: Usage) -> Usage:
+    """Join the counts of two choices of one prompt: completions add up, the prompt counts once (CHAT-09)."""
+    if left is None:
+        return right
+    return Usage(
+        prompt_tokens=right.prompt_tokens,
+        completion_tokens=left.completion_tokens + right.completion_tokens,
+        cached_tokens=min(left.cached_tokens, right.cached_tokens),
+        reasoning_tokens=left.reasoning_tokens + right.reasoning_tokens,
+    )
+
+
+def completion_usage(usage: Usage) -> CompletionUsage:
+    """Write counts as chat and legacy completions send them (CHAT-08)."""
+    return CompletionUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=usage.reasoning_tokens),
+    )

@@ -1,0 +1,241 @@
+"""Write the events of an answer as completion chunks, and fold them into one completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from plumbline._generated.common import CompletionUsage
+from plumbline._generated.completions import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionStreamChoice,
+    CreateCompletionRequest,
+    CreateCompletionResponse,
+    CreateCompletionStreamResponse,
+)
+from plumbline.events import Finish, Logprob, OutputEvent, TextDelta, Usage
+from plumbline.protocols.common.fields import or_default
+from plumbline.protocols.common.ids import new_id, now
+from plumbline.protocols.common.logprobs import finite
+from plumbline.protocols.common.usage import completion_usage
+from plumbline.protocols.completions.reader import CompletionPlan
+
+__all__ = ["CompletionWriter", "PromptText"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """The prompt's text for `echo`, with the logprobs of its tokens if the client wants them (CMP-04)."""
+
+    text: str
+    tokens: tuple[Logprob | str, ...] | None = None
+    """The first token has no logprob, so it is a plain string."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    offset: int = 0
+    logprobs: CompletionLogprobs | None = None
+    score: float = 0.0
+    num_scored: int = 0
+    finish: Finish | None = None
+
+
+class CompletionWriter:
+    """Write the events of one answer as chunks, and fold them into the non-streaming answer.
+
+    Choices are numbered prompt by prompt, `prompt_index * best_of + choice_index` (CMP-02). A stream has
+    `best_of == n`, so these are the numbers that it sends.
+    """
+
+    def __init__(
+        self,
+        request: CreateCompletionRequest,
+        plan: CompletionPlan,
+        prompts: Sequence[PromptText | None],
+        *,
+        model: str,
+        fingerprint: str,
+    ) -> None:
+        options = or_default(request.stream_options, None)
+        self._id = new_id("cmpl-")
+        self._created = now()
+        self._model = model
+        self._fingerprint = fingerprint
+        self._plan = plan
+        self._prompts = prompts
+        self._include_usage = options is not None and options.include_usage is True
+        self._choices = [_Choice() for _ in range(len(plan.turns) * plan.best_of)]
+        if plan.logprobs is not None:
+            for choice in self._choices:
+                choice.logprobs = _no_logprobs()
+
+    def start(self) -> list[CreateCompletionStreamResponse]:
+        """With `echo`, return the prompt as the first chunk of every choice, in index order. Needed in both modes."""
+        chunks: list[CreateCompletionStreamResponse] = []
+        for index, choice in enumerate(self._choices):
+            prompt = self._prompts[index // self._plan.best_of]
+            if prompt is not None:
+                choice.text.append(prompt.text)
+                chunks.append(self._chunk(index, prompt.text, _echo_logprobs(choice, prompt)))
+        return chunks
+
+    def event(self, index: int, event: OutputEvent) -> list[CreateCompletionStreamResponse]:
+        """Write one event of a choice."""
+        choice = self._choices[index]
+        match event:
+            case TextDelta():
+                choice.text.append(event.text)
+                logprobs = self._take_logprobs(choice, event.logprobs)
+                return [self._chunk(index, event.text, logprobs)]
+            case Finish():
+                choice.finish = event
+                return [self._chunk(index, "", None, finish=event)]
+            case _:
+                # Legacy completions have no template and so no dialect: the road yields text only.
+                raise TypeError(f"a legacy completion cannot contain {type(event).__name__}")
+
+    def end(self) -> list[CreateCompletionStreamResponse]:
+        """Return the usage chunk, the last of the stream, if the client wants it."""
+        if not self._include_usage:
+            return []
+        chunk = self._envelope([])
+        chunk.usage = self._usage()
+        return [chunk]
+
+    def answer(self) -> CreateCompletionResponse:
+        """Return the non-streaming answer, once every choice has finished."""
+        choices: list[CompletionChoice] = []
+        for prompt_index in range(len(self._plan.turns)):
+            first = prompt_index * self._plan.best_of
+            candidates = self._choices[first : first + self._plan.best_of]
+            if self._plan.best_of > self._plan.num_choices:  # CMP-06
+                candidates = sorted(candidates, key=_mean_logprob, reverse=True)[: self._plan.num_choices]
+            choices += [self._folded(len(choices) + place, choice) for place, choice in enumerate(candidates)]
+        return CreateCompletionResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=self._usage(),
+            system_fingerprint=self._fingerprint,
+        )
+
+    def _folded(self, index: int, choice: _Choice) -> CompletionChoice:
+        if choice.finish is None:
+            raise RuntimeError(f"choice {index} has no finish yet")
+        match_ = choice.finish.stop_match
+        return CompletionChoice(
+            index=index,
+            text="".join(choice.text),
+            finish_reason=_reason(choice.finish),
+            logprobs=choice.logprobs,
+            stop_reason=UNSET if match_ is None else match_,
+        )
+
+    def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
+        """Count the entries for `best_of`, and write them if the client wants logprobs (CMP-05)."""
+        for entry in entries:
+            choice.score += entry.logprob
+        choice.num_scored += len(entries)
+        if choice.logprobs is None:
+            return None
+        part = _no_logprobs()
+        for entry in entries:
+            _append(choice, part, entry)
+        _extend(choice.logprobs, part)
+        return part
+
+    def _usage(self) -> CompletionUsage:
+        """Add up the tokens of all candidates, and of each prompt once (CHAT-09, CMP-06)."""
+        finishes = [choice.finish.usage for choice in self._choices if choice.finish is not None]
+        first_of_prompt = finishes[:: self._plan.best_of]
+        return completion_usage(
+            Usage(
+                prompt_tokens=sum(usage.prompt_tokens for usage in first_of_prompt),
+                completion_tokens=sum(usage.completion_tokens for usage in finishes),
+                cached_tokens=sum(usage.cached_tokens for usage in first_of_prompt),
+            )
+        )
+
+    def _chunk(
+        self, index: int, text: str, logprobs: CompletionLogprobs | None, *, finish: Finish | None = None
+    ) -> CreateCompletionStreamResponse:
+        stop_reason: int | str | UnsetType = UNSET
+        if finish is not None and finish.stop_match is not None:
+            stop_reason = finish.stop_match
+        choice = CompletionStreamChoice(
+            index=index,
+            text=text,
+            finish_reason=None if finish is None else _reason(finish),
+            logprobs=logprobs,
+            stop_reason=stop_reason,
+        )
+        return self._envelope([choice])
+
+    def _envelope(self, choices: list[CompletionStreamChoice]) -> CreateCompletionStreamResponse:
+        return CreateCompletionStreamResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            system_fingerprint=self._fingerprint,
+            usage=None if self._include_usage else UNSET,
+        )
+
+
+def _reason(finish: Finish) -> Literal["stop", "length"]:
+    if finish.reason == "tool_calls":
+        raise TypeError("a completion makes no tool calls")
+    return finish.reason
+
+
+def _mean_logprob(choice: _Choice) -> float:
+    return choice.score / max(choice.num_scored, 1)
+
+
+def _no_logprobs() -> CompletionLogprobs:
+    return CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+
+
+def _echo_logprobs(choice: _Choice, prompt: PromptText) -> CompletionLogprobs | None:
+    if choice.logprobs is None or prompt.tokens is None:
+        choice.offset = len(prompt.text)
+        return None
+    part = _no_logprobs()
+    for entry in prompt.tokens:
+        _append(choice, part, entry)
+    _extend(choice.logprobs, part)
+    return part
+
+
+def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str) -> None:
+    """Append one token (CMP-05). Its text is what it completes, so that the tokens join to the text."""
+    text = entry if isinstance(entry, str) else entry.text
+    logprobs.tokens.append(text)
+    logprobs.token_logprobs.append(None if isinstance(entry, str) else finite(entry.logprob))
+    logprobs.text_offset.append(choice.offset)
+    if logprobs.top_logprobs is not None:
+        logprobs.top_logprobs.append(None if isinstance(entry, str) else _alternatives(entry))
+    choice.offset += len(text)
+
+
+def _alternatives(entry: Logprob) -> dict[str, float]:
+    """Map the most likely tokens to their logprobs; the sampled token has the text that `tokens` gives it."""
+    others = {token: finite(value) for token_id, token, _, value in entry.top if token_id != entry.token_id}
+    return {entry.text: finite(entry.logprob)} | {
+        token: value for token, value in others.items() if token != entry.text
+    }
+
+
+def _extend(whole: CompletionLogprobs, part: CompletionLogprobs) -> None:
+    whole.tokens += part.tokens
+    whole.token_logprobs += part.token_logprobs
+    whole.text_offset += part.text_offset
+    if whole.top_logprobs is not None and part.top_logprobs is not None:
+        whole.top_logprobs += part.top_logprobs

@@ -1,0 +1,105 @@
+"""Order of the events of a Responses stream, as a table that the writer walks.
+
+A response and each of its output items is a small state machine. `EVENT_ORDER` lists, for each of them and for each of
+its states, the steps that are allowed there, the state that a step leads to, and the wire events that it emits:
+
+    response   new ─ start ─► open ─ add … ─ complete | cut | fail ─► done
+    item       new ─ add ───► open ─ delta … ─ finish ──────────────► done
+
+Items do not overlap: one is done before the next one is added (RS-07).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+__all__ = ["EVENT_ORDER", "Machine", "State", "Step", "StepError", "Transition", "transition"]
+
+Machine = Literal["response", "message", "reasoning", "function_call", "custom_tool_call"]
+State = Literal["new", "open", "done"]
+Step = Literal["start", "complete", "cut", "fail", "add", "delta", "finish"]
+
+
+class Transition(NamedTuple):
+    """One step: the next state, and the types of the wire events that it emits, in order."""
+
+    state: State
+    events: tuple[str, ...]
+
+
+EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
+    # RS-01, RS-15
+    "response": {
+        "new": {"start": Transition("open", ("response.created", "response.in_progress"))},
+        "open": {
+            "add": Transition("open", ()),  # an item; it emits its own events
+            "complete": Transition("done", ("response.completed",)),
+            "cut": Transition("done", ("response.incomplete",)),
+            "fail": Transition("done", ("error", "response.failed")),  # ERR-10
+        },
+        "done": {},
+    },
+    # RS-08, RS-09
+    "message": {
+        "new": {"add": Transition("open", ("response.output_item.added", "response.content_part.added"))},
+        "open": {
+            "delta": Transition("open", ("response.output_text.delta",)),
+            "finish": Transition(
+                "done",
+                ("response.output_text.done", "response.content_part.done", "response.output_item.done"),
+            ),
+        },
+        "done": {},
+    },
+    # RS-12
+    "reasoning": {
+        "new": {"add": Transition("open", ("response.output_item.added", "response.content_part.added"))},
+        "open": {
+            "delta": Transition("open", ("response.reasoning_text.delta",)),
+            "finish": Transition(
+                "done",
+                ("response.reasoning_text.done", "response.content_part.done", "response.output_item.done"),
+            ),
+        },
+        "done": {},
+    },
+    # RS-10: calls have no content parts
+    "function_call": {
+        "new": {"add": Transition("open", ("response.output_item.added",))},
+        "open": {
+            "delta": Transition("open", ("response.function_call_arguments.delta",)),
+            "finish": Transition(
+                "done", ("response.function_call_arguments.done", "response.output_item.done")
+            ),
+        },
+        "done": {},
+    },
+    # RS-11
+    "custom_tool_call": {
+        "new": {"add": Transition("open", ("response.output_item.added",))},
+        "open": {
+            "delta": Transition("open", ("response.custom_tool_call_input.delta",)),
+            "finish": Transition(
+                "done", ("response.custom_tool_call_input.done", "response.output_item.done")
+            ),
+        },
+        "done": {},
+    },
+}
+
+
+class StepError(RuntimeError):
+    """The writer was given an event that the order does not allow, such as arguments before their call."""
+
+
+def transition(machine: Machine, state: State, step: Step) -> Transition:
+    """Look up a step.
+
+    Raises:
+        StepError: the order does not allow the step in this state.
+    """
+    try:
+        return EVENT_ORDER[machine][state][step]
+    except KeyError:
+        raise StepError(f"{machine} is {state}: it cannot {step}") from None

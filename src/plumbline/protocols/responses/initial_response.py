@@ -1,0 +1,86 @@
+"""Build the response object that an answer starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plumbline._generated.common import ResponseFormatText
+from plumbline._generated.responses import (
+    CreateResponse,
+    Reasoning,
+    Response,
+    ResponseReasoning,
+    ResponseTextParam,
+)
+from plumbline._generated.tools import FunctionTool, FunctionToolParam, ResponseTool
+from plumbline.protocols.common.fields import given, or_default
+from plumbline.protocols.common.ids import new_id, now
+from plumbline.turn import Turn
+
+__all__ = ["initial_response"]
+
+
+def initial_response(request: CreateResponse, turn: Turn, model: str) -> Response:
+    """Build the response object with every field present, no output, and the request's parameters echoed (R-11)."""
+    text = or_default(request.text, ResponseTextParam())
+    reasoning = or_default(request.reasoning, Reasoning())
+    sampling = turn.sampling
+    echoed: Mapping[str, Any] = {
+        name: getattr(request, name)
+        for name in ("user", "prompt_cache_retention")
+        if given(getattr(request, name))
+    }
+    return Response(
+        id=new_id("resp_"),
+        created_at=now(),
+        status="in_progress",
+        model=model,
+        instructions=or_default(request.instructions, None),
+        output=[],
+        tools=[_echo_tool(tool) for tool in or_default(request.tools, [])],
+        tool_choice=or_default(request.tool_choice, "auto"),
+        truncation=or_default(request.truncation, "disabled"),
+        parallel_tool_calls=or_default(request.parallel_tool_calls, True),
+        text=ResponseTextParam(
+            format=text.format if given(text.format) else ResponseFormatText(), verbosity=text.verbosity
+        ),
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        top_logprobs=or_default(request.top_logprobs, 0),
+        reasoning=ResponseReasoning(
+            mode=reasoning.mode,
+            effort=or_default(reasoning.effort, None),
+            summary=or_default(reasoning.summary, None),
+            context=reasoning.context,
+            generate_summary=reasoning.generate_summary,
+        ),
+        max_output_tokens=or_default(request.max_output_tokens, None),
+        max_tool_calls=or_default(request.max_tool_calls, None),
+        # The effective value: this server stores nothing yet, although the API's default is true.
+        store=False,
+        background=False,
+        service_tier="default",
+        metadata=or_default(request.metadata, {}),
+        safety_identifier=or_default(request.safety_identifier, None),
+        prompt_cache_key=or_default(request.prompt_cache_key, None),
+        **echoed,
+    )
+
+
+def _echo_tool(tool: Any) -> ResponseTool:
+    """Echo a tool; of function tools `description`, `parameters` and `strict` are present, null where absent."""
+    if isinstance(tool, FunctionToolParam):
+        return FunctionTool(
+            name=tool.name,
+            description=or_default(tool.description, None),
+            parameters=or_default(tool.parameters, None),
+            strict=or_default(tool.strict, None),
+            output_schema=tool.output_schema,
+            defer_loading=tool.defer_loading,
+            allowed_callers=tool.allowed_callers,
+        )
+    echoed: ResponseTool = tool
+    return echoed

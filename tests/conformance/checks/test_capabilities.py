@@ -1,0 +1,321 @@
+"""What a target lacks is found out once, said as the reason, and never held against it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from example_servers.good_server import KEY, MODEL, serving, transcripts
+from example_servers.odd_servers import NOT_HERE, reference_but
+from example_servers.reference import application
+from mutants.mutations import changed
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.cli import check
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.runner.run import record
+from plumbline_conformance.suite.model import CAPABILITIES, CHECKS, SCENARIOS, Request, Target, scenario
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+
+def seen(changes: Any, *names: str, key: str | None = KEY) -> dict[str, Transcript]:
+    with serving(reference_but(changes)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=key)
+        found = asyncio.run(record([SCENARIOS[name] for name in names], target))
+    return {one.scenario: one for one in found}
+
+
+LACKS = [
+    ("responses", "responses/tool", lambda path, _: (404, NOT_HERE) if path == "/v1/responses" else None),
+    (
+        "completions",
+        "completions/stop",
+        lambda path, _: (405, NOT_HERE) if path == "/v1/completions" else None,
+    ),
+    ("tools", "chat/tool", lambda _, body: (400, NOT_HERE) if body.get("tools") else None),
+    (
+        "reasoning",
+        "chat/reasoning",
+        lambda _, body: (400, NOT_HERE) if body.get("reasoning_effort") else None,
+    ),
+    ("stored", "responses/stored", lambda _, body: (400, NOT_HERE) if body.get("store") else None),
+    ("count", "responses/count", lambda path, _: (501, NOT_HERE) if path.endswith("input_tokens") else None),
+    (
+        "stored-chat",
+        "chat/stored",
+        lambda path, body: (405, NOT_HERE) if path.endswith("/chat/completions") and not body else None,
+    ),
+    (
+        "conversations",
+        "responses/conversation",
+        lambda path, _: (404, NOT_HERE) if path.endswith("/conversations") else None,
+    ),
+    (
+        "continuation",
+        "chat/prefill",
+        lambda _, body: (200, {"choices": []}) if body.get("continue_final_message") else None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("capability", "scenario", "changes"), LACKS, ids=[row[0] for row in LACKS])
+def test_what_is_lacking_is_skipped_with_the_reason(capability: str, scenario: str, changes: Any) -> None:
+    assert capability in SCENARIOS[scenario].needs
+
+    found = judge(seen(changes, scenario)[scenario])
+
+    assert {finding.verdict for finding in found} == {"skipped"}
+    assert all(finding.reason and len(finding.reason) > 10 for finding in found)
+
+
+def test_a_page_is_no_list_of_completions() -> None:
+    """Servers with a page for people answer every path that they do not know with it."""
+    changes = lambda path, body: (200, "Welcome") if path.endswith("/chat/completions") and not body else None  # noqa: E731
+
+    assert seen(changes, "chat/stored")["chat/stored"].skipped == "GET /chat/completions gives no list"
+
+
+def test_a_field_that_is_ignored_is_no_capability() -> None:
+    """`structured_outputs` is an extension: a server that does not know it may ignore it."""
+    inner: dict[str, Any] = {"choices": [{"message": {"content": "No."}}]}
+
+    found = seen(lambda _, body: (200, inner) if "structured_outputs" in body else None, "chat/regex")
+
+    assert {finding.verdict for finding in judge(found["chat/regex"])} == {"skipped"}
+
+
+def test_a_model_that_shows_no_reasoning_gets_no_request_for_it() -> None:
+    silent: dict[str, Any] = {"choices": [{"message": {"content": "Hi."}}]}
+
+    found = seen(lambda _, body: (200, silent) if body.get("reasoning_effort") else None, "chat/reasoning")
+
+    assert "no reasoning" in str(found["chat/reasoning"].skipped)
+
+
+def test_without_a_key_checks_of_keys_are_skipped() -> None:
+    assert seen(lambda *_: None, "errors/key", key=None)["errors/key"].skipped
+
+
+def test_what_a_probe_showed_is_kept_as_evidence() -> None:
+    found = seen(lambda path, _: (404, NOT_HERE) if path == "/v1/responses" else None, "responses/tool")
+
+    assert [exchange.status for exchange in found["responses/tool"].exchanges] == [404]
+
+
+def probe_result(steps: Generator[Request, Exchange, str | None], answer: Exchange) -> str | None:
+    """What a probe returns to whom every request of it is answered alike."""
+    try:
+        while True:
+            steps.send(answer)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", CAPABILITIES)
+@pytest.mark.parametrize("status", [0, 401, 403, 408, 409, 425, 429, 502, 503, 504])
+def test_a_probe_that_comes_to_no_verdict_enables_nothing(name: str, status: int) -> None:
+    """A busy server, a gateway before it and a connection that broke show no capability."""
+    if name == "key" and status in (401, 403):
+        pytest.skip("this is how a server says that it wants a key")
+    steps = CAPABILITIES[name].probe(Target(base_url="", model=MODEL, api_key=KEY))
+    answer = Exchange(method="POST", url="", request_headers={}, request_body=b"", status=status)
+    next(steps)
+
+    assert re.search("could not be found out|there is no WebSocket", str(probe_result(steps, answer)))
+
+
+def test_what_could_not_be_found_out_is_skipped_with_the_reason() -> None:
+    found = seen(lambda path, _: (429, NOT_HERE) if path == "/v1/responses" else None, "responses/tool")
+
+    assert found["responses/tool"].skipped == "could not be found out: status 429"
+
+
+def test_the_last_lines_count_what_was_skipped_as_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever reads no more than the end is not to take a busy server for one that has been judged."""
+    with serving(reference_but(lambda _, body: (429, NOT_HERE) if "tools" in body else None)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        assert check(target, ["chat/text", "chat/tool"]) == 0
+    *_, counts, last = capsys.readouterr().out.splitlines()
+
+    skipped = sum(name.startswith("chat/tool") for name in CHECKS)
+    assert counts.endswith(f" {skipped} skipped")
+    assert last.startswith(f"{skipped} checks were skipped though the server may have what they are of")
+
+
+def test_a_failure_at_a_right_request_is_no_excuse() -> None:
+    """The scenario is run all the same, and says what it sees."""
+    found = seen(lambda path, _: (500, NOT_HERE) if path == "/v1/responses" else None, "responses/tool")
+
+    assert found["responses/tool"].skipped is None
+
+
+def test_a_server_that_is_busy_for_a_moment_is_not_accused_of_ignoring_an_extension() -> None:
+    """It ignores `structured_outputs`, as it may; its one answer about that was that it is busy."""
+
+    def changes(_: str, body: dict[str, Any]) -> Any:
+        if body.get("structured_outputs") == {"regex": 5}:
+            return 429, NOT_HERE
+        return (200, {"choices": [{"message": {"content": "No."}}]}) if "structured_outputs" in body else None
+
+    found = seen(changes, "chat/regex", "errors/bad-regex")
+
+    assert {finding.verdict for one in found.values() for finding in judge(one)} == {"skipped"}
+
+
+def keyless(models: int) -> Any:
+    """The reference without a key, whose list of models is open, missing or busy."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/models") and models != 200:
+            await send({"type": "http.response.start", "status": models, "headers": []})
+            return await send({"type": "http.response.body", "body": b"{}"})
+        if scope["type"] != "lifespan":
+            headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+            scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {KEY}".encode())]}
+        return await inner(scope, receive, send)
+
+    return serve
+
+
+@pytest.mark.parametrize("models", [200, 404, 405, 429, 500])
+def test_a_server_without_a_key_is_not_accused_of_taking_any(models: int) -> None:
+    with serving(keyless(models)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        wanted = [SCENARIOS["errors/key"], SCENARIOS["websocket/key"]]
+        found = asyncio.run(record(wanted, target))
+
+    assert {one.skipped for one in found} == {"the server asks for no key"}
+
+
+def refusing(chat: int, models: int) -> Any:
+    """The reference, which answers a wrong key with these statuses."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        said = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
+        if scope["type"] != "http" or said == f"Bearer {KEY}":
+            return await inner(scope, receive, send)
+        status = models if scope["path"].startswith("/v1/models") else chat
+        headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        return await send({"type": "http.response.body", "body": json.dumps(NOT_HERE).encode()})
+
+    return serve
+
+
+@pytest.mark.parametrize(("chat", "models"), [(500, 500), (400, 400), (404, 404), (400, 500), (402, 200)])
+def test_another_status_for_a_wrong_key_is_reported(chat: int, models: int) -> None:
+    with serving(refusing(chat, models)) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        [found] = asyncio.run(record([SCENARIOS["errors/key"]], target))
+
+    assert found.skipped is None
+    assert {finding.verdict for finding in judge(found)} == {"fail"}
+
+
+def test_refusing_the_right_key_in_the_same_way_shows_nothing_of_keys() -> None:
+    """Such as a server of Responses alone that asks for no key."""
+    found = seen(lambda path, _: (404, NOT_HERE) if "responses" not in path else None, "errors/key")
+
+    assert found["errors/key"].skipped == "could not be found out: status 404, to a wrong key"
+
+
+@pytest.mark.parametrize("body", [{"id": "x", "object": "wrong", "choices": []}, "text", {"choices": [{}]}])
+def test_an_answer_to_reasoning_that_cannot_be_read_is_judged(body: Any) -> None:
+    changes = lambda _, said: (200, body) if said.get("reasoning_effort") else None  # noqa: E731
+
+    found = seen(changes, "chat/reasoning")["chat/reasoning"]
+
+    assert found.skipped is None
+    assert "fail" in {finding.verdict for finding in judge(found)}
+
+
+@pytest.mark.parametrize(("right", "skipped"), [(None, None), (500, "could not be found out: status 500")])
+def test_who_fails_at_what_is_no_regular_expression_knows_the_field(
+    right: int | None, skipped: str | None
+) -> None:
+    def changes(_: str, body: dict[str, Any]) -> Any:
+        if body.get("structured_outputs") == {"regex": 5}:
+            return 500, NOT_HERE
+        return (right, NOT_HERE) if right is not None and "structured_outputs" in body else None
+
+    assert seen(changes, "errors/bad-regex")["errors/bad-regex"].skipped == skipped
+
+
+def test_a_key_is_seen_where_the_list_of_models_is_open() -> None:
+    models = {"object": "list", "data": []}
+    found = seen(lambda path, _: (200, models) if path == "/v1/models" else None, "errors/key")
+
+    assert {finding.verdict for finding in judge(found["errors/key"])} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ((401, 401), "pass"),
+        ((400, 401), "pass"),
+        ((401, 400), "fail"),
+        ((200, 401), "fail"),
+        ((401, 200), "fail"),
+    ],
+)
+def test_an_empty_header_may_be_called_malformed(statuses: tuple[int, int], verdict: str) -> None:
+    """Gateways do; a wrong key is a 401 all the same."""
+    every = transcripts()["errors/key"].exchanges
+    exchanges = [changed(one, status=status) for one, status in zip(every, statuses, strict=True)]
+
+    [finding] = judge(Transcript(scenario="errors/key", exchanges=exchanges))
+
+    assert finding.verdict == verdict
+
+
+def test_an_operation_that_does_not_know_the_model_is_not_there_for_it() -> None:
+    unknown = {"error": {**NOT_HERE["error"], "code": "model_not_found"}}
+    found = seen(lambda path, _: (404, unknown) if path == "/v1/completions" else None, "completions/stop")
+
+    assert "does not know the model" in str(found["completions/stop"].skipped)
+
+
+def test_every_capability_is_needed_by_somebody() -> None:
+    assert {name for found in SCENARIOS.values() for name in found.needs} == set(CAPABILITIES)
+
+
+def test_a_scenario_cannot_need_what_nobody_looks_for() -> None:
+    with pytest.raises(ValueError, match="nobody looks for"):
+        scenario("no/such", "Nothing", needs=("luck",))(SCENARIOS["chat/text"].steps)
+
+
+def test_a_forced_call_that_is_not_made_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    """The server accepted `required` and gave text: the rule fails, and what rests on it is untestable."""
+    message = {"role": "assistant", "content": "No.", "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL}
+    text = {**head, "choices": [choice], "usage": usage}
+
+    with serving(
+        reference_but(lambda _, body: (200, text) if body.get("tool_choice") == "required" else None)
+    ) as url:
+        target = Target(base_url=url, model=MODEL, api_key=KEY)
+        assert check(target, ["chat/tool-required/called"]) == 1
+        assert check(target, ["chat/tool-required/arguments"]) == 1
+
+    assert "untestable chat/tool-required/arguments" in capsys.readouterr().out
+
+
+def test_there_are_enough_checks_of_streams() -> None:
+    """Those of scenarios whose streams they look at, by their own words."""
+    of_streams = [
+        name
+        for name, found in CHECKS.items()
+        if "stream" in name or any(rule.startswith(("SSE", "CS-", "RS-")) for rule in found.rules)
+    ]
+
+    assert len(of_streams) >= 200

@@ -1,0 +1,140 @@
+"""Each check passes a good server and is tripped by a bad one."""
+
+from __future__ import annotations
+
+import pytest
+from example_servers.good_server import transcripts
+from mutants import MUTANTS
+from mutants.mutations import Mutant, Mutation
+from mutants.named_rules import NAMED, named
+from run_mutants import rule_of
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS, FAILED, SCENARIOS, Check
+
+ACCUSING = ("fail", "warn", "untestable")
+NAMES = [f"{scenario}: {name}" for scenario, name, _, _ in MUTANTS]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_good_server_passes_every_check(scenario: str) -> None:
+    found = judge(transcripts()[scenario])
+
+    assert found
+    assert [finding for finding in found if finding.verdict != "pass"] == []
+
+
+@pytest.mark.parametrize(("scenario", "_name", "mutation", "tripped"), MUTANTS, ids=NAMES)
+def test_a_broken_server_trips_the_checks_of_the_rule(
+    scenario: str, _name: str, mutation: Mutation, tripped: tuple[str, ...]
+) -> None:
+    """It trips those and no others: a check that fails beside another one's rule would accuse wrongly."""
+    found = judge(mutation(transcripts()[scenario]))
+
+    accused = {finding.check.rsplit("/", 1)[1]: finding for finding in found if finding.verdict in ACCUSING}
+    assert set(accused) == set(tripped)
+    assert accused[tripped[0]].problems
+    for slug, finding in accused.items():
+        must = CHECKS[f"{scenario}/{slug}"].level == "MUST"
+        assert finding.verdict == "untestable" or finding.verdict == ("fail" if must else "warn"), finding
+    assert "error" not in {finding.verdict for finding in found}
+
+
+COMPARING = {
+    "models/list/retrievable",
+    "models/list/every",
+    "responses/inputs/text",
+    "responses/inputs/chat",
+    "completions/logprobs/stream-tokens",
+    "responses/background/states",
+    "responses/background-cancel/again",
+    "responses/background-stream/resumed",
+}
+"""Checks of two answers that disagree, of which nobody knows which one is wrong: they name the later one."""
+
+
+@pytest.mark.parametrize(("scenario", "_name", "mutation", "_tripped"), MUTANTS, ids=NAMES)
+def test_a_problem_names_the_exchange_that_is_broken(
+    scenario: str, _name: str, mutation: Mutation, _tripped: tuple[str, ...]
+) -> None:
+    """Where there are several: a reader has to know which of them to look at."""
+    good, bad = transcripts()[scenario].exchanges, mutation(transcripts()[scenario]).exchanges
+    broken = {place for place, one in enumerate(bad) if place >= len(good) or one is not good[place]}
+    problems = [
+        problem
+        for finding in judge(mutation(transcripts()[scenario]))
+        for problem in finding.problems
+        if finding.check not in COMPARING
+    ]
+
+    assert {problem.exchange for problem in problems} <= (broken if len(bad) > 1 else {None})
+
+
+@pytest.mark.parametrize(("scenario", "name", "mutation", "tripped"), MUTANTS, ids=NAMES)
+def test_a_problem_names_the_rule_that_is_broken(
+    scenario: str, name: str, mutation: Mutation, tripped: tuple[str, ...]
+) -> None:
+    """Of the rules of its check it names the one that the server breaks, and none that it keeps."""
+    for finding in judge(mutation(transcripts()[scenario])):
+        slug, rules_of_check = finding.check.rsplit("/", 1)[1], CHECKS[finding.check].rules
+        accused = {problem.rule for problem in finding.problems}
+        assert accused <= {*rules_of_check, FAILED}
+        if slug in tripped and finding.problems and len(rules_of_check) > 1:
+            said = named(scenario, slug, name)
+            assert said[:1] != []
+            assert said[0] in accused
+            assert accused <= set(said)
+
+
+def test_a_mutant_is_counted_for_a_rule_that_its_check_observes() -> None:
+    """Rows of `nox -s mutants`: each rule that a first check observes alone has one."""
+    counted = {rule_of(scenario, name, slugs[0]) for scenario, name, _, slugs in MUTANTS}
+    alone = {found.rules[0] for found in (_first(row) for row in MUTANTS) if len(found.rules) == 1}
+
+    assert alone <= counted
+    for scenario, name, _, slugs in MUTANTS:
+        assert rule_of(scenario, name, slugs[0]) in (*CHECKS[f"{scenario}/{slugs[0]}"].rules, FAILED)
+
+
+def _first(row: Mutant) -> Check:
+    scenario, _, _, slugs = row
+    return CHECKS[f"{scenario}/{slugs[0]}"]
+
+
+def test_rules_are_named_of_mutants_that_there_are() -> None:
+    used = set()
+    for scenario, name, _, slugs in MUTANTS:
+        surface = scenario.partition("/")[0]
+        used |= {f"{place}/{slug}: {name}" for slug in slugs for place in (scenario, f"{surface}/*")}
+
+    assert set(NAMED) - used == set()
+
+
+def test_every_check_is_tripped_by_some_broken_server() -> None:
+    tripped = {f"{scenario}/{slug}" for scenario, _, _, slugs in MUTANTS for slug in slugs}
+
+    assert sorted(set(CHECKS) - tripped) == []
+    assert sorted(tripped - set(CHECKS)) == []
+
+
+def test_names_of_mutants_are_unique() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_every_must_that_is_checked_is_broken_by_somebody() -> None:
+    """By a server whose problems name that very rule."""
+    broken = set()
+    for scenario, name, _, slugs in MUTANTS:
+        for slug in slugs:
+            several = CHECKS[f"{scenario}/{slug}"].rules[1:]
+            broken.add(named(scenario, slug, name)[0] if several else CHECKS[f"{scenario}/{slug}"].rules[0])
+    observed = {rule for found in CHECKS.values() for rule in found.rules} | {FAILED}
+
+    assert {rule for rule in observed if rules()[rule]["level"].startswith("MUST")} <= broken
+
+
+def test_there_are_many_mutants() -> None:
+    assert len(MUTANTS) >= 700
+    assert len(CHECKS) >= 600

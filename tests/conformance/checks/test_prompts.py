@@ -1,0 +1,41 @@
+"""What is counted of a prompt accuses nobody whose counts mean something else."""
+
+from __future__ import annotations
+
+import pytest
+from example_servers.good_server import transcripts
+from mutants.basic import put
+from mutants.mutations import body
+
+from plumbline_conformance.checks.chat.prompts import COPIES, DRESS, MARKERS
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.transcript.model import Transcript
+
+
+def counting(scenario: str, *counts: int) -> str:
+    """The verdict on a server that counts so."""
+    seen = transcripts()[scenario]
+    exchanges = []
+    for place, count in enumerate(counts):
+        exchanges.append(body(put("usage", "prompt_tokens", count), place)(seen).exchanges[place])
+    slug = {"chat/markers": "text", "chat/roles": "same-text"}[scenario]
+    found = judge(Transcript(scenario=scenario, exchanges=exchanges))
+    return next(finding.verdict for finding in found if finding.check == f"{scenario}/{slug}")
+
+
+def test_a_server_that_counts_words_is_not_accused_of_control_tokens() -> None:
+    words = [1 + COPIES] * len(MARKERS)
+
+    assert counting("chat/markers", 1, 1 + COPIES, *words) == "inconclusive"
+    assert counting("chat/markers", 1, 1 + 2 * COPIES, *words) == "warn"
+
+
+@pytest.mark.parametrize("cost", [0, 2 * COPIES, 2 * COPIES + 1, 9 * COPIES])
+def test_markers_may_be_taken_out_or_be_text(cost: int) -> None:
+    assert counting("chat/markers", 5, 5 + 7 * COPIES, *[5 + cost] * len(MARKERS)) == "pass"
+
+
+@pytest.mark.parametrize("dress", range(-DRESS, DRESS + 1))
+def test_a_template_may_dress_a_part(dress: int) -> None:
+    assert counting("chat/roles", 50, 60, 60, 50 + dress, 70) == "pass"
+    assert counting("chat/roles", 50, 60, 60, 51 + DRESS, 70) == "fail"

@@ -1,0 +1,35 @@
+"""`list` honours every option or refuses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline_conformance.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--markdown"], "list --rules --markdown"),
+        (["--markdown", "chat"], "list --rules --markdown"),
+        (["--rules", "--profile", "core"], "leave out ids"),
+        (["--rules", "--surface", "chat"], "leave out ids"),
+        (["--rules", "chat"], "leave out ids"),
+    ],
+)
+def test_a_list_ignores_no_option(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", *words]) == 2
+
+    out = " ".join(capsys.readouterr().out.split())
+    assert message in out
+    assert "CHAT-01" not in out
+
+
+def test_rules_are_listed_in_short_lines_and_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--rules"]) == 0
+    lines = capsys.readouterr().out
+    assert main(["list", "--rules", "--markdown"]) == 0
+
+    assert capsys.readouterr().out != lines
+    assert lines.startswith("CHAT-01")
+    assert max(map(len, lines.splitlines())) <= 100

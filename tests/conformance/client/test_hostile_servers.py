@@ -1,0 +1,185 @@
+"""Servers that do their worst on the wire: the judge ends in bounded time, with verdicts and an exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from example_servers import hostile_servers as servers
+from example_servers.hostile_servers import Behaviour, hostile
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.cli import check
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.runner.run import record
+from plumbline_conformance.suite.model import SCENARIOS, Target
+
+UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
+TRUNCATING = [
+    servers.closes_in_the_middle,
+    servers.closes_in_a_chunk,
+    servers.never_ends,
+    servers.sends_what_is_not_gzip,
+]
+WRONG = [servers.sends_more_than_its_length, servers.sends_an_endless_line, servers.sends_control_characters]
+
+
+SOON = 30
+"""Seconds: many times what these runs take on a busy machine, and far less than a time-out for every scenario."""
+
+
+def judged(behave: Behaviour, *ids: str, timeout: float = 0.4) -> tuple[int, float]:
+    with hostile(behave) as base_url:
+        began = time.monotonic()
+        status = check(Target(base_url=base_url, model="m"), ids, timeout=timeout)
+        return status, time.monotonic() - began
+
+
+@pytest.mark.parametrize("behave", UNREACHABLE)
+def test_a_server_without_answers_cannot_be_judged(
+    behave: Behaviour, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of the suite, yet after a few time-outs it is over."""
+    status, seconds = judged(behave)
+
+    assert status == 2
+    assert "cannot be reached" in capsys.readouterr().out
+    assert seconds < SOON
+
+
+@pytest.mark.parametrize("behave", TRUNCATING)
+def test_truncated_answers_accuse_nobody(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
+    status, seconds = judged(behave, "chat/stream-text", "errors/broken-json")
+
+    assert status == 2
+    assert "inconclusive" in capsys.readouterr().out
+    assert seconds < SOON
+
+
+@pytest.mark.parametrize("behave", WRONG)
+def test_wrong_answers_are_violations(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
+    # They do end, so a busy machine gets the time to read it all.
+    status, seconds = judged(behave, "chat/stream-text", "models", timeout=SOON)
+
+    assert status == 1
+    assert "\x1b[31m" not in capsys.readouterr().out
+    assert seconds < SOON
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1", "nonsense", "http://", "http://[/v1", "ftp://x/"])
+def test_a_wrong_address_cannot_be_judged(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(Target(base_url=url, model="m"), ["chat"], timeout=1) == 2
+    assert "cannot be reached" in capsys.readouterr().out
+
+
+def test_a_key_that_cannot_be_sent_is_reported() -> None:
+    assert check(Target(base_url="http://127.0.0.1:1/v1", model="m", api_key="schlüssel\n"), ["chat"]) == 2
+
+
+def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_BODY", 1_000_000)
+    with hostile(servers.sends_an_endless_line) as base_url:
+        [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
+
+    assert "longer than" in str(seen.exchanges[0].error)
+
+
+EVERY = [
+    behave
+    for behave in vars(servers).values()
+    if callable(behave) and getattr(behave, "__module__", "") == servers.__name__ and behave is not hostile
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behave", EVERY)
+def test_the_whole_suite_comes_to_an_end(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an exit status that is no success, and without a fault of the suite."""
+    with hostile(behave) as base_url:
+        status = check(Target(base_url=base_url, model="m"), timeout=0.3)
+
+    assert status in (1, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+_WITHIN = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+from plumbline_conformance.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+_ROOM = 2 * 1024**3
+"""Bytes of addresses: what all bodies may have together, several times over, beside the interpreter's own."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a process from memory")
+@pytest.mark.parametrize("behave", [servers.sends_an_endless_line, servers.sends_a_bomb])
+def test_the_whole_suite_stays_within_its_memory(behave: Behaviour, tmp_path: Path) -> None:
+    """Also where everything that came is written into a recording and two reports."""
+    files = [("--record", "run.jsonl"), ("--json", "report.json"), ("--html", "report.html")]
+    outputs = [word for option, name in files for word in (option, str(tmp_path / name))]
+    path = os.pathsep.join(place for place in sys.path if place)
+    with hostile(behave) as base_url:
+        words = ["check", "--base-url", base_url, "--model", "m", "--timeout", "0.3", *outputs]
+        done = subprocess.run(
+            [sys.executable, "-c", _WITHIN, str(_ROOM), *words],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode in (1, 2), done.stdout[-2000:] + done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert all((tmp_path / name).stat().st_size for _, name in files)
+
+
+def test_problems_without_end_are_not_all_reported() -> None:
+    with hostile(servers.sends_events_of_nothing) as base_url:
+        [seen] = asyncio.run(record([SCENARIOS["chat/stream-choices"]], Target(base_url=base_url, model="m")))
+
+    counts = {finding.check: len(finding.problems) for finding in judge(seen)}
+    assert counts["chat/stream-choices/shape"] == 50
+
+
+@pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.repeats_continue])
+def test_answers_without_end_are_not_requested_forever(behave: Behaviour) -> None:
+    """A dozen time-outs, and then the rest is left: an hour of them would say no more."""
+    asked = 0
+
+    async def counting(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await behave(writer)
+
+    with hostile(counting) as base_url:
+        target = Target(base_url=base_url, model="m")
+        seen = asyncio.run(record(list(SCENARIOS.values()), target, patience=0.2))
+
+    assert asked <= 12 + 4
+    assert {finding.verdict for one in seen for finding in judge(one)} == {"inconclusive", "skipped"}
+
+
+def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_TOTAL", 20 * 1024 * 1024)
+    with hostile(servers.sends_an_endless_line) as base_url:
+        target = Target(base_url=base_url, model="m")
+        seen = asyncio.run(record([SCENARIOS["errors/hostile"]], target))
+
+    sizes = [len(exchange.body) for one in seen for exchange in one.exchanges]
+    assert sum(sizes) < 24 * 1024 * 1024
+    assert "all bodies together" in str(seen[0].exchanges[-1].error)
+
+
+def test_a_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline_conformance.client.http._MAX_BODY", 1_000_000)
+    with hostile(servers.sends_a_bomb) as base_url:
+        [seen] = asyncio.run(record([SCENARIOS["chat/text"]], Target(base_url=base_url, model="m")))
+
+    assert "longer than" in str(seen.exchanges[0].error)

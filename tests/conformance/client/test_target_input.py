@@ -1,0 +1,180 @@
+"""Addresses and keys: what cannot be used is refused before anything is sent, and what can is used as it was meant."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.odd_servers import answering
+from example_servers.reference import application
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline_conformance.cli import main
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.client.target_input import (
+    UnusableInput,
+    base_url_of,
+    capabilities_of,
+    joined,
+    key_of,
+)
+from plumbline_conformance.recording.file import read_recording
+from plumbline_conformance.suite.model import CAPABILITIES, Request, Target
+from plumbline_conformance.transcript.model import Exchange
+
+AWAY = "http://127.0.0.1:1/v1"
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    file = tmp_path / "scripts.json"
+    file.write_text(json.dumps({"scripts": [{"prompt": "a", "title": "A", "output": "b"}]}), "utf-8")
+    return file
+
+
+def commands(url: str, key: str, scripts: Path) -> list[list[str]]:
+    """Every command that is given an address and a key."""
+    target = ["--base-url", url, "--model", "m", "--api-key", key]
+    return [
+        ["check", *target],
+        ["fuzz", *target],
+        ["exact", str(scripts), *target],
+        ["diff", AWAY, url, "--model-a", "m", "--api-key-b", key],
+        ["diff", url, AWAY, "--model-a", "m", "--api-key-a", key],
+    ]
+
+
+def test_white_space_around_a_key_is_not_the_key(tmp_path: Path) -> None:
+    """A file or a variable brings a line feed along, which no header carries."""
+    run = tmp_path / "run.jsonl"
+    with serving(application()) as base_url:
+        options = ["--base-url", base_url, "--model", MODEL, "--api-key", f" {KEY}\n", "--record", str(run)]
+        assert main(["check", "errors/key", "models", *options]) == 0
+
+    assert KEY not in run.read_text("utf-8")
+    assert any(seen.scenario == "errors/key" and not seen.skipped for seen in read_recording(run).transcripts)
+
+
+@pytest.mark.parametrize("key", ["", " \n"])
+def test_an_empty_key_is_none(key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An unset secret of a CI is an empty variable, and an empty `Bearer` is what a server refuses."""
+    run = tmp_path / "run.jsonl"
+    with serving(answering(lambda *_: None, open_to_all=True)) as base_url:
+        options = ["--base-url", base_url, "--model", MODEL, "--api-key", key, "--record", str(run)]
+        main(["check", "errors/key", *options])
+
+    assert "no key was given" in capsys.readouterr().out
+    assert read_recording(run).header.key is None
+
+
+@pytest.mark.parametrize("key", ["sk-one\nsk-two", "sk-ключ", "sk-\x00", "sk-\udcff", "sk-a\tb"])
+def test_a_key_that_no_header_carries_is_refused(
+    key: str, scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in commands(AWAY, key, scripts):
+        assert main(command) == 2
+        out = capsys.readouterr().out
+        assert "cannot be sent in a header: its character" in out
+        assert "sk-" not in out
+
+
+WRONG = {
+    "http://127.0.0.1:99999/v1": "port",
+    "http://127.0.0.1:x/v1": "port",
+    "http://127.0.0.1:0/v1": "port",
+    "127.0.0.1:8000/v1": "http://",
+    "localhost:8000/v1": "http://",
+    "ftp://host/v1": "http://",
+    "http:///v1": "host",
+    "http://:8000/v1": "host",
+    "http://[::1/v1": "cannot be read",
+    "http://host/v1#top": "fragment",
+    "http://ho st/v1": "white space",
+    "": "http://",
+}
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_an_address_that_is_none_is_refused(
+    url: str, scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By every command in the same words, with what to give instead, and without a traceback."""
+    for command in commands(url, "k", scripts):
+        assert main(command) == 2
+        out = capsys.readouterr().out
+        assert WRONG[url] in out
+        assert "Give one such as http://127.0.0.1:8000/v1" in out
+
+
+@pytest.mark.parametrize("url", ["http://me:pass/word@host/v1", "http://me:pass#word@host/v1", "pass@word"])
+def test_a_refused_address_is_shown_without_what_may_be_its_password(url: str) -> None:
+    with pytest.raises(UnusableInput) as refused:
+        base_url_of(url.replace("pass@", "//pass@"))
+
+    assert "pass" not in str(refused.value)
+
+
+def test_what_is_usable_stays_as_it_is() -> None:
+    for url in ("http://127.0.0.1:8000/v1", "https://host", "http://[::1]:8/v1/", "http://a:b@h/v1?x=1"):
+        assert base_url_of(f" {url}\n") == url
+    assert key_of(" a b~ ") == "a b~"
+    assert key_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "wanted"),
+    [
+        ("http://h/v1", "/models", "http://h/v1/models"),
+        ("http://h/v1/", "/models", "http://h/v1/models"),
+        ("http://h", "/models?limit=1", "http://h/models?limit=1"),
+        ("http://h/v1?api-version=1", "/models", "http://h/v1/models?api-version=1"),
+        ("http://h/v1/?a=1&b=2", "/items?after=x", "http://h/v1/items?a=1&b=2&after=x"),
+        ("HTTPS://h/v1", "/models", "https://h/v1/models"),
+    ],
+)
+def test_a_path_stands_before_the_query_of_its_base(base: str, path: str, wanted: str) -> None:
+    assert joined(base, path) == wanted
+
+
+def test_a_query_of_the_base_is_part_of_every_request() -> None:
+    """As Azure has it: `…/v1?api-version=1`."""
+    asked: list[tuple[str, bytes]] = []
+    inner = application()
+
+    async def looking(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            asked.append((scope["path"], scope["query_string"]))
+        await inner(scope, receive, send)
+
+    with serving(looking) as base_url:
+        options = ["--base-url", f"{base_url}?api-version=1", "--model", MODEL, "--api-key", KEY]
+        assert main(["check", "models", "responses/stream-text", "websocket/turn", *options]) == 0
+
+    assert {"/v1/models", "/v1/responses"} <= {path for path, _ in asked}
+    assert all(query.startswith(b"api-version=1") for _, query in asked)
+
+
+def test_an_exchange_with_no_such_port_is_one_without_an_answer() -> None:
+    """`send` never raises, whoever made the target."""
+
+    async def sent() -> Exchange:
+        async with sender(Target(base_url="http://127.0.0.1:99999/v1", model="m"), 5.0) as send:
+            return await send(Request(path="/models", method="GET"))
+
+    found = asyncio.run(sent())
+
+    assert found.status == 0
+    assert found.error
+
+
+@given(st.text("abcdefghij-_", min_size=1).filter(lambda name: name.lstrip("-") not in CAPABILITIES))
+def test_an_unknown_capability_is_answered_with_the_known_ones(name: str) -> None:
+    with pytest.raises(UnusableInput) as raised:
+        capabilities_of(f"tools,{name}")
+
+    assert all(known in str(raised.value) for known in CAPABILITIES)

@@ -1,0 +1,188 @@
+"""Pipes that close, encodings that lack characters, and Ctrl-C: none of them costs a report or shows a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.reference import application
+
+from plumbline_conformance.cli import main
+from plumbline_conformance.recording.file import read_recording
+from plumbline_conformance.reports.baseline import Baseline
+from plumbline_conformance.reports.standing import UNASKED
+
+ENTRIES = ["plumbline.cli", "plumbline_conformance.cli"]
+"""The command with the server's commands, and the judge by itself."""
+RUN = """
+import importlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
+
+
+def started(entry: str, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+    """A command in a process of its own, whose output nobody has read yet."""
+    path = os.pathsep.join(place for place in sys.path if place)
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, entry, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "OPENAI_API_KEY": KEY, **environment},
+    )
+
+
+def unread(entry: str, words: Sequence[str], *, lines: int = 0) -> tuple[int, bytes]:
+    """What becomes of a command whose reader leaves after so many lines: its exit status, and its standard error."""
+    with started(entry, words) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        return process.wait(60), said
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_reader_that_leaves_changes_neither_the_status_nor_the_files(entry: str, tmp_path: Path) -> None:
+    report, page, known = (tmp_path / name for name in ("r.json", "r.html", "known.json"))
+    files = ["--json", str(report), "--html", str(page), "--baseline", str(known), "--update-baseline"]
+    with serving(application()) as base_url:
+        status = unread(entry, ["check", "models", "--base-url", base_url, "--model", MODEL, *files])
+
+    assert status == (0, b"")
+    assert json.loads(report.read_text("utf-8"))["counts"].keys() == {"pass"}
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert Baseline.read(known) == Baseline()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_violation_is_one_though_nobody_reads_of_it(entry: str, tmp_path: Path) -> None:
+    async def empty(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    report = tmp_path / "r.json"
+    with serving(empty) as base_url:
+        words = ["check", "errors", "--base-url", base_url, "--model", MODEL, "--json", str(report)]
+        assert unread(entry, words, lines=1) == (1, b"")
+
+    assert json.loads(report.read_text("utf-8"))["counts"]["fail"] > 0
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("words", [["list"], ["list", "--rules"], ["explain", "chat/text/shape"], ["--help"]])
+def test_a_list_may_be_read_in_part(entry: str, words: list[str]) -> None:
+    for lines in (0, 1):
+        assert unread(entry, words, lines=lines) == (0, b"")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_an_encoding_lacks_is_an_escape(entry: str, encoding: str) -> None:
+    words = ["explain", "R-17", "HTTP-03", "chat/stream-text/done"]
+    with started(entry, words, PYTHONIOENCODING=encoding) as process:
+        out, error = process.communicate(timeout=60)
+
+    assert (process.returncode, error) == (0, b"")
+    with started(entry, words, PYTHONIOENCODING="utf-8") as process:
+        whole, _ = process.communicate(timeout=60)
+    assert out.decode(encoding) == whole.decode("utf-8").encode(encoding, "backslashreplace").decode(encoding)
+    assert whole.decode("utf-8").isascii() is False, "there is something to escape"
+
+
+def hanging(reached: threading.Event) -> Any:
+    """The reference, which never answers a conversation that is streamed."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await inner(scope, receive, send)
+            return
+        said: list[Any] = [await receive()]
+        while said[-1].get("more_body"):
+            said.append(await receive())
+        body = b"".join(part.get("body", b"") for part in said)
+
+        async def again() -> Any:
+            return said.pop(0) if said else await receive()
+
+        if scope["path"].endswith("/chat/completions") and b'"stream": true' in body:
+            reached.set()
+            await receive()  # Until the client is gone.
+            return
+        await inner(scope, again, send)
+
+    return serve
+
+
+def interrupted(entry: str, words: Sequence[str], reached: threading.Event) -> str:
+    """What a command says that is interrupted once its server hangs."""
+    with started(entry, words) as process:
+        assert reached.wait(60)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error.decode()
+    assert error == b""
+    return out.decode()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_interrupted_check_keeps_what_had_ended_and_lists_what_had_not(
+    entry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
+    reached = threading.Event()
+    with serving(hanging(reached)) as base_url:
+        words = ["check", "chat/text", "chat/stream-text", "models", "--base-url", base_url]
+        files = ["--model", MODEL, "--record", str(run), "--json", str(first)]
+        out = interrupted(entry, [*words, *files, "--concurrency", "1"], reached)
+
+    assert "Traceback" not in out
+    assert "skipped the rest, " in out
+    recorded = {seen.scenario: seen for seen in read_recording(run).transcripts}
+    ended = [name for name, seen in recorded.items() if seen.skipped != UNASKED]
+    assert f"Interrupted: {len(ended)} of {len(recorded)} scenarios had ended" in out
+    assert ended == ["chat/text"]
+    results = json.loads(first.read_text("utf-8"))["results"]
+    assert {result["verdict"] for result in results} == {"pass", "skipped"}
+    assert main(["judge", str(run), "--json", str(second)]) == 2, "a part never passes for the whole"
+    assert json.loads(second.read_text("utf-8"))["results"] == results
+    assert capsys.readouterr().out in out
+
+
+def test_an_interrupted_search_keeps_what_it_found(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    reached = threading.Event()
+    with serving(hanging(reached)) as base_url:
+        words = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL]
+        out = interrupted(ENTRIES[0], [*words, "--json", str(file), "--examples", "3000"], reached)
+
+    assert "Interrupted: the search had not ended" in out
+    assert json.loads(file.read_text("utf-8")) == []
+
+
+def test_an_interrupted_comparison_reports_that_nothing_was_saved(tmp_path: Path) -> None:
+    reached = threading.Event()
+    file = tmp_path / "found.json"
+    with serving(hanging(reached)) as base_url:
+        words = ["diff", base_url, base_url, "--model-a", MODEL, "--api-key-b", KEY, "--json", str(file)]
+        out = interrupted(ENTRIES[0], [*words, "--examples", "200"], reached)
+
+    assert "nothing was written" in out
+    assert not file.exists()

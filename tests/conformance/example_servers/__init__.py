@@ -1,0 +1,1 @@
+"""Servers to judge: good, odd and hostile ones."""

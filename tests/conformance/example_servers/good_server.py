@@ -1,0 +1,142 @@
+"""A transcript of every scenario with the reference, and our own server over an engine without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import threading
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import cache
+from typing import Any
+
+import uvicorn
+
+from example_servers.reference import application
+from example_servers.reference.names import KEY, MODEL
+from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.protocols.common.sampling import Defaults
+from plumbline.server.app import create_app
+from plumbline.server.loading import ServedModel
+from plumbline.server.settings import Settings
+from plumbline.text.render import Renderer
+from plumbline.text.templates.template import ChatTemplate
+from plumbline.text.tokenizer import TextTokenizer
+from plumbline_conformance.runner.run import record
+from plumbline_conformance.suite.model import SCENARIOS, Target
+from plumbline_conformance.transcript.model import Transcript
+
+__all__ = ["KEY", "MODEL", "app", "serving", "transcripts"]
+
+WORDS = "Grüße! 🌊 It is 21 °C."
+
+
+def tokenizer() -> TextTokenizer:
+    """One token for each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {byte: chr(byte) for byte in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return TextTokenizer(
+        {
+            "version": "1.0",
+            "added_tokens": [],
+            "normalizer": None,
+            "pre_tokenizer": level,
+            "post_processor": None,
+            "decoder": level,
+            "model": {
+                "type": "BPE",
+                "vocab": {alphabet[byte]: byte for byte in range(256)},
+                "merges": [],
+            },
+        }
+    )
+
+
+def script(request: GenerateRequest) -> Iterable[TokenChunk]:
+    """The sentence, byte by byte, with logprobs if they are asked for."""
+    wanted = request.sampling.logprobs
+    for byte in WORDS.encode():
+        logprobs = None if wanted is None else (_entry(byte, wanted),)
+        yield TokenChunk(token_ids=(byte,), logprobs=logprobs)
+
+
+class Engine(ScriptedEngine):
+    """With the logprobs of prompts, which a script that is cut to no tokens cannot give."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        count = request.sampling.prompt_logprobs
+        if count is not None:
+            entries = [_entry(token, count) for token in request.prompt_token_ids]
+            yield TokenChunk(prompt_logprobs=(None, *entries[1:]))
+        async with aclosing(super().generate(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def _entry(token: int, count: int) -> TokenLogprob:
+    top = [(token, math.log(0.5)), ((token + 1) % 128, math.log(0.25))]
+    return TokenLogprob(token, math.log(0.5), tuple(top[:count]))
+
+
+def app() -> Any:
+    """The ASGI application."""
+    text = tokenizer()
+    info = EngineInfo(
+        name="scripted",
+        model=MODEL,
+        vocab_size=text.vocab_size,
+        max_model_len=4096,
+        eos_token_ids=frozenset(),
+        features=frozenset({"logprobs", "prompt_logprobs"}),
+    )
+    template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+    )
+    model = ServedModel(
+        engine=Engine(info, script),
+        renderer=Renderer(text, ChatTemplate(template)),
+        names=(MODEL,),
+        defaults=Defaults(vocab_size=text.vocab_size),
+        created=1_764_000_000,
+        fingerprint="fp_0",
+    )
+    return create_app(model, Settings())
+
+
+@contextmanager
+def serving(application: Any) -> Iterator[str]:
+    """Serve an ASGI application on a free port; gives the base URL."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(application, log_level="critical", access_log=False, lifespan="on")
+        server = uvicorn.Server(config)
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                asyncio.run(server.serve([listener]))
+            finally:
+                ended.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            while not server.started and not ended.wait(0.01):
+                pass
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@cache
+def transcripts() -> dict[str, Transcript]:
+    """What the reference answers in every scenario."""
+    with serving(application()) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        found = asyncio.run(record(list(SCENARIOS.values()), target))
+    return {transcript.scenario: transcript for transcript in found}

@@ -1,0 +1,141 @@
+"""The reference behind one deviation each: what stands before servers, and what they may do and still conform."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from example_servers.reference import application
+from example_servers.reference.names import KEY
+
+__all__ = ["NOT_HERE", "answering", "error", "fixed", "limited", "of_the_o_series", "only", "reference_but"]
+
+NOT_HERE = {"error": {"message": "not here", "type": "invalid_request_error", "param": None, "code": None}}
+Answer = tuple[int, dict[str, str], Any]
+"""A status, further headers, and JSON."""
+
+
+def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool = False) -> Any:
+    """The reference, but for requests whose path and JSON the function answers itself.
+
+    Args:
+        change: gets the path below the address and the body, None where it is no JSON.
+        open_to_all: whether no key is asked for.
+    """
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await inner(scope, receive, send)
+        content = b""
+        more = True
+        while more:
+            message = await receive()
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError):
+            body = None
+        found = change(scope["path"].removeprefix("/v1"), body)
+        if found is not None:
+            status, more_headers, value = found
+            headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
+            headers += [(name.encode(), text.encode()) for name, text in more_headers.items()]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            return await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+
+        async def again() -> Any:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        if open_to_all:
+            headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+            scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {KEY}".encode())]}
+        return await inner(scope, again, send)
+
+    return serve
+
+
+def reference_but(changes: Any) -> Any:
+    """The reference, but for requests whose body or path the function answers with (status, JSON)."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return await inner(scope, receive, send)
+        message = await receive()
+        body = message.get("body", b"")
+        try:
+            value = json.loads(body)
+        except ValueError:
+            value = None
+        answer = changes(scope["path"], value if isinstance(value, dict) else {})
+        if answer is not None:
+            status, content = answer
+            headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            return await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+        async def again() -> Any:
+            return message
+
+        return await inner(scope, again, send)
+
+    return serve
+
+
+def fixed(status: int, content: Any, kind: str = "application/json") -> Any:
+    """A server that says the same to every request."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", kind.encode()), (b"x-request-id", b"1")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+    return application
+
+
+def error(message: str, *, param: str | None = None, code: str | None = None) -> Any:
+    """An error object."""
+    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+
+
+def limited(every: float, after: str | None) -> Any:
+    """Serves one request in so many seconds, and says to all others when to come again."""
+    last = 0.0
+
+    def change(_: str, __: Any) -> Answer | None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < every:
+            return 429, {} if after is None else {"retry-after": after}, error("Slow down.")
+        last = now
+        return None
+
+    return answering(change)
+
+
+def of_the_o_series() -> Any:
+    """Takes `max_completion_tokens` alone, as the contract says of some models."""
+
+    def change(path: str, body: Any) -> Answer | None:
+        if path == "/chat/completions" and isinstance(body, dict) and "max_tokens" in body:
+            said = "Unsupported parameter: 'max_tokens' is not supported with this model."
+            return 400, {}, error(said, param="max_tokens", code="unsupported_parameter")
+        return None
+
+    return answering(change)
+
+
+def only(*paths: str) -> Any:
+    """Has these operations alone."""
+    return answering(lambda path, _: None if path in paths else (404, {}, {"detail": "Not Found"}))

@@ -1,0 +1,138 @@
+"""What the reference says: a pure function of the request, one token for each character."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+__all__ = ["WORDS", "Call", "Output", "entry", "output", "sample"]
+
+WORDS = "Grüße! 🌊 It is 21 °C."
+COUNTED = ", ".join(map(str, range(1, 101)))
+THOUGHT = "Hm 🌊."
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call; the input of a custom tool is in `arguments`."""
+
+    name: str
+    arguments: str
+    custom: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """One choice, or one response."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: tuple[Call, ...] = field(default=())
+    finish: str = "stop"
+
+    @property
+    def tokens(self) -> int:
+        """One for each character of everything."""
+        return len(self.reasoning) + len(self.text) + sum(len(call.arguments) for call in self.calls)
+
+
+def output(
+    question: str,
+    *,
+    tools: list[dict[str, Any]],
+    choice: Any = None,
+    parallel: bool = True,
+    thinks: bool = False,
+    form: dict[str, Any] | None = None,
+    stop: list[str] | None = None,
+    limit: int | None = None,
+) -> Output:
+    """What the reference answers.
+
+    Args:
+        question: the last message of the user, or empty when a tool has just answered.
+        tools: each `{"name", "parameters"}`, or `{"name", "custom": True}`.
+        choice: `none`, `auto`, `required`, or `{"names": [...], "mode": ...}`.
+        parallel: whether several calls may be made.
+        thinks: whether reasoning comes first.
+        form: a JSON schema, `{"regex": ...}` or `{"choice": [...]}`.
+        stop: strings that end the text.
+        limit: tokens.
+    """
+    names = choice["names"] if isinstance(choice, dict) else [tool["name"] for tool in tools]
+    mode = choice["mode"] if isinstance(choice, dict) else choice or "auto"
+    able = [tool for tool in tools if tool["name"] in names]
+    wanted = [tool for tool in able if f"Use {tool['name']}" in question] if mode != "none" else []
+    if not wanted and mode == "required":
+        wanted = able[:1]
+    thought = THOUGHT if thinks else ""
+    if wanted:
+        calls = tuple(_call(tool) for tool in (wanted if parallel else wanted[:1]))
+        return _cut(Output(reasoning=thought, calls=calls, finish="tool_calls"), limit)
+    words = COUNTED if "one to a hundred" in question else WORDS
+    text = words if form is None else _structured_text(form)
+    places = [place for word in stop or [] if (place := text.find(word)) >= 0]
+    return _cut(Output(reasoning=thought, text=text[: min(places)] if places else text), limit)
+
+
+def _call(tool: dict[str, Any]) -> Call:
+    if tool.get("custom"):
+        return Call(tool["name"], "2024", custom=True)
+    return Call(tool["name"], json.dumps(sample(tool.get("parameters") or {}), ensure_ascii=False))
+
+
+def _structured_text(form: dict[str, Any]) -> str:
+    if "regex" in form:
+        return "2024"
+    return str(form["choice"][0]) if "choice" in form else json.dumps(sample(form), ensure_ascii=False)
+
+
+def sample(schema: dict[str, Any]) -> Any:
+    """A value that is valid under a simple schema."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "array":
+            return [sample(schema.get("items", {}))] * max(1, schema.get("minItems", 1))
+        case "string":
+            return "Zürich"
+        case "integer":
+            return 21
+        case "number":
+            return 21.5
+        case "boolean":
+            return True
+        case "null":
+            return None
+    return {name: sample(member) for name, member in schema.get("properties", {}).items()}
+
+
+def _cut(whole: Output, limit: int | None) -> Output:
+    if limit is None or whole.tokens <= limit:
+        return whole
+    thought = whole.reasoning[:limit]
+    text = whole.text[: limit - len(thought)]
+    left, calls = limit - len(thought) - len(text), []
+    for call in whole.calls:
+        calls += [replace(call, arguments=call.arguments[:left])] if left else []
+        left -= len(calls[-1].arguments) if left else 0
+    return replace(whole, reasoning=thought, text=text, calls=tuple(calls), finish="length")
+
+
+def entry(char: str, alternatives: int) -> dict[str, Any]:
+    """The logprob of one token, with as many alternatives as are asked for, up to two."""
+    others = [_only(char, -0.5), _only("x" if char != "x" else "y", -1.5)]
+    return {**_only(char, -0.5), "top_logprobs": others[:alternatives]}
+
+
+def _only(char: str, logprob: float) -> dict[str, Any]:
+    return {"token": char, "logprob": logprob, "bytes": list(char.encode())}
+
+
+def pieces(text: str) -> list[str]:
+    """Deltas of a few characters, of several lengths, so that nothing depends on one of them."""
+    return re.findall(r"(?s).{1,3}", text)

@@ -1,0 +1,95 @@
+"""What the reference keeps besides responses: chat completions, and conversations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from example_servers.reference.refusals import Refused
+
+__all__ = ["Completions", "Conversations"]
+
+Json = dict[str, Any]
+
+
+def _listed(data: list[Json]) -> Json:
+    ends = (
+        {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        if data
+        else {"first_id": None, "last_id": None}
+    )
+    return {"object": "list", "data": data, **ends, "has_more": False}
+
+
+class Completions:
+    """CHAT-16: the chat completions that were to be kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Json, Json]] = {}
+        """By id: the request and the answer."""
+
+    def keep(self, body: Json, answer: Json) -> None:
+        """Keep an answer of which `store` was said."""
+        self._kept[answer["id"]] = (body, answer)
+
+    def route(self, method: str, name: str, action: str, body: Any) -> Json:
+        """Every operation but the making."""
+        if method == "GET" and not name:
+            return _listed([answer for _, answer in self._kept.values()])
+        if name not in self._kept:
+            raise Refused(
+                f"Completion {name} not found.", "completion_id", "completion_not_found", status=404
+            )
+        asked, answer = self._kept[name]
+        match method, action:
+            case "GET", "messages":
+                messages = [{"id": f"{name}-{place}", **one} for place, one in enumerate(asked["messages"])]
+                return _listed(messages)
+            case "POST", "":
+                self._kept[name] = (asked, {**answer, "metadata": body["metadata"]})
+            case "DELETE", "":
+                del self._kept[name]
+                return {"id": name, "object": "chat.completion.deleted", "deleted": True}
+        return self._kept[name][1]
+
+
+@dataclass
+class Conversation:
+    """What was said in it, oldest first."""
+
+    name: str
+    items: list[Json] = field(default_factory=list)
+
+
+class Conversations:
+    """ST-09."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._kept: dict[str, Conversation] = {}
+
+    def of(self, body: Json) -> Conversation | None:
+        """The one that a request names, by its id or as an object."""
+        held = body.get("conversation")
+        name = held["id"] if isinstance(held, dict) else held
+        return None if name is None else self._found(name)
+
+    def _found(self, name: str) -> Conversation:
+        if name not in self._kept:
+            raise Refused(
+                f"Conversation {name} not found.", "conversation", "conversation_not_found", status=404
+            )
+        return self._kept[name]
+
+    def route(self, method: str, name: str, action: str) -> Json:
+        """Begin one, list its items, delete it."""
+        if method == "POST":
+            self._begun += 1
+            name = f"conv_{self._begun}"
+            self._kept[name] = Conversation(name)
+            return {"id": name, "object": "conversation", "created_at": 1_764_000_000, "metadata": {}}
+        found = self._found(name)
+        if method == "DELETE":
+            del self._kept[name]
+            return {"id": name, "object": "conversation.deleted", "deleted": True}
+        return _listed([{"id": f"in_{name}_{place}", **item} for place, item in enumerate(found.items)])

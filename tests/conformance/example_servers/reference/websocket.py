@@ -1,0 +1,68 @@
+"""How the reference speaks over a WebSocket: WS-01 to WS-09."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from example_servers.reference.names import MODEL
+from example_servers.reference.refusals import Refused, authorised, check_response
+from example_servers.reference.responses import Kept, Memory
+from example_servers.reference.schema_faults import read_json
+
+__all__ = ["converse"]
+
+Json = dict[str, Any]
+IGNORED = ("type", "stream", "stream_options", "background")
+"""WS-02: what belongs to the event, and what clients must not send."""
+
+
+async def converse(kept: Kept, scope: Any, receive: Any, send: Any) -> None:
+    """One connection, turn by turn: the next message is not read before a turn has ended (WS-04)."""
+    await receive()
+    try:
+        if scope["path"] != "/v1/responses":
+            raise Refused("Unknown URL.", None, "unknown_url", status=404)
+        authorised(scope)
+    except Refused as refused:
+        body = json.dumps(refused.error).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        start = {"type": "websocket.http.response.start", "status": refused.status, "headers": headers}
+        await send(start)
+        await send({"type": "websocket.http.response.body", "body": body})
+        return
+    await send({"type": "websocket.accept"})
+    latest: Memory = {}
+    while (message := await receive())["type"] == "websocket.receive":
+        for event in _answer(kept, latest, message.get("text") or ""):
+            await send({"type": "websocket.send", "text": json.dumps(event)})
+
+
+def _answer(kept: Kept, latest: Memory, text: str) -> list[Json]:
+    try:
+        return _turn(kept, latest, read_json(text))
+    except Refused as refused:
+        error = refused.error["error"]
+        return [
+            {
+                "type": "error",
+                "status": refused.status,
+                "error": {**error, "code": error["code"] or "invalid"},
+            }
+        ]
+
+
+def _turn(kept: Kept, latest: Memory, event: Any) -> list[Json]:
+    if not isinstance(event, dict):
+        raise Refused("We could not parse the JSON of your message.", None, "invalid_json")
+    if event.get("type") != "response.create":
+        raise Refused("Unknown event.", "type", "unknown_event")
+    body = {key: value for key, value in event.items() if key not in IGNORED}
+    previous = body.get("previous_response_id")
+    try:
+        check_response({"model": None, **body}, MODEL)
+        _, events = kept.create(body, latest)
+    except Refused:
+        latest.pop(str(previous), None)
+        raise
+    return events

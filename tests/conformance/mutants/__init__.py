@@ -1,0 +1,31 @@
+"""Servers that break one rule each, as changes to what the reference said."""
+
+from __future__ import annotations
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from mutants.basic import BASICS
+from mutants.chat import CHAT
+from mutants.clauses import CLAUSES
+from mutants.completions import COMPLETIONS
+from mutants.further_rules import FURTHER_RULES
+from mutants.identity import IDENTITY
+from mutants.laws import LAWS
+from mutants.mutations import Mutant
+from mutants.prompts import PROMPTS
+from mutants.responses import RESPONSES
+from mutants.state import STATE
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = [
+    *BASICS,
+    *LAWS,
+    *CHAT,
+    *RESPONSES,
+    *COMPLETIONS,
+    *STATE,
+    *FURTHER_RULES,
+    *IDENTITY,
+    *PROMPTS,
+    *CLAUSES,
+]

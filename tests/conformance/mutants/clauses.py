@@ -1,0 +1,169 @@
+"""Servers that break a clause of a rule whose other clauses they keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mutants.basic import put
+from mutants.mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
+
+__all__ = ["CLAUSES"]
+
+
+def nameless(found: list[Any]) -> None:
+    for data in found:
+        del data["system_fingerprint"]
+
+
+def templated(answer: Any) -> None:
+    """What a chat template puts before a prompt is read, counted and repeated."""
+    for choice in answer["choices"]:
+        before, lists = "user: ", choice["logprobs"]
+        choice["text"] = before + choice["text"]
+        lists["tokens"][:0] = list(before)
+        lists["token_logprobs"][:0] = [-0.5] * len(before)
+        lists["top_logprobs"][:0] = [{char: -0.5} for char in before]
+        lists["text_offset"] = list(range(len(lists["tokens"])))
+        for kind in ("prompt", "total"):
+            answer["usage"][f"{kind}_tokens"] += len(before)
+
+
+def counted(answer: Any) -> None:
+    """The same, of which the answer repeats nothing."""
+    for kind in ("prompt", "total"):
+        answer["usage"][f"{kind}_tokens"] += 12
+
+
+def first_two(answer: Any) -> None:
+    """The first candidates instead of the best, each with its own logprobs."""
+    text = "".join(answer["choices"][0]["logprobs"]["tokens"])
+    for choice, place, value in zip(answer["choices"], (1, 2), (-0.7, -0.8), strict=True):
+        said = text[place:] + text[:place]
+        whole = said[-3:] + said[:-3]
+        choice["text"] = whole
+        choice["logprobs"].update(tokens=list(whole), token_logprobs=[value] * len(whole))
+
+
+def in_thought(answer: Any) -> None:
+    message = answer["choices"][0]["message"]
+    message["reasoning_content"], message["content"] = message["content"], None
+
+
+def streamed_in_thought(found: list[Any]) -> None:
+    for data in found:
+        delta = data["choices"][0]["delta"]
+        if delta.get("content"):
+            delta["reasoning_content"] = delta.pop("content")
+
+
+def in_one_piece(found: list[Any]) -> list[Any]:
+    """All arguments come in the first fragment of the call."""
+    calls = [delta for _, data in found if data != "[DONE]" and (delta := _call(data))]
+    whole = "".join(call["function"]["arguments"] for call in calls)
+    calls[0]["function"]["arguments"] = whole
+    return [event for event in found if event[1] == "[DONE]" or _call(event[1]) in (None, calls[0])]
+
+
+def _call(data: Any) -> Any:
+    held = data["choices"][0]["delta"].get("tool_calls")
+    return held[0] if held else None
+
+
+def second(found: list[Any]) -> None:
+    """The call has the index of its tool among the tools of the request."""
+    for data in found:
+        if call := _call(data):
+            call["index"] = 1
+
+
+def unasked(page: Any) -> None:
+    page["data"] = [item for item in page["data"] if item["role"] != "user"]
+
+
+def unlike(answer: Any) -> None:
+    answer["choices"][0]["message"]["content"] = "other"
+
+
+REASON = ("choices", 0, "finish_reason")
+ROWS: list[tuple[str, str, Mutation, str]] = [
+    ("chat/metadata", "no metadata", body(without("metadata")), "echoed"),
+    ("chat/metadata", "other metadata", body(put("metadata", "topic", "x")), "echoed"),
+    ("chat/stream-text", "no fingerprint in the stream", chunks(nameless, 1), "fingerprint"),
+    (
+        "chat/stream-text",
+        "no fingerprint but in the stream",
+        body(without("system_fingerprint"), 0),
+        "fingerprint",
+    ),
+    (
+        "chat/stream-text",
+        "two fingerprints",
+        chunk(1, put("system_fingerprint", "fp_2"), 1),
+        "one-fingerprint",
+    ),
+    ("chat/function-role", "a crash at a function", status(500, 0), "taken"),
+    ("chat/function-role", "deaf to functions", body(put("usage", "prompt_tokens", 9), 1), "read"),
+    ("chat/prefill", "an answer within a thought", body(in_thought, 0), "content"),
+    ("chat/prefill", "an answer within a streamed thought", chunks(streamed_in_thought, 1), "stream-content"),
+    ("chat/call-stream-long", "arguments in one piece", events(in_one_piece), "pieces"),
+    ("chat/tool-named", "the place of the tool", chunks(second), "index"),
+    (
+        "chat/call-cut",
+        "a whole call by its reason",
+        again(body(put(*REASON, "tool_calls"), 0)),
+        "length same-as-whole",
+    ),
+    (
+        "chat/call-cut",
+        "a whole streamed call by its reason",
+        again(chunk(-1, put(*REASON, "tool_calls"), 1)),
+        "stream-length same-as-whole",
+    ),
+    ("responses/stored-call", "calls are not kept", status(400, 1), "answered"),
+    ("chat/stored", "kept as something else", body(unlike, 1), "get"),
+    ("chat/stored", "not found", status(404, 1), "get"),
+    ("chat/stored", "no messages", body(put("data", []), 2), "messages"),
+    ("chat/stored", "metadata for ever", body(put("metadata", "topic", "first"), 4), "updated"),
+    ("chat/stored", "metadata and more", body(unlike, 3), "updated"),
+    ("chat/stored", "an empty list", body(put("data", []), 5), "listed"),
+    ("chat/stored", "everything is kept", status(200, 7), "unkept"),
+    ("chat/stored", "another one deleted", body(put("id", "chatcmpl-x"), 8), "deleted"),
+    ("chat/stored", "still there", status(200, 9), "gone"),
+    ("completions/echo", "a chat template that is repeated", body(templated), "bare"),
+    ("completions/echo", "a chat template that is counted", body(counted), "bare"),
+    ("completions/best-of", "one for all", body(without("choices", slice(1, None)), 0), "n"),
+    ("completions/best-of", "one for two", body(without("choices", 1), 1), "count"),
+    ("completions/best-of", "the first candidates", body(first_two, 1), "best"),
+    (
+        "completions/best-of",
+        "the best alone counted",
+        body(put("usage", "completion_tokens", 16), 1),
+        "counted",
+    ),
+    ("responses/known-include", "nothing is included", status(400, 1), "taken"),
+    ("responses/item-forms", "no ids", status(400, 1), "with-ids"),
+    (
+        "responses/item-forms",
+        "ids shown to the model",
+        body(put("usage", "input_tokens", 999), 1),
+        "same-text",
+    ),
+    (
+        "responses/item-forms",
+        "messages with ids forgotten",
+        body(put("usage", "input_tokens", 9), 1),
+        "same-text",
+    ),
+    ("responses/item-forms", "no phases", status(422, 2), "with-phase"),
+    ("responses/item-forms", "no custom calls", status(400, 3), "custom-call"),
+    ("responses/item-reference", "forgotten", body(put("usage", "input_tokens", 6), 2), "resolved"),
+    ("responses/conversation", "nameless", body(without("conversation"), 1), "echo"),
+    ("responses/conversation", "another one", body(put("conversation", "id", "conv_9"), 2), "echo"),
+    ("responses/conversation", "no memory", body(put("usage", "input_tokens", 2), 2), "prepended"),
+    ("responses/conversation", "answers alone", body(unasked, 3), "appended"),
+    ("responses/conversation", "begun where it is used", status(200, 4), "unknown"),
+]
+"""(scenario, what the server does, the change, last segments of the checks that it trips)."""
+CLAUSES: list[Mutant] = [
+    (scenario, name, mutation, tuple(tripped.split())) for scenario, name, mutation, tripped in ROWS
+]

@@ -1,0 +1,124 @@
+"""Servers that break another rule of a check than the first one: a problem has to name that rule and no other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mutants.basic import done_twice, put
+from mutants.mutations import (
+    Event,
+    Mutant,
+    Mutation,
+    body,
+    chunk,
+    chunks,
+    each,
+    events,
+    header,
+    raw_body,
+    status,
+    with_body,
+    without,
+)
+from plumbline_conformance.transcript.model import Exchange
+
+__all__ = ["FURTHER_RULES"]
+
+CHAT = "chat/logprobs-pair"
+LIMITS = "responses/limits"
+WIRES = ("chat/tool", "responses/tool")
+STREAM = 1
+
+
+def early_output(found: list[Any]) -> None:
+    """The first snapshot has what the last one has."""
+    found[0]["response"]["output"] = found[-1]["response"]["output"]
+
+
+def failing(found: list[Event]) -> list[Event]:
+    """The stream breaks off with the error that was met."""
+    error = {"message": "it broke", "type": "server_error", "param": None, "code": None}
+    return [*found[:2], (None, {"error": error})]
+
+
+def both_echoes(answer: Any) -> None:
+    """Each choice has the other one's prompt."""
+    first, second = answer["choices"]
+    first["text"], second["text"] = second["text"], first["text"]
+    first["logprobs"], second["logprobs"] = second["logprobs"], first["logprobs"]
+
+
+def no_prompt_tokens(answer: Any) -> None:
+    """The lists have the tokens of the answer alone."""
+    for choice in answer["choices"]:
+        lists = choice["logprobs"]
+        kept = len(lists["tokens"]) - 1
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            lists[name] = lists[name][-kept:]
+
+
+def shorter(exchange: Exchange) -> Exchange:
+    """A stream that says nothing at all before it stops."""
+    kept = [event for event in exchange.events if event.data == "[DONE]" or not _has_content(event.json)]
+    said = "".join(
+        f"data: {event.data if event.data == '[DONE]' else json.dumps(event.json)}\n\n" for event in kept
+    )
+    return with_body(exchange, said.encode())
+
+
+def _has_content(data: Any) -> bool:
+    return any(choice["delta"].get("content") for choice in data["choices"])
+
+
+def _wire(slug: str) -> list[tuple[str, Mutation, tuple[str, ...]]]:
+    return [
+        ("law of wire: a stream as JSON", header("content-type", "application/json", STREAM), ("wire",)),
+        ("law of wire: two [DONE]", events(done_twice, STREAM), ("wire",)),
+        ("law of wire: a retry field", raw_body(lambda b: b"retry: 1\n" + b, STREAM), ("wire",)),
+        ("law of wire: no blank line at the end", raw_body(lambda b: b[:-1], STREAM), ("wire",)),
+    ]
+
+
+FURTHER_RULES: list[Mutant] = [
+    ("chat/text", "a crash", status(500), ("shape",)),
+    ("chat/tool", "an error within the stream", events(failing, STREAM), ("wire",)),
+    (CHAT, "no role", body(without("choices", 0, "message", "role"), 0), ("shape",)),
+    (CHAT, "no reason", body(without("choices", 0, "finish_reason"), 0), ("shape",)),
+    (CHAT, "no model", body(without("model"), 0), ("shape",)),
+    (CHAT, "logprobs without `refusal`", body(without("choices", 0, "logprobs", "refusal"), 0), ("shape",)),
+    (CHAT, "a chunk without a model", chunk(1, without("model"), STREAM), ("chunks",)),
+    (CHAT, "no reason in a chunk", chunk(1, without("choices", 0, "finish_reason"), STREAM), ("chunks",)),
+    (
+        CHAT,
+        "streamed logprobs without `refusal`",
+        chunk(1, without("choices", 0, "logprobs", "refusal"), STREAM),
+        ("chunks",),
+    ),
+    (CHAT, "half a usage in a chunk", chunk(1, put("usage", {}), STREAM), ("chunks",)),
+    (LIMITS, "no time of completion", body(without("completed_at"), 0), ("shape",)),
+    (LIMITS, "no tools", body(without("tools"), 0), ("shape",)),
+    (LIMITS, "an item of no state", body(put("output", 0, "status", "odd"), 0), ("shape", "last-item")),
+    (LIMITS, "an early response that is full", chunks(early_output, STREAM), ("snapshots",)),
+    (LIMITS, "another limit echoed", body(put("max_output_tokens", 17), 0), ("echo",)),
+    *((slug, *row) for slug in WIRES for row in _wire(slug)),
+    (
+        "completions/stream",
+        "no reason in a chunk",
+        chunk(1, without("choices", 0, "finish_reason"), 0),
+        ("shape",),
+    ),
+    ("completions/echo", "the prompts of each other", body(both_echoes, 0), ("order",)),
+    ("completions/echo", "lists without the prompt", body(no_prompt_tokens, 0), ("logprobs",)),
+    ("chat/stop", "nothing streamed before the stop string", each(2, shorter), ("stream-prefix",)),
+    (
+        "responses/reasoning",
+        "more thoughts than tokens",
+        body(put("usage", "output_tokens_details", "reasoning_tokens", 10**6), 0),
+        ("counted",),
+    ),
+    ("errors/responses-bounds", "metadata without a bound", status(200, 3), ("refused",)),
+    ("errors/hostile", "an answer to a list", status(200, 2), ("refused",)),
+    ("errors/hostile", "an answer to a number without end", status(200, 7), ("refused",)),
+    ("errors/hostile", "an answer to half of an object", status(200, 4), ("refused",)),
+]

@@ -1,0 +1,32 @@
+"""Servers whose answers cannot be told from each other, or were made at no time."""
+
+from __future__ import annotations
+
+import re
+
+from mutants.basic import put
+from mutants.mutations import Mutant, Mutation, body, header, raw_body
+
+__all__ = ["IDENTITY"]
+
+
+def one_id(prefix: str) -> Mutation:
+    """Every answer has the same id, and keeps it in all of its parts."""
+    pattern = re.compile(prefix.encode() + rb"[0-9]+")
+    return raw_body(lambda content: pattern.sub(prefix.encode() + b"0", content), None)
+
+
+ONE_REQUEST = header("x-request-id", "req_0", None)
+ROWS: list[tuple[str, str, Mutation, str]] = [
+    ("chat/text", "made at no time", body(put("created", 0)), "created"),
+    ("chat/text", "made in milliseconds", body(lambda a: a.update(created=a["created"] * 1000)), "created"),
+    ("chat/text", "made two hours ago", body(lambda a: a.update(created=a["created"] - 7200)), "created"),
+    ("chat/stream-text", "one id for all answers", one_id("chatcmpl-"), "ids"),
+    ("chat/stream-text", "one id for all requests", ONE_REQUEST, "request-ids"),
+    ("completions/text", "made at no time", body(put("created", 0)), "created"),
+    ("completions/stop", "one id for all answers", one_id("cmpl-"), "ids"),
+    ("responses/stream-text", "made at no time", body(put("created_at", 0), 0), "created"),
+    ("responses/stream-text", "one id for all answers", one_id("resp_"), "ids"),
+    ("responses/stream-text", "one id for all requests", ONE_REQUEST, "request-ids"),
+]
+IDENTITY: list[Mutant] = [(scenario, name, mutation, (slug,)) for scenario, name, mutation, slug in ROWS]

@@ -1,0 +1,107 @@
+"""Servers that break a law that many scenarios share: one for each law and scenario."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from mutants.basic import drop, no_done, no_name, put, swap
+from mutants.mutations import Event, Mutant, Mutation, again, body, chunk, chunks, events, status, without
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+
+__all__ = ["LAWS"]
+
+PLACES = {"chat/stop": (1, 2, -1), "chat/many": (1, 2, -2)}
+"""Where the whole answer is, where the stream is, and which of its chunks is the last with a choice."""
+ALOUD = {"role": "assistant", "content": "", "reasoning_content": "b"}
+TRACE = 'Traceback (most recent call last): File "/srv/app.py", line 3'
+
+
+def thought(answer: Any) -> None:
+    """There is one more item, which says nothing."""
+    answer["output"].insert(0, {"type": "reasoning", "id": "rs_other", "summary": []})
+
+
+def thinking_aloud(found: list[Any]) -> None:
+    """The first delta that says something says something else as well."""
+    deltas = [choice["delta"] for data in found for choice in data["choices"]]
+    said = next((d for d in deltas if d.get("content") or d.get("tool_calls")), None)
+    if said is None:
+        said = next(d for d in deltas if d.get("reasoning_content"))
+        said["content"] = "b"
+    else:
+        said["reasoning_content"] = "b"
+
+
+def unknown_event(found: list[Event]) -> list[Event]:
+    """Counted like the others, and of no type of the contract."""
+    found.insert(-2, ("response.odd", {"type": "response.odd", "sequence_number": 0}))
+    for number, (_, event) in enumerate(found[:-1]):
+        event["sequence_number"] = number
+    return found
+
+
+def chat_laws(slug: str) -> list[tuple[str, Mutation, str]]:
+    whole, stream, final = PLACES.get(slug, (0, 1, -1))
+    end = drop(final - 1) if slug == "chat/many" else swap(final - 1, final - 2)
+    return [
+        ("no object", body(without("object"), whole), "shape"),
+        ("a total of its own", body(put("usage", "total_tokens", 1), whole), "usage"),
+        ("no [DONE]", events(no_done, stream), "wire"),
+        ("another id at the end", chunk(final, put("id", "chatcmpl-other"), stream), "chunks"),
+        (
+            "the role at the end",
+            chunk(final, put("choices", 0, "delta", {"role": "assistant"}), stream),
+            "role-once",
+        ),
+        ("more after the finish", events(end, stream), "finish-once"),
+        ("two things in one delta", chunks(thinking_aloud, stream), "one-channel"),
+        ("more in the stream", again(chunk(0, put("choices", 0, "delta", ALOUD), stream)), "same-as-whole"),
+    ]
+
+
+def response_laws() -> list[tuple[str, Mutation, str]]:
+    return [
+        ("no object", body(without("object"), 0), "shape"),
+        ("a total of its own", body(put("usage", "total_tokens", 1), 0), "usage"),
+        ("events without names", events(no_name), "wire"),
+        ("an early response without an object", chunk(0, without("response", "object")), "event-shapes"),
+        ("an event of its own", events(unknown_event), "event-types"),
+        ("no response.created", events(drop(0)), "lifecycle"),
+        ("an item in another place", chunk(2, put("output_index", 5)), "nesting"),
+        ("another item at the end", chunk(-1, put("response", "output", -1, "more", 1)), "sums"),
+        ("another model meanwhile", chunk(1, put("response", "model", "other")), "snapshots"),
+        ("more items in one piece", again(body(thought, 0)), "same-as-whole"),
+    ]
+
+
+def refusal_laws() -> list[tuple[str, Mutation, str]]:
+    return [
+        ("served", status(200, 0), "refused"),
+        ("an error without `code`", body(without("error", "code"), 0), "envelope"),
+        ("another field blamed", body(put("error", "param", "other"), 0), "param"),
+        ("a stack trace", body(put("error", "message", TRACE), 0), "no-leak"),
+        ("a line of the source", body(put("error", "message", TRACE.partition(": ")[2]), 0), "no-leak"),
+    ]
+
+
+def _laws(slug: str) -> list[tuple[str, Mutation, str]]:
+    if f"{slug}/no-leak" in CHECKS:
+        return refusal_laws()
+    if f"{slug}/wire" not in CHECKS:
+        return []
+    return chat_laws(slug) if slug.startswith("chat/") else response_laws()
+
+
+SHAPES: list[Mutant] = [
+    (slug, "no object", body(without("object"), 0), ("shape",))
+    for slug in SCENARIOS
+    if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
+]
+LAWS: list[Mutant] = [
+    (slug, f"law of {law}: {name}", mutation, (law,))
+    for slug in SCENARIOS
+    for name, mutation, law in _laws(slug)
+    if f"{slug}/{law}" in CHECKS
+]
+LAWS += SHAPES

@@ -1,0 +1,152 @@
+"""Ways to change a transcript: the vocabulary in which the table of mutants is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = [
+    "Mutant",
+    "Mutation",
+    "again",
+    "body",
+    "changed",
+    "chunk",
+    "chunks",
+    "each",
+    "error",
+    "events",
+    "header",
+    "raw_body",
+    "renamed",
+    "status",
+    "with_body",
+    "without",
+]
+
+Mutation = Callable[[Transcript], Transcript]
+Mutant = tuple[str, str, Mutation, tuple[str, ...]]
+"""(scenario, what the server does, the change, last segments of the checks that it trips)."""
+Event = tuple[str | None, Any]
+"""(name, JSON or `[DONE]`)."""
+
+
+def changed(exchange: Exchange, **changed: Any) -> Exchange:
+    """An exchange without what has been cached about the old bytes."""
+    kept = {name: getattr(exchange, name) for name in exchange.__struct_fields__}
+    return Exchange(**{**kept, **changed})
+
+
+def each(index: int | None, change: Callable[[Exchange], Exchange]) -> Mutation:
+    """Change one exchange, or all if index is None."""
+
+    def mutate(seen: Transcript) -> Transcript:
+        places = range(len(seen.exchanges))
+        chosen = list(places) if index is None else [places[index]]
+        found = [change(e) if i in chosen else e for i, e in enumerate(seen.exchanges)]
+        return Transcript(scenario=seen.scenario, exchanges=found)
+
+    return mutate
+
+
+def with_body(exchange: Exchange, content: bytes) -> Exchange:
+    return changed(exchange, frames=[(0.0, content)])
+
+
+def status(value: int, index: int | None = -1) -> Mutation:
+    return each(index, lambda e: changed(e, status=value))
+
+
+def error(text: str, index: int | None = None) -> Mutation:
+    return each(index, lambda e: changed(e, error=text, status=e.status, frames=e.frames[:1]))
+
+
+def header(name: str, value: str | None, index: int | None = -1) -> Mutation:
+    def change(exchange: Exchange) -> Exchange:
+        kept = [(key, old) for key, old in exchange.headers if key.lower() != name]
+        return changed(exchange, headers=kept if value is None else [*kept, (name, value)])
+
+    return each(index, change)
+
+
+def raw_body(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
+    return each(index, lambda e: with_body(e, change(e.body)))
+
+
+def body(change: Callable[[Any], object], index: int | None = -1) -> Mutation:
+    """Change the JSON of an answer in place."""
+
+    def mutate(content: bytes) -> bytes:
+        value = json.loads(content)
+        change(value)
+        return json.dumps(value).encode()
+
+    return raw_body(mutate, index)
+
+
+def events(change: Callable[[list[Event]], list[Event]], index: int | None = -1) -> Mutation:
+    """Change the list of a stream's events."""
+
+    def mutate(exchange: Exchange) -> Exchange:
+        old = [
+            (event.name, event.data if event.data == "[DONE]" else deepcopy(event.json))
+            for event in exchange.events
+        ]
+        written = [
+            (f"event: {name}\n" if name else "")
+            + f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n"
+            for name, data in change(old)
+        ]
+        return with_body(exchange, "".join(written).encode())
+
+    return each(index, mutate)
+
+
+def chunks(change: Callable[[list[Any]], object], index: int | None = -1) -> Mutation:
+    """Change the JSON of a stream's events in place."""
+
+    def mutate(found: list[Event]) -> list[Event]:
+        change([data for _, data in found if data != "[DONE]"])
+        return found
+
+    return events(mutate, index)
+
+
+def chunk(number: int, change: Callable[[Any], object], index: int | None = -1) -> Mutation:
+    """Change the JSON of one event in place."""
+    return chunks(lambda found: change(found[number]), index)
+
+
+def again(mutation: Mutation) -> Mutation:
+    """Change both exchanges' likes as well: the server was asked twice and said the same twice, under other ids."""
+
+    def mutate(seen: Transcript) -> Transcript:
+        found = mutation(seen)
+        return Transcript(
+            scenario=found.scenario, exchanges=[*found.exchanges, *map(renamed, found.exchanges)]
+        )
+
+    return mutate
+
+
+def renamed(exchange: Exchange) -> Exchange:
+    """The same answer, as one of its own."""
+    other = re.sub(rb"(chatcmpl-|cmpl-|resp_)([0-9]+)", rb"\g<1>9\2", exchange.body)
+    headers = [(key, f"{old}-2" if key == "x-request-id" else old) for key, old in exchange.headers]
+    return changed(exchange, frames=[(0.0, other)], headers=headers)
+
+
+def without(*path: str | int) -> Callable[[Any], object]:
+    """Drop a member."""
+
+    def change(value: Any) -> None:
+        for part in path[:-1]:
+            value = value[part]
+        del value[path[-1]]
+
+    return change

@@ -1,0 +1,148 @@
+"""The committed recordings of servers: they replay to their verdicts, and every accusation in them is explained."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
+
+import environments  # noqa: E402
+from environments import Absent, Environment  # noqa: E402
+from pages import differences, pages, recordings  # noqa: E402
+from servers import PEERS, Peer  # noqa: E402
+
+from plumbline_conformance.cli.matrix import columns_from, replayed  # noqa: E402
+from plumbline_conformance.recording.file import read_recording  # noqa: E402
+from plumbline_conformance.reports.explained import (  # noqa: E402
+    Explanation,
+    Explanations,
+    UnreadableExplanations,
+    read_explanations,
+)
+
+RECORDINGS = recordings(ROOT)
+FOREIGN = [name for name in RECORDINGS if not PEERS[name].ours]
+COMMITTED = json.loads((ROOT / "conformance" / "recordings" / "verdicts.json").read_text("utf-8"))
+
+
+def test_three_foreign_servers_are_recorded() -> None:
+    assert len(FOREIGN) >= 3
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording_replays_to_its_verdicts(name: str) -> None:
+    found = {result.check: result.verdict for result in replayed(RECORDINGS[name]).results}
+
+    assert found == COMMITTED[name]
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDINGS if PEERS[name].ours])
+def test_our_server_breaks_nothing(name: str) -> None:
+    assert {"fail", "warn", "untestable", "error"}.isdisjoint(COMMITTED[name].values())
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_every_violation_is_explained_and_nothing_else(name: str) -> None:
+    [column] = columns_from([str(RECORDINGS[name])])
+
+    assert column.explanations.missing(column.report) == []
+    assert column.explanations.stale(column.report) == []
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_an_explanation_is_a_sentence(name: str) -> None:
+    [column] = columns_from([str(RECORDINGS[name])])
+
+    for found in column.explanations.explanation:
+        assert found.checks
+        assert len(found.why) > 40
+        assert found.why.endswith(".")
+
+
+def test_the_pages_match_the_recordings() -> None:
+    stale = [path.name for path, text in pages(ROOT).items() if path.read_text("utf-8") != text]
+
+    assert stale == [], "write them with `nox -s peers -- --again`"
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording_names_its_server_and_no_machine(name: str) -> None:
+    found = read_recording(RECORDINGS[name])
+
+    assert re.search(r"\d", found.header.server)
+    for seen in found.transcripts:
+        for exchange in seen.exchanges:
+            written = (exchange.request_body + exchange.body, repr(exchange.headers).encode())
+            assert [
+                place for text in written for place in re.findall(rb"/(?:home|root|tmp|work)/\w+", text)
+            ] == []
+
+
+@pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if not peer.ours])
+def test_pins_are_exact(name: str) -> None:
+    lines = (
+        (ROOT / "conformance" / "reference_servers" / "pins" / f"{name}.txt").read_text("utf-8").splitlines()
+    )
+
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    assert any(
+        line.partition("==")[0].replace("_", "-") == PEERS[name].package.replace("_", "-") for line in pins
+    )
+
+
+def test_what_cannot_be_installed_is_absent_for_pips_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.txt").write_text("a-package-that-nobody-has==1\n", "utf-8")
+    monkeypatch.setattr(environments, "PINS", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    with pytest.raises(Absent, match="a-package-that-nobody-has"):
+        Environment("none", Peer(title="", package="", command=()), tmp_path)
+
+
+def test_explanations_list_what_is_missing_and_what_is_stale() -> None:
+    name = FOREIGN[0]
+    report = replayed(RECORDINGS[name])
+    passed = next(result.check for result in report.results if result.verdict == "pass")
+    broken = [result.check for result in report.results if result.verdict == "fail"]
+
+    said = Explanations(explanation=[Explanation(why="so", checks=[passed, broken[0], broken[0]])])
+
+    assert said.stale(report) == [passed, broken[0]]
+    assert broken[0] not in said.missing(report)
+    assert broken[1] in said.missing(report)
+
+
+@pytest.mark.parametrize("content", ["x", "[[explanation]]\nwhy = 1", "[[explanation]]\nwhat = 'x'", "a = 1"])
+def test_a_file_without_explanations_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(content, "utf-8")
+
+    with pytest.raises(UnreadableExplanations):
+        read_explanations(path)
+
+
+DIFFERENCES = differences(ROOT)
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_every_difference_is_explained_once_and_nothing_else(name: str) -> None:
+    _, run, why = DIFFERENCES[name]
+
+    told = sorted(found for names in why.values() for found in names)
+
+    wanted = {*(found.name for found in run.differences), *(f"unclear: {probe}" for probe in run.unclear)}
+    assert told == sorted(wanted)
+    assert all(len(sentence) > 40 and sentence.endswith(".") for sentence in why)
+
+
+def test_three_foreign_servers_are_compared_with_ours() -> None:
+    assert len(DIFFERENCES) >= 3

@@ -1,0 +1,312 @@
+"""Reports: made of one JSON, true to their formats, and safe whatever a server wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from html.parser import HTMLParser
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema_rs
+import pytest
+from example_servers.good_server import transcripts
+from hypothesis import example, given
+from hypothesis import strategies as st
+from mutants import MUTANTS
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.html import html
+from plumbline_conformance.reports.junit import junit
+from plumbline_conformance.reports.markdown import markdown
+from plumbline_conformance.reports.matrix import NotComparable, columns_of, matrix_markdown, matrix_of
+from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.reports.model import (
+    VERDICTS,
+    Report,
+    UnreadableReport,
+    read_report,
+    report_of,
+)
+from plumbline_conformance.reports.text import failure_lines
+from plumbline_conformance.reports.timeline import moments
+from plumbline_conformance.suite.model import CHECKS, Problem
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import parse_events
+
+RUN = Header.of("http://127.0.0.1:1/v1", "m", "sk-secret-key")
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e]]>&\ud800\x00|`` ```\n# x\n"
+PRINTERS: list[Callable[[Report], str]] = [html, junit, markdown, badge_json, badge_svg, Report.to_json]
+
+
+@cache
+def schema() -> Any:
+    path = files("plumbline_conformance.reports").joinpath("report.schema.json")
+    return jsonschema_rs.Draft202012Validator(json.loads(path.read_text("utf-8")))
+
+
+def reported(*seen: Transcript) -> Report:
+    return report_of(RUN, seen, [finding for found in seen for finding in judge(found)])
+
+
+def of(verdict: str, text: str = "why", name: str = "chat/text/shape") -> Report:
+    """A report of one finding, in which everything that can come from a server is this text."""
+    problems = [Problem(expected=text, actual=text, pointer=f"event 0, {text}")] if verdict == "fail" else []
+    exchange = Exchange(
+        method="POST",
+        url=f"http://127.0.0.1:1/{text}",
+        request_headers={"x-a": text},
+        request_body=text.encode("utf-8", "replace"),
+        status=200,
+        headers=[("content-type", "text/event-stream"), (text, text)],
+        frames=[(0.1, b"data: " + text.encode("utf-8", "surrogatepass") + b"\n\n")],
+        error=text,
+    )
+    finding = Finding(check=name, verdict=verdict, problems=problems, reason=text)  # type: ignore[arg-type]
+    return report_of(RUN, [Transcript(scenario="chat/text", exchanges=[exchange])], [finding])
+
+
+class Page(HTMLParser):
+    """The elements of a page, and whether they close as they opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.bad = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.bad += ("class", "bad") in attrs
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("printer", PRINTERS)
+def test_every_verdict_can_be_printed(printer: Callable[[Report], str], verdict: str) -> None:
+    assert printer(of(verdict))
+
+
+@pytest.mark.parametrize("number", range(0, len(MUTANTS), 7))
+def test_a_report_keeps_its_schema_and_is_read_as_it_was(number: int, tmp_path: Path) -> None:
+    scenario, _, mutation, _ = MUTANTS[number]
+    report = reported(mutation(transcripts()[scenario]))
+    path = tmp_path / "report.json"
+    path.write_text(report.to_json(), "utf-8")
+
+    assert [error.message for error in schema().iter_errors(json.loads(report.to_json()))] == []
+    assert read_report(path) == report
+    assert html(read_report(path)) == html(report)
+
+
+@given(st.text())
+@example(HOSTILE)
+def test_what_a_server_wrote_stays_text(text: str) -> None:
+    """No element, no attribute, no control character comes from it."""
+    plain, hostile = parsed(html(of("fail", "x"))), html(of("fail", text))
+
+    found = parsed(hostile)
+    assert found.tags <= plain.tags
+    assert found.attributes <= plain.attributes
+    assert not {"script", "img", "iframe", "link", "a"} & found.tags
+    assert all(char.isprintable() or char == "\n" for char in hostile.replace("\t", ""))
+    for printer in PRINTERS:
+        printer(of("fail", text)).encode()
+
+
+@given(st.text())
+@example(HOSTILE)
+def test_junit_is_xml_whatever_a_server_wrote(text: str) -> None:
+    root = ElementTree.fromstring(junit(of("fail", text)).encode())
+
+    [case] = root.iter("testcase")
+    assert case.get("name") == "shape"
+    assert [node.tag for node in case] == ["failure"]
+
+
+@given(st.text())
+@example(HOSTILE)
+def test_failure_text_cannot_change_a_terminal(text: str) -> None:
+    report = of("fail", text)
+
+    assert all(line.isprintable() for line in failure_lines(report, report.results[0]))
+
+
+def test_markdown_shows_hostile_text_as_text() -> None:
+    shown = markdown(of("fail", "<script>|x|\n# heading"))
+
+    assert "\\<script\\>" in shown
+    assert "\n# heading" not in shown
+
+
+def test_a_failure_shows_rule_expected_actual_pointer_and_how_to_see_it_again() -> None:
+    report = of("fail", "thing")
+
+    text = "\n".join(failure_lines(report, report.results[0]))
+    assert "CHAT-01: `object" in text
+    assert "expected thing" in text
+    assert "actual   thing  (event 0, thing)" in text
+    assert "see it   curl -sS -N -i http://127.0.0.1:1/thing" in text
+    assert '"authorization: Bearer $OPENAI_API_KEY"' in text
+    assert "again    plumbline check --base-url http://127.0.0.1:1/v1 --model m chat/text/shape" in text
+
+
+def test_the_offending_event_is_marked_and_no_other() -> None:
+    scenario, _, mutation, _ = next(found for found in MUTANTS if found[1] == "another id")
+    report = reported(mutation(transcripts()[scenario]))
+    assert parsed(html(report)).bad == 0  # This check points at a member, not at an event.
+
+    scenario, _, mutation, _ = next(found for found in MUTANTS if found[3] == ("role-once",))
+    page = parsed(html(reported(mutation(transcripts()[scenario]))))
+    assert page.bad >= 1
+    assert "chat/stream-text/role-once, CS-02: expected" in page.text
+
+
+def test_a_page_of_ours_needs_nothing_else() -> None:
+    text = html(reported(*transcripts().values()))
+
+    page = parsed(text)
+    assert "script" not in page.tags
+    assert not {"src", "href"} & page.attributes
+    assert "default-src 'none'" in text
+    assert 'name="viewport"' in text
+
+
+def test_green_runs_carry_no_evidence() -> None:
+    report = reported(*transcripts().values())
+
+    assert report.evidence == {}
+    assert report.counts == {"pass": len(CHECKS)}
+
+
+BLOCKS = [b"data: {}\n\n", b": keep\n\n", b"event: a\ndata: 1\n\n", b"\n", b"x", b"data: 2\n: c\nid: 3\n\n"]
+BLOCKS += [b"\xef\xbb\xbf: no comment\n\n", b"\xef\xbb\xbfdata: 4\n\n"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(BLOCKS), st.sampled_from([b"\n", b"\r\n", b"\r"]))),
+    st.sets(st.integers(0, 200)),
+)
+@example([(b"event: a\ndata: 1\n\n", b"\r\n")], set())
+@example([(b"event: a\ndata: 1\n\n", b"\r")], set())
+def test_the_timeline_numbers_events_as_problems_do(
+    blocks: list[tuple[bytes, bytes]], cuts: set[int]
+) -> None:
+    """However lines end and bytes were read: a moment's time is that of the read that brought its last byte."""
+    body = b"data: 0\n\n" + b"".join(block.replace(b"\n", end) for block, end in blocks)
+    edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(body)), len(body)]
+    frames = [(float(i), body[a:b]) for i, (a, b) in enumerate(pairwise(edges))]
+    exchange = Exchange(method="POST", url="", request_headers={}, request_body=b"", frames=frames)
+
+    found = [moment for moment in moments(exchange, frozenset(range(300))) if moment.kind == "event"]
+
+    events = parse_events(body)
+    assert [moment.number for moment in found][:20] == list(range(len(events)))[:20]
+    # The text of a moment is the event of its number, and nothing beside it.
+    read = [parse_events(b"\n" + moment.text.encode()) for moment in found[:20]]
+    assert [(e.data, e.name, e.fields, e.comments) for [e] in read] == [
+        (e.data, e.name, e.fields, e.comments) for e in events[:20]
+    ]
+    assert [moment.at for moment in found] == sorted(moment.at for moment in found)
+
+
+def test_a_long_stream_is_shortened_around_what_is_marked() -> None:
+    body = b"".join(b"data: %d\n\n" % number for number in range(5000))
+    frames = [(0.5, body)]
+    exchange = Exchange(method="POST", url="", request_headers={}, request_body=b"", frames=frames)
+
+    found = moments(exchange, frozenset({2500}))
+
+    assert len(found) < 100
+    assert "data: 2500" in [moment.text for moment in found]
+    assert sum(moment.size for moment in found) == len(body)
+
+
+def test_a_badge_has_the_colour_of_the_worst() -> None:
+    assert json.loads(badge_json(of("pass")))["color"] == "brightgreen"
+    assert json.loads(badge_json(of("warn", name="chat/text/request-id")))["message"] == "chat 0/1"
+    assert json.loads(badge_json(of("fail")))["color"] == "red"
+    assert json.loads(badge_json(of("inconclusive")))["message"] == "not judged"
+    assert ElementTree.fromstring(badge_svg(of("fail"))).tag.endswith("svg")
+
+
+def test_junit_counts_failures_errors_and_skips() -> None:
+    def tallies(report: Report, *, strict: bool = False) -> dict[str, str]:
+        [suite] = ElementTree.fromstring(junit(report, strict=strict).encode()).iter("testsuite")
+        return suite.attrib
+
+    assert tallies(of("fail"))["failures"] == "1"
+    assert tallies(of("error"))["errors"] == "1"
+    assert tallies(of("rejected", name="chat/stop/prefix"))["skipped"] == "1"
+    assert tallies(of("rejected"))["failures"] == "1"  # Nobody may refuse what is core.
+    assert tallies(of("pass"))["skipped"] == "0"
+
+
+def test_a_matrix_puts_disagreement_first() -> None:
+    good = reported(*transcripts().values())
+    scenario, _, mutation, _ = next(found for found in MUTANTS if found[3] == ("done",))
+    changed = {**transcripts(), scenario: mutation(transcripts()[scenario])}
+    bad = reported(*changed.values())
+
+    table = matrix_of(columns_of({"good": good, "a|b": bad}))
+
+    assert table.rows[0][0] == "chat/stream-text/done"
+    assert "| `chat/stream-text/done` | MUST | ✅ | [❌](#a-b-chat-stream-text-done) |" in matrix_markdown(
+        table
+    )
+    assert "a\\|b" in matrix_markdown(table)
+    assert "one [DONE], as the last event" in parsed(matrix_html(table)).text
+
+
+def test_reports_of_different_suites_are_not_compared() -> None:
+    report = of("pass")
+    run = Header(base_url="u", model="m", started="2026", suite={"version": "0"})
+    other = report_of(run, [], [])
+
+    with pytest.raises(NotComparable):
+        matrix_of(columns_of({"a": report, "b": other}))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 1}', "[" * 100_000])
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content, "utf-8")
+
+    with pytest.raises(UnreadableReport):
+        read_report(path)
+
+
+def test_a_report_names_the_request_of_a_problem() -> None:
+    problem = Problem(expected="x", actual="y", pointer="event 3", exchange=1)
+    finding = Finding(check="chat/stream-text/shape", verdict="fail", problems=[problem])
+    report = report_of(RUN, [transcripts()["chat/stream-text"]], [finding])
+
+    assert "actual   y  (request 1, event 3)" in failure_lines(report, report.results[0])
+    assert "request 1, event 3" in html(report)
+    assert "request 1, event 3" in markdown(report)
+    assert "request 1, event 3" in junit(report)

@@ -1,0 +1,77 @@
+"""`nox -s mutants`: every broken server and the checks that caught it, the kill rate, and the reference twenty times.
+
+`-- --all` prints a line for each mutant; otherwise there is one for each rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter, defaultdict
+
+from example_servers.good_server import KEY, MODEL, serving, transcripts
+from example_servers.reference import application
+from mutants import MUTANTS
+from mutants.named_rules import named
+
+from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.runner.run import record
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
+
+REPETITIONS = 20
+ACCUSING = ("fail", "warn", "untestable")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the matrix; 0 if every mutant was caught by its checks and its rule alone, and the reference never."""
+    killed: dict[str, list[bool]] = defaultdict(list)
+    survivors: list[str] = []
+    for scenario, name, mutation, tripped in MUTANTS:
+        found = judge(mutation(transcripts()[scenario]))
+        caught = {finding.check.rsplit("/", 1)[1] for finding in found if finding.verdict in ACCUSING}
+        dead = caught == set(tripped) and all(_named(finding, scenario, name) for finding in found)
+        killed[rule_of(scenario, name, tripped[0])].append(dead)
+        if not dead:
+            survivors.append(f"{scenario}: {name}: {sorted(tripped)} should, {sorted(caught)} did")
+        if "--all" in arguments:
+            print(f"{'killed' if dead else 'ALIVE':7} {scenario:30} {name:48} {', '.join(sorted(caught))}")
+    for rule in rules():
+        if killed[rule]:
+            print(f"{rule:9} {rules()[rule]['level']:9} {sum(killed[rule]):4} of {len(killed[rule])}")
+    wrong = _unbroken()
+    for line in [*survivors, *wrong]:
+        print(line)
+    dead = len(MUTANTS) - len(survivors)
+    print(f"{len(CHECKS)} checks; {dead} of {len(MUTANTS)} mutants killed: {100 * dead / len(MUTANTS):.1f} %")
+    print(f"the unbroken reference: {len(wrong)} false accusations in {REPETITIONS} repetitions")
+    return 1 if survivors or wrong else 0
+
+
+def _named(finding: Finding, scenario: str, name: str) -> bool:
+    """Whether the problems of a check that observes several rules name the one that this mutant breaks."""
+    slug = finding.check.rsplit("/", 1)[1]
+    if len(CHECKS[finding.check].rules) < 2 or not finding.problems:
+        return True
+    first, *others = named(scenario, slug, name)
+    return first in finding.broken and set(finding.broken) <= {first, *others}
+
+
+def rule_of(scenario: str, name: str, slug: str) -> str:
+    """The rule that a mutant breaks, as its first check sees it: a check of one rule sees no other."""
+    first, *others = CHECKS[f"{scenario}/{slug}"].rules
+    return next(iter(named(scenario, slug, name)), first) if others else first
+
+
+def _unbroken() -> list[str]:
+    wrong: Counter[str] = Counter()
+    with serving(application()) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        for _ in range(REPETITIONS):
+            for seen in asyncio.run(record(list(SCENARIOS.values()), target)):
+                wrong.update(finding.check for finding in judge(seen) if finding.verdict != "pass")
+    return [f"{name}: {count} of {REPETITIONS} times no pass" for name, count in wrong.items()]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,499 @@
+"""`--sdk openai`: the official client reads recorded bytes, and what it raises or gets wrong is found."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import openai
+import pytest
+from example_servers.good_server import KEY, MODEL, serving, transcripts
+from example_servers.reference import application
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mutants.mutations import Mutation, body, changed, chunk, chunks, each, events, raw_body, status, without
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.cli import main
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.recording.file import Header, Recorder, read_recording
+from plumbline_conformance.sdk import run
+from plumbline_conformance.sdk.calls import call_of
+from plumbline_conformance.sdk.run import claims_of, read_again
+from plumbline_conformance.suite.client_claims import CLAIMS, CLIENTS
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import published, revisions
+from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+ROOT = Path(__file__).parents[3]
+RECORDINGS = ROOT / "conformance" / "recordings"
+SCHEMA = ROOT / "conformance/plumbline_conformance/reports/report.schema.json"
+
+
+def findings(*seen: Transcript) -> dict[str, Finding]:
+    """By the last segment of their ids."""
+    return {finding.check.rsplit("/", 1)[1]: finding for finding in read_again("openai", seen)}
+
+
+def broken(*seen: Transcript) -> list[str]:
+    return [name for name, finding in findings(*seen).items() if finding.problems]
+
+
+def recorded(path: Path, *seen: Transcript) -> Path:
+    with Recorder(path, Header.of("http://127.0.0.1:1/v1", "m")) as recorder:
+        for transcript in seen:
+            recorder.add(transcript)
+    return path
+
+
+def test_claims_are_of_a_client_and_no_checks() -> None:
+    assert CLIENTS == ("openai",)
+    for name, claim in CLAIMS.items():
+        assert re.fullmatch(r"sdk/openai/[a-z-]+", name)
+        assert name not in CHECKS
+        assert all(name not in published(revision) for revision in revisions())
+        assert {rules()[rule]["level"] for rule in claim.rules} == {claim.level}
+
+
+@pytest.mark.parametrize("name", ["plumbline", "plumbline-transformers"])
+def test_the_client_reads_every_answer_of_our_server(name: str) -> None:
+    found = read_again("openai", read_recording(RECORDINGS / f"{name}.jsonl.gz").transcripts)
+
+    assert [finding.check for finding in found] == claims_of("openai")
+    assert {finding.verdict for finding in found} == {"pass"}
+
+
+def test_the_client_reads_every_answer_of_the_reference() -> None:
+    found = findings(*transcripts().values())
+
+    assert {name: finding.problems for name, finding in found.items() if finding.problems} == {}
+    assert {finding.verdict for finding in found.values()} == {"pass"}
+
+
+def test_of_a_server_that_repeats_ids_the_client_adds_them_up() -> None:
+    """As the recording of a server of good repute has it."""
+    found = findings(*read_recording(RECORDINGS / "llama-cpp.jsonl.gz").transcripts)
+
+    helper = found["chat-stream-helper"]
+    assert helper.verdict == "warn"
+    assert {problem.rule for problem in helper.problems} == {"SDK-02"}
+    assert {problem.pointer.rpartition(".")[2] for problem in helper.problems} == {"id", "name"}
+    assert found["chat-stream"].verdict == "pass"
+    assert found["responses-whole"].verdict == "skipped"
+
+
+def event_types(kind: str) -> Any:
+    """Drop the events of a type."""
+    return events(lambda found: [(name, data) for name, data in found if get_field(data, "type") != kind])
+
+
+def get_field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def every_choice(change: Any) -> Mutation:
+    return chunks(lambda found: [change(choice) for data in found for choice in data["choices"]])
+
+
+def other_id(value: Any) -> None:
+    value["response"]["id"] = "resp_other"
+
+
+def other_index(value: Any) -> None:
+    value["output_index"] = 7
+
+
+def repeated_call(found: Any) -> None:
+    [first] = [data for data in found if (call := calls(data)) and "id" in call[0]]
+    for data in found:
+        for call in calls(data):
+            call["id"] = calls(first)[0]["id"]
+
+
+def calls(data: Any) -> Any:
+    return data["choices"][0]["delta"].get("tool_calls", []) if data["choices"] else []
+
+
+def another_object(found: Any) -> None:
+    found[2]["object"] = "chat.completion"
+
+
+STREAM, TOOL, RESPONSE = "chat/stream-text", "chat/tool", "responses/tool"
+MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
+    (STREAM, "no index in choices", every_choice(without("index")), {"chat-stream-helper"}),
+    (STREAM, "no delta in choices", every_choice(without("delta")), {"chat-stream", "chat-stream-helper"}),
+    (STREAM, "a chunk of another object", chunks(another_object), {"chat-stream-helper"}),
+    (
+        STREAM,
+        "an event without data",
+        raw_body(lambda old: b"event: ping\n\n" + old),
+        {"chat-stream", "chat-stream-helper"},
+    ),
+    (
+        STREAM,
+        "no JSON in an event",
+        raw_body(lambda old: b"data: {\n\n" + old),
+        {"chat-stream", "chat-stream-helper"},
+    ),
+    (STREAM, "an answer that is no JSON", raw_body(lambda old: b"{", index=0), {"chat-whole"}),
+    (STREAM, "an answer without choices", body(without("choices"), index=0), {"chat-whole"}),
+    (TOOL, "the id of a call in every delta", chunks(repeated_call), {"chat-stream-helper"}),
+    (RESPONSE, "no response.completed", event_types("response.completed"), {"responses-stream-helper"}),
+    (RESPONSE, "no response.created", event_types("response.created"), {"responses-stream-helper"}),
+    (RESPONSE, "another id of the response", chunk(-1, other_id), {"responses-stream-helper"}),
+    (RESPONSE, "a delta of an item that nobody added", chunk(4, other_index), {"responses-stream-helper"}),
+    (
+        RESPONSE,
+        "deltas that are not the arguments",
+        chunk(4, lambda event: event.update(delta="x")),
+        {"responses-stream-helper"},
+    ),
+    (RESPONSE, "an answer without output", body(without("output"), index=0), {"responses-whole"}),
+    ("models/list", "a list that is none", body(lambda value: value.update(data=7), index=0), {"models-whole"}),
+    (
+        "completions/stream",
+        "an event that is no object",
+        raw_body(lambda old: b"data: 7\n\n" + old),
+        {"completions-stream"},
+    ),
+    ("completions/text", "an answer without choices", body(without("choices"), index=0), {"completions-whole"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scenario", "what", "mutation", "tripped"), MUTANTS)
+def test_a_mutant_trips_the_client(scenario: str, what: str, mutation: Mutation, tripped: set[str]) -> None:
+    found = findings(mutation(transcripts()[scenario]))
+
+    assert {name for name, finding in found.items() if finding.problems} == tripped, found
+    for name in tripped:
+        assert found[name].verdict == "warn"
+        for problem in found[name].problems:
+            assert problem.scenario == scenario
+            assert problem.exchange is not None
+            assert problem.rule in CLAIMS[f"sdk/openai/{name}"].rules
+
+
+def test_a_problem_points_at_the_event_that_the_client_did_not_take() -> None:
+    seen = raw_body(lambda old: old.replace(b"data: ", b"data: {", 3).replace(b"data: {", b"data: ", 2))(
+        transcripts()[STREAM]
+    )
+
+    assert [problem.pointer for problem in findings(seen)["chat-stream"].problems] == ["event 2"]
+
+
+def test_an_error_in_the_stream_is_the_clients_as_well() -> None:
+    sent = b'data: {"error": {"message": "no", "type": "server_error", "param": null, "code": null}}\n\n'
+    for scenario in (STREAM, "completions/stream"):
+        seen = raw_body(lambda old: b"".join(old.partition(b"\n\n")[:2]) + sent)(transcripts()[scenario])
+
+        assert broken(seen) == []
+
+
+@pytest.mark.parametrize("kind", ["response.failed", "response.incomplete"])
+def test_a_response_that_ends_otherwise_is_none_to_get(kind: str) -> None:
+    def ended(found: list[Any]) -> None:
+        found[-1]["type"] = kind
+
+    assert broken(chunks(ended)(transcripts()[RESPONSE])) == []
+
+
+@pytest.mark.parametrize("value", [400, 401, 403, 404, 409, 418, 422, 429, 500, 503])
+def test_a_refusal_raises_the_error_of_its_status(value: int) -> None:
+    found = findings(status(value)(transcripts()["errors/empty-messages"]))
+
+    assert found["errors"].verdict == "pass"
+    assert [name for name, finding in found.items() if finding.verdict != "skipped"] == ["errors"]
+
+
+def test_a_stream_that_was_cut_is_cut_for_the_client() -> None:
+    """It says that the connection was lost, as it was; what it trips over before that is found all the same."""
+    for scenario in (STREAM, RESPONSE, "completions/stream"):
+        seen = transcripts()[scenario]
+        for size in (0, 1, 300, len(seen.last.body)):
+            cut = each(-1, lambda e, n=size: changed(e, frames=[(0.0, e.body[:n])], error="cut"))  # type: ignore[misc]
+            assert broken(cut(seen)) == []
+
+    twisted = each(-1, lambda e: changed(e, error="cut"))(chunk(4, other_index)(transcripts()[RESPONSE]))
+    assert broken(twisted) == ["responses-stream-helper"]
+
+
+HOSTILE = [
+    b"",
+    b"\xff\xfe",
+    b"data: " + b"[" * 100_000,
+    b"[" * 200_000,
+    b'data: {"choices": [null]}\n\n',
+    b'data: {"choices": [{"index": 99999999999999999999, "delta": {"content": {}}}]}\n\n',
+    b'data: {"object": "chat.completion.chunk", '
+    b'"choices": [{"index": 0, "delta": {"tool_calls": [{"index": -9}]}}]}\n\n',
+    b'data: {"type": "response.created", "response": {"id": {}, "output": 7}}\n\n',
+    b"\xef\xbb\xbfdata: {}\n\n",
+    b'{"choices": "x", "data": "y", "output": "z"}',
+    b"null",
+]
+FIELDS = st.sampled_from(
+    ["type", "object", "choices", "index", "delta", "response", "output", "item", "output_index"]
+)
+WORDS = st.sampled_from(
+    ["response.created", "response.completed", "response.output_text.delta", "chat.completion.chunk"]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=12,
+)
+BODIES = (
+    st.sampled_from(HOSTILE)
+    | st.binary(max_size=300)
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | st.lists(VALUES, max_size=4).map(
+        lambda found: b"".join(b"data: %b\n\n" % json.dumps(value).encode() for value in found)
+    )
+)
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["content-type", "content-length", "transfer-encoding", "content-encoding", "location", "x y"]
+        )
+        | st.text(max_size=4),
+        st.sampled_from(
+            ["text/event-stream", "application/json; charset=x", "0", "99999", "chunked", "gzip", "a\r\nb: c"]
+        )
+        | st.text(max_size=6),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([STREAM, RESPONSE, "completions/stream", "models/list", "errors/empty-messages"]),
+    BODIES,
+    HEADERS,
+    st.integers(-1, 999),
+    st.none() | st.just("cut"),
+)
+@example(STREAM, HOSTILE[2], [], 200, None)
+def test_nothing_that_was_recorded_ends_the_pass(
+    scenario: str, content: bytes, headers: list[tuple[str, str]], value: int, error: str | None
+) -> None:
+    """Whatever the bytes are: a finding for each claim, and none of them a fault of the suite."""
+
+    def twist(exchange: Exchange) -> Exchange:
+        half = len(content) // 2
+        frames = [(0.0, content[:half]), (0.1, content[half:])]
+        return changed(exchange, status=value, headers=headers, frames=frames, error=error)
+
+    found = read_again("openai", [each(None, twist)(transcripts()[scenario])])
+
+    assert [finding.check for finding in found] == claims_of("openai")
+    assert {finding.verdict for finding in found} <= {"pass", "warn", "skipped"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(VALUES, st.text(max_size=20), st.booleans())
+def test_nothing_that_was_sent_ends_the_pass(sent: Any, path: str, known: bool) -> None:
+    url = f"http://h/v1/{'chat/completions' if known else path}"
+    request = json.dumps({**sent, "stream": True} if isinstance(sent, dict) else sent).encode()
+    seen = each(-1, lambda e: changed(e, url=url, request_body=request))(transcripts()[STREAM])
+
+    assert {finding.verdict for finding in read_again("openai", [seen])} <= {"pass", "warn", "skipped"}
+
+
+def test_what_is_too_long_is_left_out_and_reported() -> None:
+    many = raw_body(lambda old: b'data: {"choices": []}\n\n' * 30_000)(transcripts()[STREAM])
+    long = raw_body(lambda old: b" " * (1 << 20) + old)(transcripts()[STREAM])
+
+    for seen in (many, long):
+        found = findings(seen)["chat-stream"]
+        assert found.verdict == "skipped"
+        assert "1 were too long to be read again" in (found.reason or "")
+
+
+def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_SECONDS", 0.0)
+
+    found = findings(*transcripts().values())
+
+    assert {finding.verdict for finding in found.values()} == {"skipped"}
+    assert re.search(r"; \d+ were left out after 0 seconds", found["chat-stream"].reason or "")
+
+
+def test_the_client_asks_nobody_but_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a proxy of the environment, nor a server that sends it elsewhere, leads it away."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    away = each(None, lambda e: changed(e, status=404, headers=[("location", "http://127.0.0.1:9/")]))
+
+    assert findings(transcripts()[STREAM])["chat-stream"].verdict == "pass"
+    assert findings(away(transcripts()[STREAM]))["errors"].verdict == "pass"
+    # What only leads elsewhere is no answer to read.
+    moved = each(None, lambda e: changed(e, status=307, headers=[("location", "http://127.0.0.1:9/")]))
+    assert {f.verdict for f in findings(moved(transcripts()[STREAM])).values()} == {"skipped"}
+
+
+def test_two_passes_find_the_same() -> None:
+    seen = [mutation(transcripts()[scenario]) for scenario, _, mutation, _ in MUTANTS]
+
+    assert read_again("openai", seen) == read_again("openai", seen)
+
+
+@given(st.sampled_from([None, True, False, "x", 0, 1, []]))
+def test_a_stream_that_is_neither_true_nor_false_is_no_call(value: Any) -> None:
+    body = json.dumps({"model": "m", "messages": [], "stream": value}).encode()
+    exchange = Exchange(
+        method="POST", url="http://h/v1/chat/completions", request_headers={}, request_body=body, status=200
+    )
+
+    assert (call_of(exchange) is None) == (type(value) not in (type(None), bool))
+
+
+def judged(path: Path, *words: str) -> int:
+    return main(["judge", str(path), *words, "--sdk", "openai"])
+
+
+def test_findings_are_in_every_report_and_in_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = event_types("response.completed")(transcripts()[RESPONSE])
+    path = recorded(tmp_path / "run.jsonl", seen)
+    files = {kind: tmp_path / f"report.{kind}" for kind in ("json", "junit", "html", "markdown")}
+    named = [word for kind, file in files.items() for word in (f"--{kind}", str(file))]
+    chosen = "responses/tool/call-id"
+
+    assert judged(path, chosen, *named) == 0
+    out = capsys.readouterr().out
+    assert "warn sdk/openai/responses-stream-helper" in out
+    assert (
+        "actual   RuntimeError: Didn't receive a `response.completed` event.  (responses/tool, request 1, events)"
+        in out
+    )
+    assert "see it   curl" in out
+    assert "--sdk openai responses/tool\n" in out
+    assert judged(path, chosen, "--strict", *named) == 1
+    report = json.loads(files["json"].read_text("utf-8"))
+    jsonschema.validate(report, json.loads(SCHEMA.read_text("utf-8")))
+    assert set(report["evidence"]) >= {"responses/tool"}
+    cases = ElementTree.fromstring(files["junit"].read_text("utf-8")).iter("testcase")
+    failed = [case.get("name") for case in cases if case.find("failure") is not None]
+    assert failed == ["responses-stream-helper"]
+    for kind in ("html", "markdown"):
+        assert "responses-stream-helper" in files[kind].read_text("utf-8")
+    assert (
+        main(["matrix", f"a={files['json']}", f"b={files['json']}", "--html", str(tmp_path / "m.html")]) == 0
+    )
+
+
+def test_a_baseline_accepts_the_findings_of_a_client(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run.jsonl", chunk(4, other_index)(transcripts()[RESPONSE]))
+    good = recorded(tmp_path / "good.jsonl", transcripts()[RESPONSE])
+    baseline = ("--strict", "--baseline", str(tmp_path / "plumbline.json"))
+    chosen = "responses/tool/call-id"
+
+    assert judged(path, chosen, *baseline, "--update-baseline") == 0
+    assert judged(path, chosen, *baseline) == 0
+    # Without the client nobody knows, and with it the entry is no longer true of the good one.
+    assert main(["judge", str(path), chosen, *baseline]) == 0
+    assert judged(good, chosen, *baseline) == 1
+
+
+def test_the_server_gets_no_further_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+    good = application()
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope.get("path", ""))
+        await good(scope, receive, send)
+
+    counts = []
+    for options in ([], ["--sdk", "openai"]):
+        asked.clear()
+        with serving(counting) as base_url:
+            target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
+            assert main(["check", *target, "chat/stream-text", "models", *options]) == 0
+        counts.append(len(asked))
+
+    assert counts[0] == counts[1]
+    out = capsys.readouterr().out
+    assert "skipped sdk/openai" in out
+    assert "pass" in out
+
+
+def test_no_finding_of_a_client_has_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+
+    async def leaking(scope: Any, receive: Any, send: Any) -> None:
+        """Halves of the key in two chunks, which the client puts together."""
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        parts = [{"role": "assistant", "content": KEY[:4]}, {"content": KEY[4:]}]
+        chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+        sent = [{**chunk, "choices": [{"index": 0, "delta": part, "finish_reason": None}]} for part in parts]
+        sent[1]["object"] = "else"
+        content = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in sent)
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    with serving(leaking) as base_url:
+        target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--trials", "0"]
+        main(["check", *target, "chat/stream-text", "--sdk", "openai", "--json", str(report)])
+
+    found = {result["check"]: result for result in json.loads(report.read_text("utf-8"))["results"]}
+    assert found["sdk/openai/chat-stream-helper"]["verdict"] == "warn"
+    told = json.dumps(found["sdk/openai/chat-stream-helper"])
+    assert KEY not in told
+    assert "sha256:" in told
+    assert KEY not in capsys.readouterr().out
+
+
+def test_without_the_client_the_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    path = recorded(tmp_path / "run.jsonl", transcripts()[STREAM])
+
+    for command in (["judge", str(path)], ["check", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]):
+        assert main([*command, "--sdk", "openai"]) == 2
+        assert "pip install openai" in capsys.readouterr().out
+    assert main(["judge", str(path), "chat/stream-text/done"]) == 0
+
+
+def test_a_client_without_the_helpers_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(openai.resources.responses.Responses, "stream")
+
+    assert main(["judge", "run.jsonl", "--sdk", "openai"]) == 2
+    assert f"a newer openai than {openai.__version__}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_client_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "run.jsonl", "--sdk", "openai,other"]) == 2
+
+    assert "there is no client other. There are openai." in capsys.readouterr().out
+
+
+def test_live_traffic_is_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "live.jsonl"
+    with Recorder(path, Header.of("u", "", by="watch")) as recorder:
+        recorder.add(transcripts()["models/list"])
+
+    assert judged(path) == 2
+    assert "live traffic" in capsys.readouterr().out
+
+
+def test_claims_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "sdk/openai/chat-stream-helper", "SDK-02"]) == 0
+
+    out = capsys.readouterr().out
+    assert "--sdk openai" in out
+    assert "Observed by:" in out

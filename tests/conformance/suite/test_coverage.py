@@ -1,0 +1,92 @@
+"""Rules, checks and requirement sets belong together: nothing dangles, and nothing that was published goes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from plumbline_conformance.cli import main
+from plumbline_conformance.suite import selection
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.coverage import (
+    UNCHECKED,
+    as_markdown,
+    as_published,
+    manifest,
+    published,
+    revisions,
+)
+from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.selection import Selection
+
+CLOSED = {
+    "2026-11": "7a9438cc3b0e4b408409fef63c8477f7f56f13e099194faf620bc7b8177c8bd6",
+}
+"""The digests of the sets that nothing is added to any more."""
+PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_a_rule_has_checks_or_a_reason(rule: str) -> None:
+    assert manifest()[rule]
+
+
+def test_a_rule_with_checks_has_no_excuse() -> None:
+    observed = {rule for found in CHECKS.values() for rule in found.rules}
+
+    assert set(UNCHECKED) & observed == set()
+    assert set(UNCHECKED) <= set(rules())
+    assert observed <= set(rules())
+
+
+def test_reasons_are_sentences() -> None:
+    assert all(len(reason) > 20 and not reason.endswith(".") for reason in UNCHECKED.values())
+
+
+def test_what_was_published_is_still_there() -> None:
+    """Suites only grow: a check with another verdict is another check, with an id of its own.
+
+    Every id of every set is still an id, or an alias of one.
+    """
+    for name in revisions():
+        assert set(published(name)) <= set(CHECKS), "a check that is called otherwise leaves an alias"
+
+
+def test_new_checks_are_published() -> None:
+    """In a set of their own, if the last one is closed: a new file with the date of its month."""
+    assert set(CHECKS) <= set(published(revisions()[-1]))
+
+
+def test_a_published_set_never_changes() -> None:
+    """Whoever is held against it is held against the same checks for ever."""
+    found = {
+        name: hashlib.sha256("\n".join(sorted(as_published(name))).encode()).hexdigest()
+        for name in revisions()
+    }
+    assert CLOSED.items() <= found.items()
+
+
+def test_a_run_can_be_limited_to_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is newer is neither asked for nor scored."""
+    older = [name for name in CHECKS if not name.startswith("models/")]
+    monkeypatch.setattr(selection, "published", lambda revision: older if revision == "2026-10" else [])
+
+    assert Selection(requirements="2026-10").checks() == older
+    assert Selection(requirements="2026-10", surfaces=["models"]).checks() == []
+    assert set(Selection().checks()) == set(CHECKS)
+
+
+def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--rules", "--markdown"]) == 0
+
+    assert capsys.readouterr().out == as_markdown() == PAGE.read_text("utf-8")
+
+
+def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--rules"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(rules())
+    assert any("not checked: " in line for line in lines)

@@ -1,0 +1,137 @@
+"""What the suite says of itself: ids, levels, rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.checks.common import usage_adds_up
+from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.suite.contract import document, event_schemas, rules
+from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check, scenario
+from plumbline_conformance.transcript.model import Transcript
+
+MILDER = {
+    "chat/function-role/read",
+    "chat/stream-text/one-fingerprint",
+    "errors/functions/called",
+    "responses/item-forms/custom-call",
+    "responses/stream-text/terminator",
+}
+"""Checks that ask for less than their rule, each with the reason beside it in the code."""
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_check_observes_rules_and_takes_its_level_from_the_first(name: str) -> None:
+    found = CHECKS[name]
+
+    assert found.rules
+    assert set(found.rules) <= set(rules())
+    assert len(set(found.rules)) == len(found.rules)
+    level = rules()[found.rules[0]]["level"].removesuffix(" NOT")
+    assert found.level == ("SHOULD" if name in MILDER else level)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_ids_are_slugs_below_their_scenario(name: str) -> None:
+    assert re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+/[a-z0-9-]+", name)
+    assert name.rsplit("/", 1)[0] in SCENARIOS
+    assert CHECKS[name].title[0].isupper()
+    assert not CHECKS[name].title.endswith(".")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_has_checks(name: str) -> None:
+    assert any(found.startswith(f"{name}/") for found in CHECKS)
+
+
+def test_what_is_core_is_little() -> None:
+    assert {name for name, found in SCENARIOS.items() if found.core} == {
+        "chat/text",
+        "chat/stream-text",
+        "models/list",
+    }
+
+
+def test_nothing_is_registered_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        scenario("chat/text", "again")(SCENARIOS["chat/text"].steps)
+    with pytest.raises(ValueError, match="twice"):
+        check("chat/text/shape", "Again", "CHAT-01")(CHECKS["chat/text/shape"].judge)
+    with pytest.raises(ValueError, match="before its scenario"):
+        check("no/scenario/here", "Nothing", "CHAT-01")(CHECKS["chat/text/shape"].judge)
+
+
+def test_every_event_has_a_schema() -> None:
+    """RS-17."""
+    assert event_schemas()["response.output_text.delta"] == "ResponseTextDeltaEvent"
+
+
+def _sloppy(rule: str) -> Finding:
+    """What comes of a check of two rules whose problem names this one."""
+
+    def judge_(seen: Transcript) -> Iterator[Problem]:
+        yield Problem(expected="a", actual="b", rule=rule)
+
+    found = msgspec.structs.replace(CHECKS["chat/text/shape"], rules=("CHAT-01", "CHAT-03"), judge=judge_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CHECKS, "chat/text/shape", found)
+        [finding] = [
+            one for one in judge(Transcript(scenario="chat/text", exchanges=[])) if one.check == found.id
+        ]
+    return finding
+
+
+def test_a_problem_of_one_of_several_rules_names_it() -> None:
+    assert _sloppy("CHAT-03").verdict == "fail"
+    assert [problem.rule for problem in _sloppy("CHAT-03").problems] == ["CHAT-03"]
+
+
+@pytest.mark.parametrize("rule", ["", "CHAT-04", "no rule"])
+def test_a_problem_that_names_none_of_them_is_a_fault_of_the_suite(rule: str) -> None:
+    assert _sloppy(rule).verdict == "error"
+
+
+@pytest.mark.parametrize("schema", ["CreateChatCompletionResponse", "Response"])
+def test_rule_of_a_field(schema: str) -> None:
+    """Every rule of a shape can be named, and what no sentence speaks of has a rule as well."""
+    members = document()["components"]["schemas"][schema]["properties"]
+    named = {rule_of(schema, [member]) for member in members} | {
+        rule_of(schema, ["choices", 0, "message", "role"])
+    }
+    named |= {rule_of(schema, ["choices", 3, "finish_reason"])}
+
+    assert named == set(rules_of_shape(schema))
+    assert (
+        rule_of(schema, []) == rule_of(schema, ["what", "nobody", 1, "knows"]) == rules_of_shape(schema)[-1]
+    )
+    assert rule_of("ErrorResponse", ["error"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((1, 2, 3), []),
+        ((1, 2, 4), ["prompt_tokens + completion_tokens = total_tokens"]),
+        ((0, 2, 2), ["at least 1 token of a prompt"]),
+        ((1, 2, None), ["prompt_tokens + completion_tokens = total_tokens"]),
+    ],
+)
+def test_a_problem_of_usage_names_the_fault(counts: tuple[int | None, ...], said: list[str]) -> None:
+    usage = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), counts, strict=True))
+
+    found = list(usage_adds_up(usage, prompt="prompt_tokens", completion="completion_tokens"))
+
+    assert [problem.expected for problem in found] == said
+
+
+def test_responses_need_no_prompt_tokens() -> None:
+    """CHAT-08 says it, R-10 does not."""
+    usage = {"input_tokens": 0, "output_tokens": 16, "total_tokens": 16}
+
+    assert list(usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")) == []

@@ -1,0 +1,165 @@
+"""Two processes: what ends one ends the other, and what goes wrong beside the traffic is said and stops nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from example_servers.proxied_servers import GET, talk
+
+from plumbline_conformance.console.terminal import console
+from plumbline_conformance.recording.file import Header, Recorder, UnreadableRecording, read_recording
+from plumbline_conformance.reports.conclude import Outputs
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.watch import run, run_watch
+from plumbline_conformance.watch.display import picture
+from plumbline_conformance.watch.live import Tally
+from plumbline_conformance.watch.process import Inbox, Passing, Seen, framed
+from plumbline_conformance.watch.run import Watcher
+
+
+def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-m", "plumbline_conformance.cli", "watch", "--upstream", "http://127.0.0.1:1"]
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [*command, "--listen", ":0", *more], stdout=subprocess.PIPE, text=True, env=variables
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    return process, int(said.split(",")[0].rpartition(":")[2])
+
+
+def test_the_proxy_does_not_outlive_the_judge() -> None:
+    process, port = _watching()
+    socket.create_connection(("127.0.0.1", port)).close()
+    process.kill()
+    process.communicate()
+
+    late = time.monotonic() + 20
+    while time.monotonic() < late:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the port is still open")
+
+
+def test_an_interruption_writes_the_reports(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    process, port = _watching("--json", str(report))
+    assert talk(port, GET).startswith(b"HTTP/1.1 502")
+    process.send_signal(signal.SIGINT)
+
+    out, _ = process.communicate(timeout=20)
+
+    assert "0 exchanges" in out
+    assert report.is_file()
+
+
+def test_a_proxy_that_dies_or_cannot_listen_is_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Watched(run.ProxyProcess):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            started.append(self)
+
+    monkeypatch.setattr(run, "ProxyProcess", Watched)
+
+    def kill(port: int) -> None:
+        started[0]._process.kill()
+
+    assert (
+        run_watch("http://127.0.0.1:1", ":0", Outputs(), out=console(), stop=threading.Event(), ready=kill)
+        == 2
+    )
+    assert "ended before it was told to" in capsys.readouterr().out
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run_watch("http://127.0.0.1:1", f":{port}", Outputs(), out=console()) == 2
+    assert "in use" in capsys.readouterr().out
+
+
+def exchange(number: int = 0) -> Exchange:
+    return Exchange(
+        method="GET", url=f"http://h/v1/models?{number}", request_headers={}, request_body=b"", status=200
+    )
+
+
+def watching(count: int, **options: object) -> Watcher:
+    """A watcher that has been told of so many exchanges, and of the end."""
+    ours, theirs = socket.socketpair()
+    with Watcher(Inbox(ours), **options) as watcher:  # type: ignore[arg-type]
+        for number in range(count):
+            theirs.sendall(framed(Seen(exchange(number))))
+        theirs.sendall(framed(Passing(0, 0, last=True)))
+    return watcher
+
+
+def test_a_verdict_that_cannot_be_printed_stops_nothing() -> None:
+    said: list[str] = []
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    watcher = watching(3, wrong=full, failed=said.append)
+
+    assert watcher.tally.exchanges == 3
+    assert watcher.failure is not None
+    assert "No space left" in watcher.failure
+    assert said == [watcher.failure]
+
+
+@pytest.mark.parametrize("broken", ["add", "finish"])
+def test_a_recording_on_a_full_disk_is_cut_and_reported_at_once(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Recorder, broken, full)
+    said: list[str] = []
+    path = tmp_path / "run.jsonl"
+
+    watcher = watching(3, recorder=Recorder(path, Header.of("http://h", "m", by="watch")), failed=said.append)
+
+    assert watcher.tally.exchanges == 3
+    assert [line.startswith("The recording could not be written on, and is cut") for line in said] == [True]
+    with pytest.raises(UnreadableRecording):
+        read_recording(path)
+
+
+def test_the_picture_may_be_drawn_while_exchanges_are_counted() -> None:
+    tally, over, wrong = Tally(), threading.Event(), []
+
+    def draw() -> None:
+        while not over.is_set():
+            try:
+                picture(tally, 0)
+            except RuntimeError as error:
+                wrong.append(error)
+
+    thread = threading.Thread(target=draw)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for number in range(300):
+            tally.recent.append((exchange(number), []))
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(before)
+
+    assert wrong == []

@@ -1,0 +1,49 @@
+"""Read the smallest request of each API, with changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.models import TOKENIZER
+
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.responses import CreateResponse
+from plumbline.protocols.chat.reader import read_chat
+from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.completions.reader import read_completion
+from plumbline.protocols.responses.reader import read_response
+from plumbline.wire.decode import decode, encode
+from plumbline.wire.errors import ApiError
+
+__all__ = ["DEFAULTS", "FLAT_TOOL", "MINIMAL", "ROOTS", "TOOL", "USER", "read", "refusal"]
+
+DEFAULTS = Defaults(vocab_size=TOKENIZER.vocab_size)
+USER = {"role": "user", "content": "hi"}
+
+MINIMAL: dict[str, dict[str, Any]] = {
+    "chat": {"model": "m", "messages": [USER]},
+    "completions": {"model": "m", "prompt": "hi"},
+    "responses": {"model": "m", "input": "hi"},
+}
+ROOTS: dict[str, Any] = {
+    "chat": (CreateChatCompletionRequest, read_chat),
+    "completions": (CreateCompletionRequest, read_completion),
+    "responses": (CreateResponse, read_response),
+}
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+FLAT_TOOL = {"type": "function", "name": "f", "parameters": None, "strict": None}
+
+
+def read(api: str, **changes: Any) -> Any:
+    root, reader = ROOTS[api]
+    return reader(decode(root, encode({**MINIMAL[api], **changes})), DEFAULTS)
+
+
+def refusal(api: str, **changes: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        read(api, **changes)
+    assert caught.value.status == 400
+    return caught.value

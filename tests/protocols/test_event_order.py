@@ -1,0 +1,140 @@
+"""Every Responses stream is a walk of the table of event orders (RS-01, RS-07 to RS-12).
+
+Laws:
+    1. The events of any answer, complete, cut or failed, are a walk that ends in state `done`.
+    2. Every transition of the table occurs in some answer.
+    3. Every machine leads from `new` to `done`, and `done` allows no step.
+    4. Every event type of the table has one builder, and every builder is in the table.
+    5. An event that the table does not allow raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.events import (
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from plumbline.protocols.responses.event_order import EVENT_ORDER, StepError, transition
+from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
+from plumbline.wire.errors import server_error
+
+from .test_writers import answers, as_json, response_writer
+
+ALL_STEPS = {
+    (machine, state, step)
+    for machine, states in EVENT_ORDER.items()
+    for state, steps in states.items()
+    for step in steps
+}
+
+
+def sent(events: list[OutputEvent], *, fails: bool = False) -> list[dict[str, Any]]:
+    """The wire events of an answer, or of its beginning and a failure."""
+    writer = response_writer()
+    found = writer.start()
+    for event in events:
+        found += writer.event(event)
+    return as_json(found + (writer.fail(server_error("It broke.")) if fails else []))
+
+
+def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Follow the table along a stream and return the steps; fail where no step emits what comes next."""
+    states: dict[str, str] = {"response": "new"}
+    steps = set()
+    while stream:
+        # An open item has to be done before anything else may happen.
+        machine = next((name for name in states if name != "response"), "response")
+        if stream[0]["type"] == "response.output_item.added":
+            assert states == {"response": "open"}, "RS-07"
+            steps.add(("response", "open", "add"))
+            machine = stream[0]["item"]["type"]
+            states[machine] = "new"
+        state = states[machine]
+        types = [event["type"] for event in stream]
+        allowed = EVENT_ORDER[machine][state].items()  # type: ignore[index]
+        step, found = next((s, t) for s, t in allowed if t.events and [*t.events] == types[: len(t.events)])
+        steps.add((machine, state, step))
+        states[machine] = found.state
+        if machine != "response" and found.state == "done":
+            del states[machine]
+        stream = stream[len(found.events) :]
+    assert states == {"response": "done"}
+    return steps
+
+
+@given(answers(), st.data())
+def test_every_stream_is_a_walk_of_the_table(events: list[OutputEvent], data: st.DataObject) -> None:
+    """Law 1."""
+    walk(sent(events))
+    walk(sent(events[: data.draw(st.integers(0, len(events) - 1))], fails=True))
+
+
+def test_every_transition_occurs() -> None:
+    """Law 2."""
+    call = [ToolCallDelta("{}"), ToolCallEnd()]
+    items: list[OutputEvent] = [
+        ReasoningDelta("a"),
+        TextDelta("b"),
+        ToolCallStart("f", "call_1"),
+        *call,
+        ToolCallStart("g", "call_2", custom=True),
+        *call,
+    ]
+    streams = [sent([*items, Finish(reason, Usage(1, 1))]) for reason in ("stop", "length")]
+
+    assert set().union(*map(walk, [*streams, sent(items, fails=True)])) == ALL_STEPS
+
+
+@pytest.mark.parametrize("machine", EVENT_ORDER)
+def test_every_machine_ends(machine: Any) -> None:
+    """Law 3."""
+    states = EVENT_ORDER[machine]
+    assert not states["done"]
+    reached = {"new"}
+    for state in ("new", "open"):
+        reached |= {found.state for found in states[state].values() if state in reached}
+    assert reached == {"new", "open", "done"}
+
+
+def test_every_event_type_has_one_builder() -> None:
+    """Law 4."""
+    events = {
+        machine: {name for steps in states.values() for found in steps.values() for name in found.events}
+        for machine, states in EVENT_ORDER.items()
+    }
+
+    assert set(RESPONSE_EVENTS) == events.pop("response")
+    assert set(ITEM_EVENTS) == set().union(*events.values())
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [ToolCallDelta("{}")],
+        [TextDelta("a"), ToolCallDelta("{}")],
+        [Finish("stop", Usage(1, 1)), TextDelta("a")],
+        [Finish("stop", Usage(1, 1)), Finish("stop", Usage(1, 1))],
+    ],
+)
+def test_an_event_that_the_table_does_not_allow_raises(events: list[OutputEvent]) -> None:
+    """Law 5."""
+    writer = response_writer()
+    writer.start()
+    for event in events[:-1]:
+        writer.event(event)
+    with pytest.raises(StepError):
+        writer.event(events[-1])
+    with pytest.raises(StepError, match="response is new: it cannot complete"):
+        transition("response", "new", "complete")

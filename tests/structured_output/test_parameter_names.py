@@ -1,0 +1,125 @@
+"""Laws of parameter names: no call is possible that is parsed as text or with another name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.folding import fold
+
+from plumbline.dialects.parsers.render import render_calls
+from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
+from plumbline.events import TextDelta
+from plumbline.structured_output.constraints import Constraint
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.turn import Tool
+
+from .test_constraints import compiled_constraint
+from .walk import accepts, frame, model_dialect, sampled
+
+TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
+HOSTILE = (
+    "filter[status]",
+    "a b",
+    'q"r',
+    "x>y",
+    "a=b",
+    "a:b",
+    "a,b",
+    "it's",
+    "{x}",
+    " a",
+    "a ",
+    "a/b",
+    "é",
+    "a.b-c",
+)
+
+
+def parameters(name: str, *, required: bool, nested: bool = False) -> dict[str, Any]:
+    """Parameters with this name and a plain one; with `nested`, inside of an object."""
+    found = {
+        "type": "object",
+        "properties": {name: {"type": "boolean"}, "plain": {"type": "integer", "maximum": 9}},
+        "required": [name] if required else ["plain"],
+    }
+    return {"type": "object", "properties": {"o": found}, "required": ["o"]} if nested else found
+
+
+def read(dialect: str, schema: dict[str, Any], text: str) -> list[tuple[str, ...]]:
+    parser = model_dialect(TOOL_DIALECTS[dialect]).parser({"f": schema}, frame())
+    return fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
+
+
+def tried(dialect: str, schema: dict[str, Any]) -> Constraint | ConstraintError:
+    try:
+        return compiled_constraint(Tool(name="f", parameters=schema), dialect=dialect)
+    except ConstraintError as error:
+        return error
+
+
+@pytest.mark.parametrize("dialect", TOOL_NAMES)
+def test_a_name_is_parsed_back_or_excluded(dialect: str) -> None:
+    """TOOL-04: every required call is a call, also without `strict`."""
+    section = TOOL_DIALECTS[dialect].sections[0]
+    for name in HOSTILE:
+        arguments = {name: True}
+        schema = parameters(name, required=True)
+        text = render_calls([Call("f", json.dumps(arguments, ensure_ascii=False))], section)
+        found = read(dialect, schema, text)
+        is_read = (
+            len(found) == 1
+            and found[0][0] == "call"
+            and found[0][3] == "whole"
+            and json.loads(found[0][2]) == arguments
+        )
+        if dialect == "harmony":
+            text = text.removesuffix("<|call|>")
+        outcome = tried(dialect, schema)
+        if isinstance(outcome, ConstraintError):
+            assert not is_read, name
+            assert repr(name) in str(outcome)
+            assert outcome.tool == "f"
+        else:
+            assert is_read or dialect == "harmony", name
+            assert outcome.grammar is not None
+            assert accepts(outcome.grammar, text), text
+        left = compiled_constraint(
+            Tool(name="f", parameters=parameters(name, required=False)), dialect=dialect
+        )
+        assert left.grammar is not None
+        both = json.dumps({name: True, "plain": 3}, ensure_ascii=False)
+        written = render_calls([Call("f", both)], section).removesuffix(
+            "<|call|>" if dialect == "harmony" else ""
+        )
+        assert accepts(left.grammar, written) == (is_read or dialect == "harmony"), name
+        if not is_read and dialect != "harmony":
+            (warning,) = left.warnings
+            assert repr(name) in warning
+
+
+@pytest.mark.parametrize("dialect", ["minimax_m3", "gemma4", "glm47", "pythonic", "qwen3_coder"])
+@pytest.mark.parametrize("name", ["a:b", "x>y", "filter[status]"])
+def test_what_is_drawn_with_such_names_is_a_call(dialect: str, name: str) -> None:
+    """Whether they stand at the top or deeper."""
+    for nested in (False, True):
+        for required in (False, True):
+            schema = parameters(name, required=required, nested=nested)
+            promise = tried(dialect, schema)
+            if isinstance(promise, ConstraintError):
+                continue
+            assert promise.grammar is not None
+            for seed in range(3):
+                text = sampled(promise.grammar, seed, limit=25, most=200)
+                if text is not None:
+                    assert {part[0] for part in read(dialect, schema, text)} == {"call"}, text
+
+
+def test_a_strict_tool_with_such_a_name_is_refused() -> None:
+    strict = {**parameters("filter[status]", required=True), "additionalProperties": False}
+    with pytest.raises(ConstraintError) as caught:
+        compiled_constraint(Tool(name="f", parameters=strict, strict=True), dialect="pythonic")
+    assert caught.value.tool == "f"
+    assert compiled_constraint(Tool(name="f", parameters=strict, strict=True)).grammar is not None
