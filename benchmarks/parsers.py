@@ -79,11 +79,11 @@ def cases(found: list[Peer]) -> Iterator[Case]:
     """Yield every output of a dialect that at least one other server has as well."""
     for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
         named = {peer: name for peer in found if (name := _name(dialect, set(peer.names())))}
-        if dialect.reader == "sections" and named:
+        if not dialect.messages and named:
             yield from (_calls(dialect, named, shape) for shape in SHAPES)
     for thinking in dict.fromkeys(REASONING_DIALECTS.values()):
         named = {peer: name for peer in found if (name := _name(thinking, set(peer.reasoning_parsers())))}
-        if thinking.reader == "sections" and named:
+        if not thinking.messages and named:
             yield _thinking(thinking, named)
 
 
@@ -94,7 +94,7 @@ def _name(dialect: ToolDialect | ReasoningDialect, known: set[str]) -> str | Non
 def _calls(dialect: ToolDialect, named: dict[Peer, str], shape: str) -> Case:
     text = render_utterance(SHAPES[shape], dialect, None)
     markup = Markers(dialect, None)
-    markers = sorted(markup.markers)
+    markers = sorted(markup.texts)
     pieces = cut(text, markers, SIZE)
     by: dict[str, Callable[[], Stream]] = {"plumbline": lambda: ours(markup, pieces, TOOLS, inside=False)}
     for peer, name in named.items():
@@ -106,7 +106,7 @@ def _thinking(dialect: ReasoningDialect, named: dict[Peer, str]) -> Case:
     text = render_utterance(Utterance(("a",), TEXT), None, dialect)
     markup = Markers(None, dialect)
     # Some of their parsers look for the markers of calls as well.
-    markers = sorted(Markers(TOOL_DIALECTS.get(dialect.name), dialect).markers)
+    markers = sorted(Markers(TOOL_DIALECTS.get(dialect.name), dialect).texts)
     pieces = cut(text, markers, SIZE)
     opened = dialect.open[0] if dialect.starts_inside else ""
     variables = dict(dialect.switch.on)

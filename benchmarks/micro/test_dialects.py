@@ -15,13 +15,13 @@ import pytest
 from benchmarks.response_templates import RESPONSE_TEMPLATES, ResponseTemplateCase
 from benchmarks.utterances import PROSE, TOOLS, call, small_calls
 
-from plumbline.dialects.parsers.harmony import HarmonyParser
-from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.parsers.render import render_utterance
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.response_template import ResponseTemplateParser
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
-from plumbline.dialects.spec.markers import Markers
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 from plumbline.events import TextDelta
 
 TOOL_READERS = (*dict.fromkeys(TOOL_DIALECTS.values()), *RESPONSE_TEMPLATES)
@@ -45,7 +45,7 @@ def run(
         text, make = rendered(tool, reasoning, utterance)
     tokens = [TextDelta(text[start : start + 4]) for start in range(0, len(text), 4)]
 
-    def read() -> MarkerParser:
+    def read() -> AnswerParser:
         parser = make()
         push = parser.push
         for token in tokens:
@@ -60,18 +60,15 @@ def run(
 
 def rendered(
     tool: ToolDialect | None, reasoning: ReasoningDialect | None, utterance: Utterance
-) -> tuple[str, Callable[[], MarkerParser]]:
+) -> tuple[str, Callable[[], AnswerParser]]:
     """Return the rendered utterance of a pair of dialects and a factory of its parser."""
-    harmony = "harmony" in (tool and tool.reader, reasoning and reasoning.reader)
-    kind = HarmonyParser if harmony else MarkerParser
-    markup, inside = Markers(tool, reasoning), reasoning is not None and reasoning.starts_inside
+    dialect = build_dialect(DialectChoice(tool, reasoning))
+    frame = AnswerFrame(thinking="inside" if reasoning is not None and reasoning.starts_inside else "before")
     tools = TOOLS if tool else {}
-    return render_utterance(utterance, tool, reasoning), lambda: kind(
-        markup, tools, inside=inside, new_id=lambda name, number: "id"
-    )
+    return dialect.render(utterance), lambda: dialect.parser(tools, frame, new_id=lambda name, number: "id")
 
 
-def declared(reader: ResponseTemplateCase, utterance: Utterance) -> tuple[str, Callable[[], MarkerParser]]:
+def declared(reader: ResponseTemplateCase, utterance: Utterance) -> tuple[str, Callable[[], AnswerParser]]:
     """Return the same for a response template."""
     return reader.write(utterance), lambda: ResponseTemplateParser(
         reader.template, "", TOOLS, new_id=lambda name, number: "id"

@@ -1,1 +1,1 @@
-"""Start our own server, and judge or fuzz it. Not part of the judge, which knows no server."""
+"""Start our server, and judge or fuzz it. This is not part of the judge, which does not import any server."""

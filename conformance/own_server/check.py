@@ -1,4 +1,4 @@
-"""`nox -s conformance`: judge our own server, started as a process of its own, or any other one by its URL."""
+"""Judge our server in a separate process, or any other server by its URL (`nox -s conformance`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["run"]
 
 
 def run() -> int:
-    """With arguments, the same as `plumbline check`; without, our server with the pocket model."""
+    """Run `plumbline check` with the arguments, or on our server with the pocket model without any."""
     if len(sys.argv) > 1:
         return main(["check", *sys.argv[1:]])
     try:
-        # With a key, so that what servers do with wrong ones is judged as well (HTTP-06).
+        # With a key, so that the refusal of wrong keys is judged as well (HTTP-06).
         with launched_server(KEY) as base_url:
             return check(Target(base_url=base_url, model=MODEL, api_key=KEY), trials=3)
     except DidNotStart:
-        print("the server did not come up", file=sys.stderr)
+        print("The server did not start; its log above has the reason.", file=sys.stderr)
         return 2
 
 

@@ -1,4 +1,4 @@
-"""`nox -s fuzz`: our strategies and schemathesis, one after the other, on our own server or on another one."""
+"""Fuzz our server or another one with our strategies, then with schemathesis (`nox -s fuzz`)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["fuzz", "main"]
 
 
 def fuzz(base_url: str, model: str, *, examples: int, seed: int, phases: str = PHASES) -> int:
-    """Both; the worse status of the two."""
+    """Run both, and return the worse exit status."""
     target = Target(base_url=base_url, model=model)
     ours = run_fuzz(target, (), examples=examples, seed=seed, patience=60.0, json_file=None)
     return max(ours, run_schemathesis(target, examples=examples, seed=seed, phases=phases, shown=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read the options, start our server if no other one is named."""
+    """Read the options, and start our server if no URL is given."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=2000, metavar="N", help="for each of the two")
+    parser.add_argument("--examples", type=int, default=2000, metavar="N", help="for each of the two fuzzers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--phases", default=PHASES, help="of schemathesis; coverage alone takes minutes")
     parser.add_argument("--base-url", metavar="URL")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with launched_server() as base_url:
             return fuzz(base_url, arguments.model, phases=arguments.phases, **options)
     except DidNotStart:
-        print("the server did not come up", file=sys.stderr)
+        print("The server did not start; its log above has the reason.", file=sys.stderr)
         return 2
 
 

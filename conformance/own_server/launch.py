@@ -1,4 +1,4 @@
-"""Start our own server with the pocket model, as a process of its own."""
+"""Start our server with the pocket model in a separate process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ KEY = "sk-of-nobody-but-this-run"
 
 
 class DidNotStart(Exception):  # noqa: N818 - it says what happened
-    """The server ended, or was not healthy within a minute."""
+    """The server exited, or was not healthy within a minute."""
 
 
 @contextmanager
 def launched_server(key: str | None = None) -> Iterator[str]:
-    """Our server with the pocket model on a free port, as a process of its own; gives the base URL.
+    """Run our server with the pocket model on a free port until the block ends; yield the base URL.
 
     Args:
-        key: the API key that it wants; None if it wants none.
+        key: the API key that the server requires; None for none.
 
     Raises:
-        DidNotStart: it did not come up.
+        DidNotStart: the server exited or was not healthy in time.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Differences between our answers and a reference server's, each with its explanation, as a page."""
+"""Write the page about differences between our server and the reference servers, with an explanation for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 3
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One facet of one request in which the two differ."""
+    """One facet of one request in which the two servers differ."""
 
     rule: str
     facet: str
@@ -27,12 +27,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What an explanation calls it."""
+        """Return the name that explanations use."""
         return f"{self.facet}: {self.probe}"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plumbline diff --json` wrote of ours and another."""
+    """The output of `plumbline diff --json` for our server and another one."""
 
     compared: int
     unclear: dict[str, str]
@@ -49,28 +49,28 @@ class _Reasons(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_run(path: Path) -> Run:
-    """Read what a differential run wrote; the requests are left out, because their seed gives them again."""
+    """Read the output of a differential run, without the requests, which the seed reproduces."""
     return msgspec.json.decode(path.read_bytes(), type=Run)
 
 
 def reasons(path: Path) -> dict[str, list[str]]:
-    """What is said of which differences; a request that is unclear is `unclear: …`."""
+    """Return the differences by their explanation; an unclear request is named `unclear: …`."""
     found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _Reasons)
     return {reason.why: reason.differences for reason in found.reason}
 
 
 def differences_markdown(runs: dict[str, tuple[str, Run, dict[str, list[str]]]]) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        runs: by name: the title of the server, what was found, and why.
+        runs: by name: the title of the server, the run, and the differences by explanation.
     """
     lines = [
         "# Ours and theirs with the same weights",
         "",
-        "`nox -s peers -- --diff` asks our server (A) and each reference server (B) the same 100 right and 17 wrong",
-        "requests, one at a time and greedy. Statuses, errors, texts, finish reasons, token counts, logprobs and the",
-        "order of events are compared. Every difference was looked at; what belongs to one cause stands together.",
+        "`nox -s peers -- --diff` sends our server (A) and each reference server (B) the same 100 valid and 17 invalid",
+        "requests, one at a time and greedy, and compares statuses, errors, texts, finish reasons, token counts,",
+        "logprobs and the order of events. Every difference has an explanation; differences are grouped by cause.",
         "",
     ]
     for title, run, why in runs.values():

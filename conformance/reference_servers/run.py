@@ -1,7 +1,7 @@
-"""`nox -s peers`: install, start and judge the reference servers, one after the other, all with the pocket model.
+"""Install, start and judge the reference servers, one after the other, all with the pocket model (`nox -s peers`).
 
-Each run is recorded in conformance/recordings. Verdicts and pages are made from what stands there, so that `-- --again`
-makes them anew without any server. A server that cannot be had is reported, and its recording is left as it was.
+Each run is recorded in conformance/recordings. Verdicts and pages are made from the recordings, so `-- --again` makes
+them without any server. A server that cannot be installed is reported, and its recording stays as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _JUDGE = (sys.executable, "-m", "plumbline_conformance.cli")
 
 
 class Site:
-    """Where a server is installed, and what starts it."""
+    """Start one server in its environment."""
 
     def __init__(self, name: str, peer: Peer) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Site:
 
     @property
     def title(self) -> str:
-        """Its name and its version."""
+        """Return its name and version."""
         if self._environment is None:
             from importlib.metadata import version
 
@@ -57,7 +57,7 @@ class Site:
 
     @contextmanager
     def running(self, *more: str) -> Iterator[str]:
-        """The server until the block ends, with more arguments; gives its base URL."""
+        """Run the server with further arguments until the block ends; yield its base URL."""
         port = free_port()
         program, *rest = (part.format(port=port, model=MODEL) for part in (*self.peer.command, *more))
         variables = {**THREADS, **self.peer.variables}
@@ -79,45 +79,45 @@ class Site:
 
 
 def main() -> int:
-    """Judge those that were named, or all."""
+    """Judge the named servers, or all of them."""
     parser = argparse.ArgumentParser(prog="nox -s peers --", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {', '.join(PEERS)}")
-    parser.add_argument("--again", action="store_true", help="judge what is recorded, and start nothing")
-    parser.add_argument("--diff", action="store_true", help="compare the foreign ones with ours as well")
+    parser.add_argument("--again", action="store_true", help="judge the recordings, and start no server")
+    parser.add_argument("--diff", action="store_true", help="also compare the other servers with ours")
     options = parser.parse_args()
     if unknown := set(options.names) - set(PEERS):
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
-    said: list[str] = []
+        parser.error(f"unknown server: {', '.join(sorted(unknown))}")
+    lines: list[str] = []
     for name in () if options.again else options.names or PEERS:
         try:
-            said.append(f"{name}: {_judge(name, diff=options.diff)}")
+            lines.append(f"{name}: {_judge(name, diff=options.diff)}")
         except (Absent, RuntimeError, OSError) as error:
-            said.append(f"{name}: absent: {error}")
+            lines.append(f"{name}: not judged: {error}")
     for path, text in pages(ROOT).items():
         path.write_text(text, "utf-8")
-    print("\n".join(said))
+    print("\n".join(lines))
     return 0
 
 
 def _judge(name: str, *, diff: bool) -> str:
-    """The last line of the judge about one server."""
+    """Judge one server, and return the last line of the judge's output."""
     site = Site(name, PEERS[name])
-    # A run that breaks off leaves the recording of the last one.
+    # A failed run does not replace the recording.
     fresh, live = HOME / f"{name}.jsonl.gz", HOME / f"{name}.live.json"
     for path in (fresh, live):
         path.unlink(missing_ok=True)
     with site.running() as url:
         judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120", *_key("--api-key", site))
-        # Servers that show their source in an error would show where it lies on this machine.
+        # Some servers show source paths in errors, so the path of this checkout is redacted.
         written = ("--record", str(fresh), "--json", str(live))
         status, last = _run(*judged, *written, "--server", site.title, "--conceal", str(ROOT))
         if status not in (0, 1) or not fresh.is_file():
             raise RuntimeError(f"it could not be judged, status {status}: {last}")
         if other := _otherwise(live, fresh):
-            raise RuntimeError(f"judged from its recording, these say something else: {', '.join(other)}")
+            raise RuntimeError(f"these checks judge the recording differently: {', '.join(other)}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
         if diff and not site.peer.ours:
-            # The GGUF file has every weight in 32 bits, and is reckoned with so.
+            # The GGUF file has 32-bit weights, so our server has to compute in 32 bits as well.
             precision = ("--dtype", "float32") if site.peer.gguf else ()
             compared = HOME / f"{name}.differences.json"
             compared.unlink(missing_ok=True)
@@ -137,21 +137,21 @@ def _key(option: str, site: Site) -> tuple[str, ...]:
 
 
 def _otherwise(report: Path, recording: Path) -> list[str]:
-    """The checks that say something else of a recording than they said while it was made."""
+    """Return the checks with another verdict on the recording than on the server."""
     live, replayed = columns_from([str(report), str(recording)])
-    said = {result.check: result.verdict for result in live.report.results}
+    first = {result.check: result.verdict for result in live.report.results}
     again = {result.check: result.verdict for result in replayed.report.results}
-    return sorted(name for name in said.keys() | again.keys() if said.get(name) != again.get(name))
+    return sorted(name for name in first.keys() | again.keys() if first.get(name) != again.get(name))
 
 
 def _run(*arguments: str) -> tuple[int, str]:
     done = subprocess.run([*_JUDGE, *arguments], stdout=subprocess.PIPE, text=True, check=False)
-    lines: Sequence[str] = done.stdout.splitlines() or ["nothing was said"]
+    lines: Sequence[str] = done.stdout.splitlines() or ["no output"]
     return done.returncode, lines[-1]
 
 
 def _models() -> Path:
-    """A folder with the model under its name."""
+    """Return a folder that contains the model under its name."""
     folder = HOME / "models"
     if not (folder / MODEL).is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,19 +160,19 @@ def _models() -> Path:
 
 
 def _hub() -> Path:
-    """A hub cache with the model in it, as if it had been fetched."""
+    """Return a hub cache that contains the model."""
     folder = HOME / "hub"
-    held = folder / f"models--{MODEL}"
+    cached = folder / f"models--{MODEL}"
     revision = "0" * 40
-    if not (held / "refs").is_dir():
-        shutil.copytree(MODEL_DIR, held / "snapshots" / revision, dirs_exist_ok=True)
-        (held / "refs").mkdir()
-        (held / "refs" / "main").write_text(revision, "utf-8")
+    if not (cached / "refs").is_dir():
+        shutil.copytree(MODEL_DIR, cached / "snapshots" / revision, dirs_exist_ok=True)
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text(revision, "utf-8")
     return folder
 
 
 def _write_gguf(environment: Environment) -> None:
-    """The GGUF file, written here, where torch is, with the package `gguf` of the environment that wants the file."""
+    """Write the GGUF file in this process, which has torch, with the package `gguf` of the server's environment."""
     path = _models() / f"{MODEL}.gguf"
     if path.is_file():
         return

@@ -1,6 +1,6 @@
-"""The reference servers: where each comes from, and how it is started with the pocket model.
+"""List the reference servers: their packages, and how to start them with the pocket model.
 
-All of them run in a folder in which the model stands under its name, so that no path of a machine is in a recording.
+They run in a folder that contains the model under its name, so that recordings contain no paths of a machine.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ class Peer:
 
     title: str
     package: str
-    """The distribution whose version is the server's."""
+    """The distribution that has the server's version."""
     command: tuple[str, ...]
     """A program of its environment and its arguments; `{port}` and `{model}` are filled in."""
     ours: bool = False
-    """It runs in the environment of the judge."""
+    """Whether it runs in the environment of the judge."""
     ready: str = "/health"
     """A path that answers 200 once it serves."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What its process needs in the environment."""
+    """Environment variables of its process."""
     build: Mapping[str, str] = field(default_factory=dict)
-    """What its installation needs in the environment."""
+    """Environment variables of its installation."""
     key: str | None = None
-    """The API key that it wants, in the environment of its process under this name: HTTP-06 is about wrong ones."""
+    """The environment variable for its API key; HTTP-06 is about wrong keys."""
     alias: str | None = None
     """A second name under which the server looks for its own distribution."""
     gguf: bool = False
-    """It reads the model as a GGUF file."""
+    """Whether it reads the model as a GGUF file."""
     hub: bool = False
-    """It lists the models of a hub cache, so that the model has to be in one: without a cache it cannot list any."""
+    """Whether the model has to be in a hub cache, because the server lists the models of one."""
 
 
 PEERS = {
@@ -92,7 +92,7 @@ PEERS = {
         command=(
             *("python", "-m", "llama_cpp.server", "--model", "{model}.gguf", "--model_alias", "{model}"),
             *("--host", "127.0.0.1", "--port", "{port}", "--n_ctx", "4096"),
-            # By default a request ends the stream of the one before it, and the judge sends several at a time.
+            # By default a new request ends the stream of the one before it, and the judge sends several at a time.
             *("--interrupt_requests", "false"),
         ),
         ready="/v1/models",
@@ -106,7 +106,7 @@ PEERS = {
             *("vllm", "serve", "{model}", "--served-model-name", "{model}"),
             *("--host", "127.0.0.1", "--port", "{port}", "--enforce-eager", "--enable-request-id-headers"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
-            # The parser has to know what the model's template does by itself: it does not think unless it is asked to.
+            # The parser has to know the default of the model's template, which does not think.
             *("--default-chat-template-kwargs", '{{"enable_thinking": false}}'),
         ),
         variables={
@@ -118,4 +118,4 @@ PEERS = {
         alias="vllm",
     ),
 }
-"""By the names that recordings, pins and explanations have."""
+"""By the names of their recordings, pins and explanations."""

@@ -7,15 +7,12 @@ fill a GPU that way, so its keys are cut into segments, each a program of its ow
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import CompileCase, check, jit, next_power_of_2, tl, tuning
-
-if TYPE_CHECKING:
-    from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["compile_cases", "launch"]
 
@@ -173,7 +170,7 @@ def _reduce_kernel(
 
 
 def launch(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: "AttentionBatch", scale: float, window: int | None
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None
 ) -> Tensor:
     """Run decodes and prefill chunks as two launches of one kernel, each with the tiles that suit it."""
     check(q.stride(2) == 1 and q.stride(1) == q.shape[2], "paged_attention: heads of q must be contiguous")
@@ -199,7 +196,7 @@ def _launch_part(
     k_cache: Tensor,
     v_cache: Tensor,
     out: Tensor,
-    batch: "AttentionBatch",
+    batch: AttentionBatch,
     seqs: slice,
     num_tokens: int,
     scale: float,

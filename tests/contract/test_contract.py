@@ -155,6 +155,30 @@ def test_rules_are_whole_and_unique() -> None:
         assert set(rule["operations"]) <= operations, rule["id"]
 
 
+def test_rules_name_schemas_that_exist_and_differences_once() -> None:
+    schemas = CONTRACT["components"]["schemas"]
+    fields = [
+        (schema, path)
+        for rule in bundle.rules()
+        for schema, paths in rule.get("fields", {}).items()
+        for path in paths
+    ]
+    compared = [name for rule in bundle.rules() for name in rule.get("compared", ())]
+
+    assert {schema for schema, _ in fields} <= set(schemas)
+    assert len(set(fields)) == len(fields) > 40
+    assert {schema for schema, path in fields if path == "*"} >= {"Response", "CreateChatCompletionResponse"}
+    assert len(set(compared)) == len(compared) > 20
+    assert {name.partition("/")[0] for name in compared} == {"diff", "exact"}
+
+
+def test_rules_have_no_unknown_fields() -> None:
+    needed = {"id", "level", "sentence", "source", "operations"}
+    known = needed | {"gate", "why", "fields", "compared", "sampled", "unchecked"}
+
+    assert all(needed <= set(rule) <= known for rule in bundle.rules())
+
+
 def test_every_rule_that_is_mentioned_exists() -> None:
     known = {rule["id"] for rule in bundle.rules()}
     families = "|".join(sorted({name.partition("-")[0] for name in known}))

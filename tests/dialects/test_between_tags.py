@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.speeches import Folded, fold
+from support.dialects import Folded, fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.registry import TOOL_DIALECTS
@@ -115,7 +115,7 @@ def test_what_stops_being_json_breaks_off_the_call(value: str, told: str, rest: 
     )
 
 
-def test_words_of_python_and_raw_line_feeds_are_put_right() -> None:
+def test_words_of_python_and_line_feeds_are_corrected() -> None:
     (call,) = read("glm47", glm(("o", '{"a": [True, None], "b": "x\ny"}'))).calls
 
     assert (call.complete, call.arguments) == (True, '{"o": {"a": [true, null], "b": "x\\ny"}}')

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.speeches import Dialect, fold
+from support.dialects import Dialect, fold
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.events import OutputEvent, TextDelta, ToolCallStart
@@ -23,18 +23,15 @@ _CASES = [
 
 
 @pytest.mark.parametrize(("file", "case", "inside"), _CASES)
-def test_a_case_is_read_as_written_down(file: dict[str, Any], case: dict[str, Any], inside: bool) -> None:
+def test_a_case_is_parsed_as_its_file_expects(
+    file: dict[str, Any], case: dict[str, Any], inside: bool
+) -> None:
     tool = TOOL_DIALECTS[file["tool"]] if "tool" in file else None
     reasoning = REASONING_DIALECTS[file["reasoning"]] if file["reasoning"] else None
     dialect = Dialect(tool, reasoning)
     text = case["output"]
     for pieces in ([text], list(text), [text[i : i + 5] for i in range(0, len(text), 5)]):
-        parser = dialect.kind(
-            dialect.markup,
-            file.get("tools", {}),
-            inside=inside or (reasoning is not None and reasoning.starts_inside),
-            new_id=lambda name, number: f"{name}-{number}",
-        )
+        parser = dialect.parser(tools=file.get("tools", {}), inside=inside)
         events: list[OutputEvent] = []
         for piece in pieces:
             events += parser.push(TextDelta(piece))
@@ -64,5 +61,5 @@ def test_every_dialect_has_six_cases() -> None:
     }
     for dialect in (*TOOL_DIALECTS.values(), *REASONING_DIALECTS.values()):
         # Harmony is one dialect for both.
-        counts = tools if dialect in TOOL_DIALECTS.values() or dialect.reader == "harmony" else reasoning
+        counts = tools if dialect in TOOL_DIALECTS.values() or dialect.messages else reasoning
         assert counts[dialect.name] >= 6, dialect.name

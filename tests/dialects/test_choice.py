@@ -1,4 +1,4 @@
-"""Which dialects a model speaks is read off its chat template, and off its tokens where that says nothing."""
+"""The dialects of a model are chosen by its chat template, or else by its tokens."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
-from support.speech import fold
+from support.folding import fold
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame
 from plumbline.dialects.registry import (
     REASONING_DIALECTS,
     TOOL_DIALECTS,
     UnknownDialectError,
     choose,
-    fitting,
+    matching,
 )
 from plumbline.events import TextDelta
 
@@ -78,12 +79,12 @@ def _expected(template: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(_TEMPLATES))
-def test_a_template_is_its_own_family_and_no_other(name: str) -> None:
+def test_a_template_matches_its_family_and_no_other(name: str) -> None:
     tool, reasoning = _expected(_TEMPLATES[name])
     body = _TEMPLATES[name].split("\n", 1)[1]
-    tools = [dialect.name for dialect in fitting(TOOL_DIALECTS, body)]
+    tools = [dialect.name for dialect in matching(TOOL_DIALECTS, body)]
     assert tools == ([tool] if tool != "none" else [])
-    thoughts = [dialect.name for dialect in fitting(REASONING_DIALECTS, body)]
+    thoughts = [dialect.name for dialect in matching(REASONING_DIALECTS, body)]
     assert thoughts == ([reasoning] if reasoning != "none" else [])
 
 
@@ -123,15 +124,14 @@ def test_a_given_name_wins_and_an_unknown_one_is_refused_with_the_list() -> None
     [("gpt_oss", "auto", "none"), ("gpt_oss", "harmony", "none"), ("plain", "openai", "auto")],
 )
 def test_harmony_is_read_whole_or_not_at_all(template: str, tool: str, reasoning: str) -> None:
-    """Its messages are thinking, text and calls in one; their headers are text to nobody, with tools and without."""
+    """Its headers are never text, with tools and without."""
     chosen = choose(_TEMPLATES[template], tool=tool, reasoning=reasoning)
     assert (chosen.tool, chosen.reasoning) == (TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
     assert "its messages hold both" in chosen.describe()
-    speech = ModelDialect(chosen, added={}, special_ids=frozenset(), table=[])
+    dialect = build_dialect(chosen)
     said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
     for tools in ({}, {"f": {}}):
-        parser = speech.parser(tools, inside=False)
-        assert parser is not None
+        parser = dialect.parser(tools, AnswerFrame())
         events = [*parser.push(TextDelta(said)), *parser.finish("stop")]
         assert fold(events) == [("reasoning", "Hm."), ("text", "Yes.")]
 

@@ -1,4 +1,4 @@
-"""Text becomes JSON by the schema, and no schema that a client may send breaks the reading."""
+"""Text becomes JSON by the schema, and no schema of a client breaks the parsing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.speeches import DIALECTS, cut
+from support.dialects import DIALECTS, cut
 
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.dialects.streams.coercion import (
     admitted,
     allowed_types,
     coerce,
     is_text,
-    member_schema,
+    part_schema,
     resolved,
 )
 from plumbline.dialects.streams.json_stream import quoted
@@ -135,21 +136,20 @@ def test_json_passed_on_is_the_json_that_the_text_means(
 def test_whatever_the_schema_a_text_becomes_json(text: str, schema: dict[str, Any]) -> None:
     json.loads(coerce(text, allowed_types(schema, schema)))
     for name in ("city", None):
-        member = member_schema(schema, schema, name)
+        member = part_schema(schema, schema, name)
         json.loads(coerce(text, allowed_types(member, schema)))
         resolved(member, schema)
         admitted(member, None)
 
 
 @given(schema=_schemas)
-def test_no_schema_breaks_the_reading_of_a_call(schema: dict[str, Any]) -> None:
+def test_no_schema_breaks_the_parsing_of_a_call(schema: dict[str, Any]) -> None:
     call = Call("f", '{"city": "a", "n": 1, "rows": [[true], {"x": null}]}')
     for dialect in DIALECTS:
         if dialect.tool is None:
             continue
         text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
-        inside = dialect.reasoning is not None and dialect.reasoning.starts_inside
-        parser = dialect.kind(dialect.markup, {"f": schema}, inside=inside, new_id=lambda name, number: "1")
+        parser = dialect.parser(tools={"f": schema})
         parser.push(TextDelta(text))
         parser.finish("stop")
         assert parser.num_calls == 1, dialect

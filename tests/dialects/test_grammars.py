@@ -1,4 +1,4 @@
-"""The grammar of a call has the calls that its form writes, and no others."""
+"""The grammar of a call accepts the calls that its format writes, and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.lark import Language
 
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, CallFormat
+from plumbline.dialects.spec.call_format import Call, CallFormat
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 
 SCHEMA: dict[str, Any] = {
@@ -60,50 +60,50 @@ BAD: list[dict[str, Any]] = [
     {"city": "Paris", "days": 3, "fixed": 8},
     {"city": "Paris", "days": 3, "unknown": 1},
 ]
-FORMS = {
-    f"{dialect.name} {number}": section.form
+CALL_FORMATS = {
+    f"{dialect.name} {number}": section.call_format
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
-    if dialect.reader == "sections"
+    if not dialect.messages
     for number, section in enumerate(dialect.sections)
 }
 
 
-def _grammar(form: CallFormat, name: str, schema: dict[str, Any]) -> Language:
+def _grammar(call_format: CallFormat, name: str, schema: dict[str, Any]) -> Language:
     builder = GrammarBuilder({}, frozenset())
-    return Language(builder.build(form.grammar(builder, name, schema)))
+    return Language(builder.build(call_format.grammar(builder, name, schema)))
 
 
-def _written(form: CallFormat, name: str, arguments: dict[str, Any], number: int = 0) -> str:
-    return form.write(Call(name, json.dumps(arguments, ensure_ascii=False), number))
+def _call(call_format: CallFormat, name: str, arguments: dict[str, Any], number: int = 0) -> str:
+    return call_format.write(Call(name, json.dumps(arguments, ensure_ascii=False), number))
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_the_grammar_has_what_the_form_writes_and_nothing_else(form: CallFormat) -> None:
-    grammar = _grammar(form, "get_weather", SCHEMA)
+@pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)
+def test_the_grammar_accepts_what_the_format_writes_and_nothing_else(call_format: CallFormat) -> None:
+    grammar = _grammar(call_format, "get_weather", SCHEMA)
     for number, arguments in enumerate(GOOD):
-        written = _written(form, "get_weather", arguments, number)
-        assert grammar.has(written), written
-        assert not grammar.has(written[:-1]), written
-        assert not grammar.has(_written(form, "get_weathers", arguments)), written
-        assert not grammar.has(_written(form, "get", arguments)), written
+        text = _call(call_format, "get_weather", arguments, number)
+        assert grammar.has(text), text
+        assert not grammar.has(text[:-1]), text
+        assert not grammar.has(_call(call_format, "get_weathers", arguments)), text
+        assert not grammar.has(_call(call_format, "get", arguments)), text
     for arguments in BAD:
-        written = _written(form, "get_weather", arguments)
-        assert not grammar.has(written), written
+        text = _call(call_format, "get_weather", arguments)
+        assert not grammar.has(text), text
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_tool_without_parameters_has_one_call(form: CallFormat) -> None:
+@pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)
+def test_a_tool_without_parameters_has_one_call(call_format: CallFormat) -> None:
     for schema in (
         {"type": "object", "properties": {}, "additionalProperties": False},
         {"type": "object", "additionalProperties": False},
     ):
-        grammar = _grammar(form, "ping", schema)
-        assert grammar.has(_written(form, "ping", {}))
-        assert not grammar.has(_written(form, "ping", {"city": "Paris"}))
+        grammar = _grammar(call_format, "ping", schema)
+        assert grammar.has(_call(call_format, "ping", {}))
+        assert not grammar.has(_call(call_format, "ping", {"city": "Paris"}))
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_optional_parameters_may_be_left_out_in_every_way(form: CallFormat) -> None:
+@pytest.mark.parametrize("call_format", CALL_FORMATS.values(), ids=CALL_FORMATS)
+def test_optional_parameters_may_be_left_out_in_every_way(call_format: CallFormat) -> None:
     keys = ("a", "b", "c", "d")
     schema = {
         "type": "object",
@@ -111,8 +111,8 @@ def test_optional_parameters_may_be_left_out_in_every_way(form: CallFormat) -> N
         "additionalProperties": False,
     }
     for required in ([], ["b"], ["a", "d"], list(keys)):
-        grammar = _grammar(form, "f", {**schema, "required": required})
+        grammar = _grammar(call_format, "f", {**schema, "required": required})
         for chosen in range(16):
             arguments = {key: 1 for number, key in enumerate(keys) if chosen >> number & 1}
             fits = all(key in arguments for key in required)
-            assert grammar.has(_written(form, "f", arguments)) == fits, (arguments, required)
+            assert grammar.has(_call(call_format, "f", arguments)) == fits, (arguments, required)

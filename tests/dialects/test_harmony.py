@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
-from tests.support.speech import Folded, cut, parse
+from tests.support.folding import Folded, cut, parse
 
 from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, Utterance
-from plumbline.dialects.spec.markers import Markers
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import FinishReason
 
 laws = settings(max_examples=EXAMPLES)
-MARKUP = Markers(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["gpt-oss"])
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
 TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
 
 
 def harmony(inside: bool = False) -> HarmonyParser:
-    return HarmonyParser(MARKUP, TOOLS, inside=inside, new_id=lambda name, number: f"call_{number}")
+    return HarmonyParser(TOOLS, inside=inside, new_id=lambda name, number: f"call_{number}")
 
 
 def read(text: str, inside: bool = False, reason: FinishReason = "stop") -> Folded:
@@ -64,7 +62,7 @@ sizes = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 @laws
 @given(utterances)
-def test_what_was_written_is_read_again(utterance: Utterance) -> None:
+def test_a_rendered_utterance_is_parsed_again(utterance: Utterance) -> None:
     expected: list[tuple[str, ...]] = []
     if utterance.reasoning is not None:
         expected.append(("reasoning", utterance.reasoning))
@@ -149,7 +147,7 @@ def test_a_marker_in_prose_is_prose(
         "<|start|>assistantcommentary to=functions.f<|message|>",
     ],
 )
-def test_a_header_that_is_written_badly_is_a_header(header: str) -> None:
+def test_a_sloppy_header_is_a_header(header: str) -> None:
     text = f'<|channel|>analysis<|message|>Hm.{header}{{"a": 1}}<|call|>'
     assert read(text) == [("reasoning", "Hm."), ("call", "f", '{"a": 1}', "whole")]
 
@@ -191,7 +189,7 @@ def test_a_call_cut_by_the_token_limit_is_reported_as_far_as_it_got() -> None:
     assert read(text, reason="length") == [("call", "f", '{"a": "lo', "cut")]
 
 
-def test_the_prompt_says_whether_an_answer_begins_inside_of_analysis() -> None:
+def test_the_prompt_decides_whether_an_answer_begins_inside_analysis() -> None:
     added = {marker: number for number, marker in enumerate(MARKERS)}
     table = [*(marker.encode() for marker in MARKERS), b"analysis", b"final", b"assistant"]
     analysis, final, assistant = len(MARKERS), len(MARKERS) + 1, len(MARKERS) + 2

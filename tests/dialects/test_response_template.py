@@ -1,4 +1,4 @@
-"""Laws of reading by a tokenizer's response template; transformers' own parser is the second opinion."""
+"""Answers parsed by a response template, compared with the parser of transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.response_templates import JSON_CALLS, TAGGED_CALLS
-from tests.support.speech import Folded, cut, parse
+from tests.support.folding import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
 
 from plumbline.dialects.parsers.delimiters import Delimiters, Found
@@ -84,7 +84,7 @@ def test_what_is_looked_through_grows_with_the_output_alone(
 
 @laws
 @given(st.none() | words, st.none() | words, st.lists(st.tuples(st.integers(), words), max_size=3))
-def test_well_formed_answers_are_read_as_transformers_reads_them(
+def test_well_formed_answers_are_parsed_as_by_transformers(
     thought: str | None, said: str | None, called: list[tuple[int, str]]
 ) -> None:
     calls = "".join(
@@ -178,13 +178,13 @@ def test_a_call_cut_by_the_token_limit_leaves_nothing() -> None:
         ),
     ],
 )
-def test_a_template_that_cannot_be_used_says_why(change: dict[str, Any], reason: str) -> None:
+def test_an_unusable_template_is_refused_with_the_reason(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadResponseTemplateError, match=reason):
         ResponseTemplate({**JSON_CALLS, **change})
 
 
 def test_it_is_used_by_its_name_or_where_nothing_else_fits() -> None:
-    assert choose("", response_template=JSON_CALLS).template is not None
-    assert choose("<tool_call>", tool="hf", response_template=JSON_CALLS).template is not None
+    assert choose("", response_template=JSON_CALLS).response_template is not None
+    assert choose("<tool_call>", tool="hf", response_template=JSON_CALLS).response_template is not None
     with pytest.raises(UnknownDialectError, match="response_template"):
         choose("", tool="hf")

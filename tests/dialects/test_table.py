@@ -1,4 +1,4 @@
-"""The table of dialects in the documentation says what the dialects are."""
+"""The tables of dialects in the documentation match the code."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.dialects.parsers.render import render_utterance
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text("utf-8").splitlines()
 
@@ -26,9 +27,9 @@ def _code(text: str) -> str:
 def tool_row(dialect: ToolDialect) -> str:
     """The row of a tool dialect."""
     call = Call("f", '{"a": "x", "n": 1}')
-    written = render_utterance(Utterance((call,)), dialect, None)
+    written = build_dialect(DialectChoice(dialect, None)).render(Utterance((call,)))
     aliases = ", ".join(dialect.aliases)
-    forbidden = ", ".join(map(_code, getattr(dialect.sections[0].form, "forbidden", ())))
+    forbidden = ", ".join(map(_code, dialect.sections[0].call_format.forbidden))
     return f"| {dialect.name} | {aliases} | {_code(written)} | {forbidden} |"
 
 

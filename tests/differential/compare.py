@@ -24,11 +24,12 @@ sys.path[:0] = [str(ROOT / "conformance/reference_parsers"), str(ROOT / "src")]
 from peers import Message, Peer, peers  # noqa: E402
 from plumbline_messages import content_message, full_message, reasoning_message  # noqa: E402
 
-from plumbline.dialects.parsers.harmony import HarmonyParser  # noqa: E402
+from plumbline.dialects.build import build_dialect  # noqa: E402
+from plumbline.dialects.model_dialect import AnswerFrame  # noqa: E402
 from plumbline.dialects.parsers.marker_parser import MarkerParser  # noqa: E402
-from plumbline.dialects.parsers.render import render_utterance  # noqa: E402
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS  # noqa: E402
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance  # noqa: E402
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice  # noqa: E402
+from plumbline.dialects.spec.call_format import Call  # noqa: E402
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance  # noqa: E402
 from plumbline.dialects.spec.markers import Markers  # noqa: E402
 from plumbline.events import TextDelta  # noqa: E402
 
@@ -77,7 +78,7 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
             continue
         yield Output(case["title"], text, case.get("reason", "stop"))
     draw = random.Random(dialect.name)
-    forbidden = getattr(dialect.sections[0].form, "forbidden", ())
+    forbidden = dialect.sections[0].call_format.forbidden
     for number in range(GENERATED):
         calls = []
         for _ in range(draw.randint(1, 3)):
@@ -89,7 +90,8 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
             arguments = {"city": city, "days": draw.randint(-9, 10**9)}
             calls.append(Call("get_weather", json.dumps(arguments, ensure_ascii=False)))
         yield Output(
-            f"made by chance, {number + 1}", render_utterance(Utterance(tuple(calls)), dialect, None)
+            f"made by chance, {number + 1}",
+            build_dialect(DialectChoice(dialect, None)).render(Utterance(tuple(calls))),
         )
 
 
@@ -129,7 +131,7 @@ def differences_of_thinking(peer: Peer) -> tuple[int, list[Difference]]:
             continue
         file = json.loads(path.read_text("utf-8"))
         # Some of their parsers look for the markers of calls as well.
-        markers = sorted(Markers(TOOL_DIALECTS.get(dialect.name), dialect).markers)
+        markers = sorted(Markers(TOOL_DIALECTS.get(dialect.name), dialect).texts)
         variables = dict(dialect.switch.on)
         for inside in (False, True):
             for case in file["inside" if inside else "cases"]:
@@ -157,7 +159,7 @@ def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator
     """Yield the written cases with thinking, and some random utterances with thinking."""
     file = json.loads((ROOT / "tests/dialects/cases" / f"{dialect.name}.json").read_text("utf-8"))
     for case in file["cases"]:
-        if case.get("reasoning", "hm") != "hm" or dialect.reader == "harmony":
+        if case.get("reasoning", "hm") != "hm" or dialect.messages:
             yield Output(case["title"], case["output"], case.get("reason", "stop"))
     draw = random.Random(dialect.name)
     for number in range(GENERATED):
@@ -167,9 +169,12 @@ def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator
         calls = [Call("get_weather", json.dumps({"city": "Paris", "days": n})) for n in range(number % 3)]
         text = [] if calls and number % 2 else ["It is 4."]
         utterance = Utterance((*(calls if not dialect.sections[0].open else ()), *text), thought)
-        if dialect.sections[0].open or dialect.reader == "harmony":
+        if dialect.sections[0].open or dialect.messages:
             utterance = Utterance((*text, *calls), thought)
-        yield Output(f"made by chance, {number + 1}", render_utterance(utterance, dialect, reasoning))
+        yield Output(
+            f"made by chance, {number + 1}",
+            build_dialect(DialectChoice(dialect, reasoning)).render(utterance),
+        )
 
 
 def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
@@ -195,12 +200,11 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
         if name is None or reasoning_parser is None:
             continue
         markup = Markers(dialect, reasoning)
-        kind = HarmonyParser if dialect.reader == "harmony" else MarkerParser
+        model = build_dialect(DialectChoice(dialect, reasoning))
+        frame = AnswerFrame(thinking="inside" if reasoning.starts_inside else "before")
         opened = reasoning.open[0] if reasoning.starts_inside else ""
         for output in whole_outputs(dialect, reasoning):
-            parser = kind(
-                markup, tools, inside=reasoning.starts_inside, new_id=lambda name, number: str(number)
-            )
+            parser = model.parser(tools, frame, new_id=lambda name, number: str(number))
             reason = "length" if output.reason == "length" else "stop"
             expected = full_message([*parser.push(TextDelta(output.text)), *parser.finish(reason)])
             for mode in MODES:
@@ -209,7 +213,7 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
                     reasoning_parser,
                     output.text,
                     wire,
-                    sorted(markup.markers),
+                    sorted(markup.texts),
                     opened,
                     dict(reasoning.switch.on),
                 )
@@ -239,9 +243,9 @@ def differences(peer: Peer) -> tuple[int, list[Difference]]:
     ]
     for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
         name = next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
-        if name is None or dialect.reader != "sections":
+        if name is None or dialect.messages:
             continue
-        markers = sorted(Markers(dialect, None).markers)
+        markers = sorted(Markers(dialect, None).texts)
         for output in outputs(dialect):
             expected = ours(dialect, output, tools)
             for mode in MODES:

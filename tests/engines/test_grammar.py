@@ -384,7 +384,7 @@ def test_a_bound_that_is_not_reached_changes_nothing_of_an_ignored_end(engine: C
     }
     driver = engine()
     driver.add("free", [5], **wanted)
-    driver.add("bound", [5], matcher=ThinkingBudgetMatcher(limit), span=limit, **wanted)
+    driver.add("bound", [5], matcher=ThinkingBudgetMatcher(limit), thinking_budget=limit, **wanted)
     driver.run()
     assert driver.tokens["bound"] == driver.tokens["free"] == [*EOS] * 8
 

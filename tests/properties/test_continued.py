@@ -1,14 +1,17 @@
-"""An answer that goes on with a begun message is read as if the model had written all of it."""
+"""Laws of answers that continue a message, for every dialect.
+
+* The echo of the beginning and the events of the rest are the whole message.
+* Without an echo, no text comes twice, and a call that goes on comes from its beginning.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dialects import DIALECTS, Dialect, cut, fold
 from support.laws import EXAMPLES
 from support.plans import Plan, plans, sizes
-from support.speeches import DIALECTS, Dialect, cut, fold
 
-from plumbline.dialects.parsers.continuation import continue_message
 from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
 
 laws = settings(max_examples=EXAMPLES)
@@ -19,7 +22,7 @@ def continued(
 ) -> list[OutputEvent]:
     """The events of an answer to a message that begins so; every character of it is a token with a logprob."""
     parser = dialect.parser(plan, logprobs=not echo)
-    events = continue_message(parser, begun, echo=echo)
+    events = list(parser.continue_message(begun, echo=echo))
     for piece in pieces:
         entries = () if echo else tuple(Logprob(char, 0, char.encode(), char, -1.0) for char in piece)
         events += parser.push(TextDelta(piece, entries))
@@ -38,13 +41,13 @@ def test_an_echo_and_the_rest_are_the_whole_message(plan: Plan, place: float, le
 
 @laws
 @given(plan=plans, place=st.floats(0, 1), lengths=sizes)
-def test_without_an_echo_nothing_is_told_twice(plan: Plan, place: float, lengths: list[int]) -> None:
+def test_without_an_echo_nothing_comes_twice(plan: Plan, place: float, lengths: list[int]) -> None:
     for dialect in DIALECTS:
         text = dialect.write(dialect.utterance(plan))
         size = int(place * len(text))
         whole = dialect.parser(plan, logprobs=True)
-        events = whole.push(
-            TextDelta(text, tuple(Logprob(c, n, c.encode(), c, -1.0) for n, c in enumerate(text)))
+        events = list(
+            whole.push(TextDelta(text, tuple(Logprob(c, n, c.encode(), c, -1.0) for n, c in enumerate(text))))
         )
         events += whole.finish("stop")
         entries = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]

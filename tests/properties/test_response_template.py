@@ -1,4 +1,8 @@
-"""What holds of every response template beyond the laws of dialects: transformers reads the same, prose stays prose."""
+"""Laws of response templates, beyond those of dialects.
+
+* The parser of transformers gives the same message.
+* A marker of calls in prose is prose.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,31 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dialects import cut, fold
 from support.laws import EXAMPLES
 from support.plans import NAMES, sizes
 from support.response_templates import TEMPLATES, Template
-from support.speeches import cut, fold
 from transformers.utils.chat_parsing import parse_response
 
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import TextDelta
 
 laws = settings(max_examples=EXAMPLES)
-CALLING = [template for template in TEMPLATES if template.says_calls]
+CALLING = [template for template in TEMPLATES if template.has_calls]
 _SCHEMA = {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}
 
 words = st.text("abc déf", min_size=1, max_size=12).map(str.strip).filter(bool)
 calls = st.lists(st.tuples(st.sampled_from(NAMES), words, st.integers()), max_size=3)
 
 
-def written(
+def rendered(
     template: Template, thought: str | None, said: str | None, called: list[tuple[str, str, int]]
 ) -> str:
-    """What a model says of this; without calls, if the template knows none."""
+    """Write an answer, without calls if the template has none."""
     listed = [Call(name, json.dumps({"s": s, "n": n}, ensure_ascii=False)) for name, s, n in called]
     return template.write(
-        Utterance((*([said] if said else []), *(listed if template.says_calls else [])), thought)
+        Utterance((*([said] if said else []), *(listed if template.has_calls else [])), thought)
     )
 
 
@@ -41,7 +46,7 @@ def test_transformers_reads_the_same(
 ) -> None:
     tools = [{"type": "function", "function": {"name": name, "parameters": _SCHEMA}} for name in NAMES]
     for template in TEMPLATES:
-        text = written(template, thought, said, called)
+        text = rendered(template, thought, said, called)
         theirs: dict[str, Any] = parse_response(text, template.source, prefix="", tools=tools)
         parser = template.parser(schema=_SCHEMA)
         ours = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])

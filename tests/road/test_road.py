@@ -1,4 +1,4 @@
-"""From a turn to events: what fits, what is dropped, what ends together."""
+"""Preparing and answering turns: what fits, what is dropped, what ends together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from support.models import (
     until,
 )
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
-from plumbline.road.merge import merged
-from plumbline.road.road import EmptyPromptError, PromptTooLongError, Road
+from plumbline.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.road.merge import merge
+from plumbline.road.road import Road
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer
 from plumbline.turn import (
@@ -135,14 +136,14 @@ def test_a_prompt_that_cannot_fit_is_refused_without_encoding_it() -> None:
 
 
 @given(text=st.text(max_size=3000))
-def test_a_prompt_never_has_fewer_tokens_than_its_length_tells(text: str) -> None:
+def test_a_prompt_never_has_fewer_tokens_than_its_length_implies(text: str) -> None:
     prompt = TextPrompt(text)
 
     assert RENDERER.least_tokens(prompt) <= len(RENDERER.token_ids(prompt))
 
 
 class CountingRenderer(Renderer):
-    """Counts how often it is asked."""
+    """Count the renderings."""
 
     rendered = 0
 
@@ -169,7 +170,7 @@ async def test_a_prompt_without_tokens_is_nothing_to_continue() -> None:
             await road.prepare(Turn(prompt=prompt, sampling=SamplingParams()))
 
 
-async def test_every_choice_ends_with_its_own_finish() -> None:
+async def test_every_choice_ends_with_one_finish() -> None:
     """Events of one choice are in order and closed by exactly one Finish."""
     road = Road(scripted(answer_with("one two")), RENDERER)
     prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=3))
@@ -182,7 +183,7 @@ async def test_every_choice_ends_with_its_own_finish() -> None:
         assert "".join(event.text for event in mine if isinstance(event, TextDelta)) == "one two"
 
 
-async def test_choices_have_ids_and_seeds_of_their_own() -> None:
+async def test_choices_have_different_ids_and_seeds() -> None:
     """CHAT-11: derived from the client's seed, and within 63 bits."""
     seen: list[GenerateRequest] = []
 
@@ -228,7 +229,7 @@ async def test_the_first_failure_ends_all_sources() -> None:
             closed.append(number)
 
     with pytest.raises(ZeroDivisionError):
-        async for _ in merged([source(number) for number in range(3)]):
+        async for _ in merge([source(number) for number in range(3)]):
             pass
     assert sorted(closed) == [0, 1, 2]
     assert len(asyncio.all_tasks()) == 1
@@ -250,20 +251,15 @@ async def test_a_finish_names_the_stop_that_made_it() -> None:
 
 
 async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_grammar() -> None:
-    """TOOL-01: the rest of such a call would be held by nobody."""
-    speech = ModelDialect(
-        choose("", tool="hermes", reasoning="qwen3"),
-        added=TOKENIZER.added,
-        special_ids=TOKENIZER.special_ids,
-        table=TOKENIZER.table,
-    )
+    """TOOL-01: the grammar would not constrain the rest of such a call."""
+    dialect = build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER)
 
     class Believing(ScriptedEngine):
         async def check_grammar(self, grammar: str) -> None:
             """Take every grammar."""
 
     info = scripted_info(features=frozenset({"grammar"}))
-    road = Road(Believing(info, answer_with("x")), RENDERER, speech)
+    road = Road(Believing(info, answer_with("x")), RENDERER, dialect)
     strict = Tool(
         name="f", parameters={"type": "object", "properties": {}, "additionalProperties": False}, strict=True
     )

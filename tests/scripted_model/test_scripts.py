@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.speeches import fold
+from support.dialects import fold
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.events import TextDelta
 from plumbline.scripted_model import vocabulary
@@ -148,15 +149,13 @@ def test_yaml_and_json_are_the_same_set(tmp_path: Path) -> None:
 
 def test_what_an_answer_means_is_what_its_dialects_read(renderer: Renderer) -> None:
     """The parser reads the messages that the scripts state."""
-    ours = renderer.tokenizer
-    chosen = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
-    speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+    choice = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    dialect = build_dialect(choice, renderer.tokenizer)
     meant = [script for script in SET.scripts if script.message is not None]
     assert len(meant) >= 25
     for script in meant:
         names = {call.name for call in script.message.tool_calls} if script.message else set()
-        parser = speech.parser({name: {} for name in names}, inside=False)
-        assert parser is not None
+        parser = dialect.parser({name: {} for name in names}, AnswerFrame())
         found = fold([*parser.push(TextDelta(script.output)), *parser.finish("stop")])
         calls = tuple(CalledTool(call.name, json.loads(call.arguments)) for call in found.calls)
         assert Meaning(found.reasoning.strip(), found.content.strip(), calls) == script.message, script

@@ -17,7 +17,7 @@ from support.asgi import serving
 from support.laws import EXAMPLES
 from support.models import TOKENIZER, scripted, served, token_chunks
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading import ServedModel
@@ -57,12 +57,6 @@ def speaking(*texts: str) -> ServedModel:
     """Return a model that answers with these texts in turn, and writes Hermes calls and thinking."""
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     model = served(scripted(lambda request: _limited(request, next(scripts))))
-    speech = ModelDialect(
-        choose("", tool="hermes", reasoning="qwen3"),
-        added=TOKENIZER.added,
-        special_ids=TOKENIZER.special_ids,
-        table=TOKENIZER.table,
-    )
     return ServedModel(
         engine=model.engine,
         renderer=model.renderer,
@@ -70,7 +64,7 @@ def speaking(*texts: str) -> ServedModel:
         defaults=model.defaults,
         created=model.created,
         fingerprint=model.fingerprint,
-        speech=speech,
+        dialect=build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER),
     )
 
 

@@ -227,8 +227,7 @@ def test_constrained_calls_are_those_of_the_template(template: str, number: int,
     source = Path(__file__).parent.parent / "text" / "templates" / f"{template}.jinja"
     shutil.copy(source, folder / "chat_template.jinja")
     served = load(Settings(model=str(folder)))
-    assert served.speech is not None
-    tool = served.speech.chosen.tool
+    tool = served.dialect.choice.tool
     assert tool is not None
     assert tool.sections[0] == TOOL_DIALECTS[tool.name].sections[number]
 
@@ -254,8 +253,7 @@ def test_a_template_for_tools_alone_chooses_the_dialect(tmp_path: Path) -> None:
         "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
     )
     served = load(Settings(model=str(folder)))
-    assert served.speech is not None
-    assert served.speech.chosen.tool == TOOL_DIALECTS["hermes"]
+    assert served.dialect.choice.tool == TOOL_DIALECTS["hermes"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from support.asgi import serving
 from support.models import TOKENIZER, served, tiny_engine
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 
 FORMAT = {
@@ -46,14 +46,9 @@ def test_answers_and_calls_both_match_their_schema(dialect: str) -> None:
     """SO-01, TOOL-01; the documents of the format begin like Llama's calls."""
 
     async def main() -> None:
-        speech = ModelDialect(
-            choose("", tool=dialect, reasoning="none"),
-            added=TOKENIZER.added,
-            special_ids=TOKENIZER.special_ids,
-            table=TOKENIZER.table,
-        )
+        model = build_dialect(choose("", tool=dialect, reasoning="none"), TOKENIZER)
         kinds: set[str] = set()
-        async with serving(msgspec.structs.replace(served(tiny_engine()), speech=speech)) as server:
+        async with serving(msgspec.structs.replace(served(tiny_engine()), dialect=model)) as server:
             for seed in range(16):
                 reply = await server.post("/v1/chat/completions", {**BODY, "seed": seed})
                 assert reply.status == 200, reply.body

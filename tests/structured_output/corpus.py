@@ -1,4 +1,4 @@
-"""Every keyword of JSON Schema 2020-12, with documents that satisfy it and documents that do not. All of it our own.
+"""List every keyword of JSON Schema 2020-12, with valid and invalid documents.
 
 A case is (keyword, schema, valid documents, invalid documents). Whether a schema is held or refused is not written
 here: it is found out, and `docs/structured-output.md` has the list. Members of valid documents are in the order of the

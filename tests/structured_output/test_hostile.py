@@ -1,4 +1,4 @@
-"""What is sent to hurt costs one refusal, or is held like anything else; the next grammar compiles."""
+"""Laws of hostile constraints: each is refused or enforced, and the next grammar compiles."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_hostile_schema_is_refused_or_held(name: str) -> None:
+def test_a_hostile_schema_is_refused_or_enforced(name: str) -> None:
     grammar = grammar_of(SCHEMAS[name])
     if grammar is not None:
         sampled(grammar, 1, limit=5, most=20)
@@ -104,7 +104,7 @@ def test_these_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "form", [*[("lark", g) for g in GRAMMARS.values()], *[("regex", p) for p in PATTERNS]]
 )
-def test_a_hostile_grammar_or_pattern_is_refused_or_held(form: tuple[str, str]) -> None:
+def test_a_hostile_grammar_or_regex_is_refused_or_enforced(form: tuple[str, str]) -> None:
     kind, text = form
     built = builder()
     reason = None

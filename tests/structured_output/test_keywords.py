@@ -57,7 +57,7 @@ def test_valid_documents_go_through_and_invalid_ones_do_not(number: int) -> None
 
 @cases
 def test_whatever_is_drawn_under_the_mask_is_valid(number: int) -> None:
-    """The model may be as mad as it likes: SO-01 holds for every text that ends."""
+    """SO-01 holds for every complete text, whatever the model prefers."""
     _, schema, _, _ = CASES[number]
     grammar, validator = grammar_of(schema), oracle(schema)
     if grammar is None or validator is None:
@@ -77,7 +77,7 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list) else value
 
 
-def test_a_member_cannot_be_written_twice_in_disguise() -> None:
+def test_a_name_has_one_spelling() -> None:
     """Readers take the last of two equal names, so `\\u0061` beside `a` would be a way around its schema."""
     grammar = grammar_of({"type": "object", "properties": {"a": {"type": "integer"}}})
     assert grammar is not None

@@ -1,4 +1,4 @@
-"""Strict arguments in every dialect: held to the letter or refused, and read as they were written."""
+"""Laws of strict arguments in every dialect: fully enforced or refused, and parsed back correctly."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.engines.grammar import GrammarError
 from plumbline.events import TextDelta
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import Tool
 
-from .walk import accepts, builder, speech
+from .walk import accepts, builder, frame, model_dialect
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
 
 
 def _one(schema: dict[str, Any]) -> dict[str, Any]:
-    """Parameters with one required member of this schema, and a definition that it may refer to."""
+    """Return parameters with one required member of this schema, and a definition to refer to."""
     return {
         "type": "object",
         "properties": {"u": schema},
@@ -50,7 +50,9 @@ def _one(schema: dict[str, Any]) -> dict[str, Any]:
         ({"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]}, "y", {}),
     ],
 )
-def test_strict_arguments_are_held_or_refused(name: str, schema: dict[str, Any], good: Any, bad: Any) -> None:
+def test_strict_arguments_are_enforced_or_refused(
+    name: str, schema: dict[str, Any], good: Any, bad: Any
+) -> None:
     """TOOL-01: in no dialect is a strict schema quietly weakened."""
     if name == "harmony":
         pytest.skip("harmony ends a call by an end of sequence, which is no text")
@@ -89,7 +91,7 @@ def _closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
         (_closed({}, required=["b"]), {}),
     ],
 )
-def test_what_the_whole_arguments_are_asked_is_held_or_refused(
+def test_keywords_of_the_whole_arguments_are_enforced_or_refused(
     name: str, schema: dict[str, Any], value: Any
 ) -> None:
     assert not jsonschema_rs.is_valid(schema, value)
@@ -117,7 +119,7 @@ def test_what_the_whole_arguments_are_asked_is_held_or_refused(
     ],
 )
 def test_names_and_values_that_markup_changes_are_refused(name: str, value: dict[str, str]) -> None:
-    """What goes through is read as it was written."""
+    """Allowed calls are parsed back correctly."""
     if name == "harmony":
         pytest.skip("harmony ends a call by an end of sequence, which is no text")
     dialect = TOOL_DIALECTS[name]
@@ -131,8 +133,7 @@ def test_names_and_values_that_markup_changes_are_refused(name: str, value: dict
     except (ConstraintError, GrammarError):
         return
     assert taken
-    parser = speech(dialect).parser({"f": schema}, inside=False)
-    assert parser is not None
+    parser = model_dialect(dialect).parser({"f": schema}, frame())
     events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
     ((kind, _, arguments, end),) = fold(events)
     assert (kind, json.loads(arguments), end) == ("call", value, "whole")
@@ -178,7 +179,7 @@ NESTED = {
         (NESTED, [{"pattern": "xy"}], [{"pattern": "yx"}]),
     ],
 )
-def test_lengths_patterns_and_bounds_are_held_in_every_dialect(
+def test_lengths_regexes_and_bounds_are_enforced_in_every_dialect(
     name: str, schema: dict[str, Any], good: list[Any], bad: list[Any]
 ) -> None:
     """TOOL-01: also where a value stands between tags and not in quotes."""
@@ -192,7 +193,6 @@ def test_lengths_patterns_and_bounds_are_held_in_every_dialect(
         text = render_calls([Call("f", json.dumps({"u": value}, ensure_ascii=False))], dialect.sections[0])
         assert accepts(grammar, text) == (value in good), text
         if value in good:
-            parser = speech(dialect).parser({"f": _one(schema)}, inside=False)
-            assert parser is not None
+            parser = model_dialect(dialect).parser({"f": _one(schema)}, frame())
             folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
             assert [json.loads(part[2]) for part in folded] == [{"u": value}]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect, ThinkingState
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
 from plumbline.engines.grammar import GrammarError, LarkCompiler, Matcher, num_words
@@ -42,11 +43,19 @@ def builder() -> GrammarBuilder:
     return GrammarBuilder(tokenizer().added, tokenizer().special_ids)
 
 
-def speech(tool: ToolDialect | None, reasoning: ReasoningDialect | None = None) -> ModelDialect:
-    """What reads the answers of a model with the pocket model's tokens and these dialects."""
-    ours = tokenizer()
-    chosen = DialectChoice(tool, reasoning)
-    return ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+def model_dialect(tool: ToolDialect | None, reasoning: ReasoningDialect | None = None) -> ModelDialect:
+    """The dialect of a model with the pocket model's tokens and these dialects."""
+    return build_dialect(DialectChoice(tool, reasoning), tokenizer())
+
+
+def thinking(*, inside: bool = False, ended: bool = False) -> ThinkingState:
+    """Where an answer starts."""
+    return "inside" if inside else "after" if ended else "before"
+
+
+def frame(*, inside: bool = False, ended: bool = False) -> AnswerFrame:
+    """The frame of an answer that starts there."""
+    return AnswerFrame(thinking=thinking(inside=inside, ended=ended))
 
 
 def matcher(grammar: str) -> Matcher:
@@ -66,7 +75,7 @@ def grammar_of(schema: Any) -> str | None:
 
 
 def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
-    """Whether the tokens of the text go through and may end there. The text is cut into tokens in its own way first."""
+    """Return whether the grammar accepts the tokens of the text and may end there."""
     found = matcher(grammar)
     ids = tokenizer().encode_generated(text[:cut]) + tokenizer().encode_generated(text[cut:])
     for token in ids:
@@ -76,7 +85,7 @@ def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
 
 
 def written(value: Any, *, spaces: bool = False) -> str:
-    """A document in one of the two layouts that grammars hold."""
+    """Return a document in one of the two layouts that grammars allow."""
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaces else (",", ":"))
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.response_template import ResponseTemplate, ResponseTemplateParser
-from plumbline.dialects.spec.dialect import Call, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
+from support.dialects import Dialect
 from support.plans import Plan
-from support.speeches import Dialect
 
 __all__ = ["CHANNELS", "JSON_CALLS", "TAGGED_CALLS", "TEMPLATES", "Template"]
 
@@ -149,7 +151,7 @@ class Template(Dialect):
         self.name, self.source = name, source
         self.template = ResponseTemplate(source)
         self.shows_types = typed
-        self.says_calls = calls is not None
+        self.has_calls = calls is not None
         self.forbidden = forbidden
         self._thought, self._said, self._calls = thought, said, calls
         self.marker = marker
@@ -174,7 +176,7 @@ class Template(Dialect):
         return Utterance(tuple(parts), reasoning)
 
     def write(self, utterance: Utterance) -> str:
-        """What a model says."""
+        """Write an utterance as the model does."""
         written: list[str] = []
         if utterance.reasoning is not None:
             written.append(utterance.reasoning.join(self._thought))
@@ -188,13 +190,21 @@ class Template(Dialect):
         return "".join(written)
 
     def parser(
-        self, plan: Plan | None = None, *, logprobs: bool = False, schema: dict[str, Any] | None = None
-    ) -> ResponseTemplateParser:
-        """A parser for one answer, to tools of which this is the schema."""
+        self,
+        plan: Plan | None = None,
+        *,
+        logprobs: bool = False,
+        schema: dict[str, Any] | None = None,
+        tools: dict[str, dict[str, Any]] | None = None,
+        inside: bool = False,
+    ) -> AnswerParser:
+        """A parser for one answer; see `Dialect.parser`."""
+        if tools is None:
+            tools = self.tools(plan) if schema is None else dict.fromkeys(self.tools(), schema)
         return ResponseTemplateParser(
             self.template,
             "",
-            self.tools(plan) if schema is None else dict.fromkeys(self.tools(), schema),
+            tools,
             new_id=lambda name, number: f"{name}-{number}",
             logprobs=logprobs,
         )

@@ -4,6 +4,7 @@ The order of these imports is the order in which scenarios run and are listed.
 """
 
 # isort: off
+import plumbline_conformance.checks.capabilities  # scenarios name the capabilities that they need
 import plumbline_conformance.checks.http.errors
 import plumbline_conformance.checks.chat.basics
 import plumbline_conformance.checks.chat.forced_tools

@@ -10,12 +10,12 @@ from collections.abc import Generator
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
+from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["user"]
 
 Probing = Generator[Request, Exchange, str | None]
-REASONING_KEYS = ("reasoning_content", "reasoning")
 
 
 _NO_ROUTE = (404, 405, 501)

@@ -1,6 +1,8 @@
-"""The command line: parse arguments and run the judge's commands."""
+"""Parse the command line and run the judge's commands."""
 
-from plumbline_conformance.cli.arguments import add_commands, main, parsed, ready, run_command
-from plumbline_conformance.cli.commands import check
+from plumbline_conformance.cli.arguments import add_commands
+from plumbline_conformance.cli.dispatch import main, run_command
+from plumbline_conformance.cli.live_check import check
+from plumbline_conformance.console.terminal import parsed, ready
 
 __all__ = ["add_commands", "check", "main", "parsed", "ready", "run_command"]

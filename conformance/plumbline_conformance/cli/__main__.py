@@ -2,6 +2,6 @@
 
 import sys
 
-from plumbline_conformance.cli.arguments import main
+from plumbline_conformance.cli.dispatch import main
 
 sys.exit(main())

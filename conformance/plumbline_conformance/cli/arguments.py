@@ -1,37 +1,20 @@
-"""Test servers of the OpenAI API: check, list, explain, judge, export, matrix, diff, exact, fuzz and watch.
-
-Exit status: 0 conforming; 1 violations, a refused core request or a stale baseline; 2 the command could not run or no
-check reached a verdict; 3 the suite itself failed; 130 interrupted.
-"""
+"""Define the options of the judge's commands."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.cli import commands
-from plumbline_conformance.cli.matrix import run_matrix
-from plumbline_conformance.client.target_input import UnusableInput, capabilities_of, clients_of, target_of
-from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.console.terminal import INTERRUPTED, console, parsed, ready
-from plumbline_conformance.differential import run_diff
-from plumbline_conformance.exact import run_exact
 from plumbline_conformance.recording.file import TIMEOUT, TRIALS
-from plumbline_conformance.reports.conclude import Outputs
-from plumbline_conformance.reports.text import printable
-from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.coverage import revisions
-from plumbline_conformance.suite.model import SEED, Target
-from plumbline_conformance.suite.selection import PROFILES, Selection
-from plumbline_conformance.watch import run_watch
+from plumbline_conformance.suite.model import SEED
+from plumbline_conformance.suite.selection import PROFILES
 
-__all__ = ["add_commands", "main", "parsed", "ready", "run_command"]
+__all__ = ["add_commands"]
 
 Parser = argparse.ArgumentParser
 
@@ -203,114 +186,6 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_outputs(watcher)
 
 
-def run_command(arguments: argparse.Namespace) -> int:
-    """Run the parsed command; returns the exit status."""
-    try:
-        return _run(arguments)
-    except UnusableInput as error:
-        console().print(printable(str(error)), markup=False)
-        return 2
-    except KeyboardInterrupt:
-        console().print("Interrupted.")
-        return INTERRUPTED
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    match arguments.command:
-        case "check":
-            return commands.run_check(
-                msgspec.structs.replace(_target(arguments), seed=arguments.seed),
-                _selection(arguments),
-                _outputs(arguments),
-                concurrency=int(arguments.concurrency),
-                timeout=arguments.timeout,
-                recording=arguments.record,
-                server=arguments.server,
-                conceal=arguments.conceal,
-                trials=max(0, arguments.trials),
-                budget=_budget(arguments),
-                capabilities=capabilities_of(arguments.capabilities),
-                sdk=clients_of(arguments.sdk),
-            )
-        case "list" if arguments.markdown and not arguments.rules:
-            raise UnusableInput("--markdown needs --rules: use `list --rules --markdown`.")
-        case "list" if arguments.rules:
-            everything = Selection(ids=[], surfaces=[])
-            if _selection(arguments) != everything:
-                raise UnusableInput(
-                    "--rules lists every rule; leave out ids, --profile, --level, --surface and --requirements."
-                )
-            return commands.run_rules(markdown=arguments.markdown)
-        case "list":
-            return commands.run_list(_selection(arguments))
-        case "explain":
-            return commands.run_explain(arguments.names)
-        case "judge":
-            return commands.run_judge(
-                arguments.recording, _selection(arguments), _outputs(arguments), clients_of(arguments.sdk)
-            )
-        case "export":
-            return commands.run_export(arguments.recording, arguments.har)
-        case "matrix":
-            return run_matrix(arguments.reports, arguments.markdown, arguments.html, console())
-        case "diff" | "exact" | "fuzz" if reason := why_unwritable({"--json": arguments.json}):
-            raise UnusableInput(reason)
-        case "diff":
-            return _diff(arguments)
-        case "exact":
-            return run_exact(
-                _target(arguments),
-                arguments.scripts,
-                out=console(),
-                concurrency=int(arguments.concurrency),
-                patience=arguments.timeout,
-                json_file=arguments.json,
-            )
-        case "fuzz":
-            return commands.run_fuzz(
-                _target(arguments),
-                arguments.operations,
-                examples=int(arguments.examples),
-                seed=arguments.seed,
-                patience=arguments.timeout,
-                json_file=arguments.json,
-                phases=arguments.phases if arguments.schemathesis else None,
-            )
-        case "watch":
-            return run_watch(
-                arguments.upstream,
-                arguments.listen,
-                _outputs(arguments),
-                out=console(),
-                recording=arguments.record,
-                connections=int(arguments.connections),
-            )
-    raise AssertionError(arguments.command)
-
-
-def _budget(arguments: argparse.Namespace) -> Budget:
-    return Budget(
-        tokens=arguments.max_tokens_total,
-        tokens_each=arguments.max_tokens_each,
-        seconds=arguments.max_seconds,
-    )
-
-
-def _diff(arguments: argparse.Namespace) -> int:
-    first, second = arguments.urls
-    model_b = arguments.model_b or arguments.model_a
-    return run_diff(
-        target_of(first, arguments.model_a, arguments.api_key_a, "--api-key-a"),
-        target_of(second, model_b, arguments.api_key_b, "--api-key-b"),
-        count=int(arguments.examples),
-        seed=arguments.seed,
-        out=console(),
-        patience=arguments.timeout,
-        tolerance=arguments.tolerance,
-        json_file=arguments.json,
-    )
-
-
 def _add_target(parser: Parser) -> None:
     parser.add_argument(
         "--base-url", required=True, metavar="URL", help="root of the API, such as http://127.0.0.1:8000/v1"
@@ -338,10 +213,6 @@ def _add_timeout(parser: Parser, default: float) -> None:
         metavar="SECONDS",
         help=f"time limit of one request (default {default:g})",
     )
-
-
-def _target(arguments: argparse.Namespace) -> Target:
-    return target_of(arguments.base_url, arguments.model, arguments.api_key)
 
 
 def _add_selection(parser: Parser) -> None:
@@ -372,16 +243,6 @@ def _add_selection(parser: Parser) -> None:
     )
 
 
-def _selection(arguments: argparse.Namespace) -> Selection:
-    return Selection(
-        ids=arguments.ids,
-        profile=arguments.profile,
-        level=arguments.level.upper(),
-        surfaces=arguments.surface,
-        requirements=arguments.requirements,
-    )
-
-
 def _add_clients(parser: Parser) -> None:
     parser.add_argument(
         "--sdk",
@@ -409,19 +270,6 @@ def _add_outputs(parser: Parser) -> None:
     )
 
 
-def _outputs(arguments: argparse.Namespace) -> Outputs:
-    return Outputs(
-        json=arguments.json,
-        junit=arguments.junit,
-        markdown=arguments.markdown,
-        html=arguments.html,
-        badge=arguments.badge,
-        baseline=arguments.baseline,
-        update_baseline=arguments.update_baseline,
-        strict=arguments.strict,
-    )
-
-
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = kind(text)
@@ -438,11 +286,3 @@ def _seed(text: str) -> int:
     if not -(2**63) <= value < 2**63:
         raise argparse.ArgumentTypeError(f"{text} is not a 64-bit integer")
     return value
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the judge's commands without the server's."""
-    parser = argparse.ArgumentParser(prog="plumbline", description=__doc__)
-    add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
-    with ready():
-        return run_command(parsed(parser, argv))

@@ -1,4 +1,4 @@
-"""Two servers with the same weights, asked the same: what one says and the other does not."""
+"""Send the same requests to two servers with the same weights, and compare the answers (`plumbline diff`)."""
 
 from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes

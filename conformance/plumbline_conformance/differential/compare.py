@@ -1,4 +1,4 @@
-"""Two answers to the same request: where they differ, and which rule that touches."""
+"""Compare two answers to the same request, and name the rule that each difference is about."""
 
 from __future__ import annotations
 
@@ -11,32 +11,10 @@ import msgspec
 
 from plumbline_conformance.differential.answer import Answer
 from plumbline_conformance.differential.probes import Probe
+from plumbline_conformance.suite.contract import rule_of_difference
 
 __all__ = ["Difference", "compare"]
 
-_RULES = {
-    "chat": {
-        "text": "CHAT-11",
-        "finish": "CHAT-05",
-        "usage": "CHAT-08",
-        "logprobs": "LP-01",
-        "grammar": "CS-01",
-    },
-    "completions": {
-        "text": "CMP-10",
-        "finish": "CMP-01",
-        "usage": "CMP-09",
-        "logprobs": "CMP-05",
-        "grammar": "CMP-08",
-    },
-    "responses": {
-        "text": "R-09",
-        "finish": "R-05",
-        "usage": "R-10",
-        "logprobs": "LP-06",
-        "grammar": "RS-01",
-    },
-}
 _LONGEST = 300
 
 
@@ -52,45 +30,48 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(probe: Probe, a: Answer, b: Answer, *, tolerance: float = 0.05) -> Iterator[Difference]:
-    """All differences, the outermost first: of answers that differ in status nothing else is compared.
+    """Yield all differences; if the statuses differ, nothing else is compared.
 
     Args:
-        probe: what was asked.
-        a: what the first server said.
-        b: what the second one said.
-        tolerance: by how much logprobs of the same token may differ.
+        probe: the request.
+        a: the answer of the first server.
+        b: the answer of the second server.
+        tolerance: how much the logprobs of a token may differ.
     """
-    rules = _RULES[probe.surface]
 
-    def differ(rule: str, facet: str, one: object, other: object) -> Difference:
+    def differ(facet: str, one: object, other: object, rule: str | None = None) -> Difference:
         return Difference(
-            rule=rule, facet=facet, probe=probe.name, a=_shown(one), b=_shown(other), request=probe.body
+            rule=rule or rule_of_difference("diff", probe.surface, facet) or "ERR-01",
+            facet=facet,
+            probe=probe.name,
+            a=_shown(one),
+            b=_shown(other),
+            request=probe.body,
         )
 
     if a.status != b.status:
-        yield differ(probe.rule or "ERR-02", "status", a.status, b.status)
+        yield differ("status", a.status, b.status, probe.rule or "ERR-02")
         return
     if a.status != 200:
         if a.error != b.error:
-            yield differ("ERR-01", "error", *_only_different(a.error, b.error))
+            yield differ("error", *_only_different(a.error, b.error), "ERR-01")
         return
     if a.text != b.text:
         where = sum(
             1
             for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.text or "", b.text or "", strict=False))
         )
-        yield differ(rules["text"], "text", _from(a.text, where), _from(b.text, where))
+        yield differ("text", _from(a.text, where), _from(b.text, where))
     if a.finish != b.finish:
-        yield differ(rules["finish"], "finish", a.finish, b.finish)
+        yield differ("finish", a.finish, b.finish)
     if a.usage != b.usage:
-        yield differ(rules["usage"], "usage", a.usage, b.usage)
+        yield differ("usage", a.usage, b.usage)
     if a.grammar != b.grammar:
-        yield differ(rules["grammar"], "grammar", a.grammar, b.grammar)
+        yield differ("grammar", a.grammar, b.grammar)
     if a.text == b.text:
-        # After the texts part, their tokens have nothing to do with each other.
+        # Where two texts differ, the tokens after that place cannot be compared.
         yield from (
-            differ(rules["logprobs"], "logprobs", one, other)
-            for one, other in _logprobs(a.logprobs, b.logprobs, tolerance)
+            differ("logprobs", one, other) for one, other in _logprobs(a.logprobs, b.logprobs, tolerance)
         )
 
 

@@ -1,7 +1,7 @@
-"""The requests of a differential run, drawn from a seed: the same seed gives the same requests on every machine.
+"""Draw the requests of a differential run from a seed; a seed gives the same requests on every machine.
 
-All of them are greedy, so that what differs is the servers' and not the dice's. Some are wrong on purpose: refusing in
-the same words is part of being alike.
+All of them are greedy, so that sampling causes no differences. Some are invalid on purpose, because two servers should
+refuse them alike.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ _WRONG: tuple[tuple[Surface, str, dict[str, Any]], ...] = (
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that both servers get, each with its own name for the model."""
+    """One request for both servers; each gets its own model name."""
 
     name: str
     surface: Surface
     path: str
     body: dict[str, Any]
-    """Without `model`, unless an unknown one is the point."""
+    """Without `model`, except in the probe of an unknown model."""
     rule: str | None = None
-    """The rule that a refusal is about, if the request is wrong."""
+    """The rule that requires a refusal, if the request is invalid."""
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is to be streamed."""
+        """Return whether the request asks for a stream."""
         return self.body.get("stream") is True
 
 
 def probes(count: int, seed: int = 0) -> list[Probe]:
-    """So many right requests, then every wrong one."""
+    """Return this many valid requests, then every invalid one."""
     drawn = random.Random(seed)
     right = [_right(drawn, number) for number in range(count)]
     return [*right, *_wrong()]

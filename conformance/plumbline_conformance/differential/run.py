@@ -1,7 +1,7 @@
-"""`plumbline diff`: ask both, compare, group by rule.
+"""Send each request to both servers, compare the answers, and group the differences by rule (`plumbline diff`).
 
-Where two texts differ, both servers are asked once more: one that does not repeat itself cannot be compared, and
-that is said instead of a difference.
+If two texts differ, both servers get the request once more. A server that gives another answer then cannot be compared:
+the request is reported as unclear.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _SHOWN = 4
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a differential run found."""
+    """The result of a run; `--json` writes it."""
 
     compared: int
     differences: list[Difference]
     unclear: dict[str, str]
     """Requests that could not be compared, and why."""
     silent: list[str]
-    """Servers that answered nothing at all."""
+    """Servers that sent no response at all."""
     served: int = 0
-    """Of the right requests those that both answered with status 200."""
+    """Valid requests that both servers answered with status 200."""
 
 
 async def differences(
     a: Target, b: Target, wanted: Sequence[Probe], *, patience: float = 60.0, tolerance: float = 0.05
 ) -> Outcome:
-    """Ask both servers everything, one request at a time each, so that no batch changes an answer."""
+    """Send all requests to both servers, one at a time each, so that batching does not change an answer."""
     found: list[Difference] = []
     unclear: dict[str, str] = {}
     answered = {"A": 0, "B": 0}
@@ -76,7 +76,7 @@ async def differences(
                 repeated = [answer_of(probe, exchange) for exchange in again]
                 texts = [None if answer is None else answer.text for answer in repeated]
                 if texts != [one.text, other.text]:
-                    unclear[probe.name] = "a server did not repeat itself"
+                    unclear[probe.name] = "a server gave another answer to the same request"
                     continue
             compared += 1
             served += probe.rule is None and (one.status, other.status) == (200, 200)
@@ -88,7 +88,7 @@ async def differences(
 def _redacted_differences(
     found: list[Difference], probe: Probe, seen: Sequence[Exchange], secrets: Sequence[str], tolerance: float
 ) -> list[Difference]:
-    """The same differences, without the credentials that an answer repeats."""
+    """Redact credentials that an answer repeats in the differences."""
     known = secrets_of(seen[0], secrets_of(seen[1], secrets))
     covered = [redacted_exchange(exchange, known) for exchange in seen]
     again: dict[str, Difference] = {}
@@ -96,7 +96,7 @@ def _redacted_differences(
         one, other = (answer_of(probe, exchange) for exchange in covered)
         if one is not None and other is not None:
             again = {shown.facet: shown for shown in compare(probe, one, other, tolerance=tolerance)}
-    # Words are covered too: a key that lies across two events of a stream is whole in the text alone.
+    # The texts are redacted as well: a key that is split over two events of a stream is whole only there.
     return [_concealed(again.get(difference.facet) or difference, known) for difference in found]
 
 
@@ -109,7 +109,7 @@ def _request(probe: Probe, target: Target) -> Request:
 
 
 def _why(name: str, exchange: Exchange) -> str:
-    return f"{name}: {exchange.error or 'an answer of another shape'}"
+    return f"{name}: {exchange.error or 'the answer is malformed'}"
 
 
 def run_diff(
@@ -123,7 +123,11 @@ def run_diff(
     tolerance: float = 0.05,
     json_file: Path | None = None,
 ) -> int:
-    """Compare two servers, print, write. 0 alike, 1 different, 2 nothing could be compared."""
+    """Compare two servers, print and write the result.
+
+    Returns:
+        The exit status: 0 without differences, 1 with some, 2 if nothing could be compared.
+    """
     try:
         known = [asyncio.run(discovered(target, patience=patience)) for target in (a, b)]
         for name, found in zip("AB", known, strict=True):
@@ -134,7 +138,7 @@ def run_diff(
         a, b = (found.target for found in known)
         outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
     except KeyboardInterrupt:
-        out.print("Interrupted: nothing is said of what was compared, and nothing was written.")
+        out.print("Interrupted: no result was printed or written.")
         return INTERRUPTED
     for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
         _print_rule(out, rule, list(group))
@@ -143,8 +147,8 @@ def run_diff(
     for name in outcome.silent:
         out.print(f"{name} cannot be reached.")
     facets = Counter(found.facet for found in outcome.differences)
-    said = ", ".join(f"{number} in {facet}" for facet, number in facets.most_common()) or "no difference"
-    out.print(f"{outcome.compared} requests compared, {len(outcome.unclear)} unclear: {said}")
+    counts = ", ".join(f"{number} in {facet}" for facet, number in facets.most_common()) or "no difference"
+    out.print(f"{outcome.compared} requests compared, {len(outcome.unclear)} unclear: {counts}")
     if json_file is not None:
         try:
             json_file.write_text(json.dumps(msgspec.to_builtins(outcome), indent=1) + "\n", "utf-8")
@@ -154,9 +158,7 @@ def run_diff(
     if outcome.differences:
         return 1
     if not outcome.served:
-        out.print(
-            "No valid request got an answer with status 200 from both, so that nothing could be compared."
-        )
+        out.print("Nothing could be compared: no valid request got status 200 from both servers.")
         return 2
     return 0
 

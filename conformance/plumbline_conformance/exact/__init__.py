@@ -1,4 +1,4 @@
-"""`plumbline exact`: a server with the scripted checkpoint owes exact answers, and is held to them."""
+"""Compare the answers of a server that runs the scripted checkpoint with its scripts (`plumbline exact`)."""
 
 from plumbline_conformance.exact.run import run_exact
 

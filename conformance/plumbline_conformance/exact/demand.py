@@ -1,4 +1,4 @@
-"""What a script demands of a server, given what the server reads of the script's markup."""
+"""Derive the expected answer from a script and the markup that the server parses, and compare answers with it."""
 
 from __future__ import annotations
 
@@ -10,53 +10,37 @@ import msgspec
 
 from plumbline_conformance.exact.answer import Answer, Call, Surface
 from plumbline_conformance.exact.scripts import Script, ScriptSet
+from plumbline_conformance.suite.contract import rule_of_difference
 
 __all__ = ["Miss", "Reads", "cut_short", "demanded", "misses", "stopped", "unlike"]
 
-_RULES: dict[Surface, dict[str, str]] = {
-    "chat": {
-        "content": "CHAT-11",
-        "reasoning": "CS-17",
-        "calls": "TOOL-01",
-        "finish": "CHAT-05",
-        "streamed": "CHAT-19",
-    },
-    "completions": {"content": "CMP-10", "finish": "CMP-01", "streamed": "CMP-08"},
-    "responses": {
-        "content": "R-09",
-        "reasoning": "ST-19",
-        "calls": "TOOL-01",
-        "finish": "R-02",
-        "streamed": "RS-16",
-    },
-}
 _LONGEST = 300
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server reads of the markup. What it does not read is text to it, and has to arrive as such."""
+    """The markup that a server parses. Other markup is text, and has to arrive unchanged."""
 
     thinking: bool
     calls: bool
     from_within: bool = False
-    """It takes every answer to begin inside of a thought, so that text without an end of a thought is one."""
+    """The server's parser starts every answer inside reasoning, so text without an end marker is all reasoning."""
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an answer is not what it has to be."""
+    """One difference between an answer and what is expected."""
 
     rule: str
     facet: str
     script: str
     surface: Surface
     how: str
-    """`whole`, `streamed`, or what cut it."""
+    """`whole`, `streamed`, `stopped` or `cut`."""
     wanted: str
     got: str
 
 
 def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -> Answer | None:
-    """The message that the answer has to be; None where servers of good repute may differ."""
+    """Return the expected message, or None if major servers differ and nothing is expected."""
     if found.is_open(script):
         return None
     text = Answer(content=script.output, finish="stop")
@@ -67,7 +51,7 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
     message = script.message
     if message is None:
         return None
-    # Of markup that is read in part nothing is known but where the other part has none.
+    # A server that parses only thinking or only calls is predictable if the message has only that part.
     only_thinks = bool(message.reasoning) and not message.tool_calls
     only_calls = bool(message.tool_calls) and not message.reasoning
     if not (
@@ -84,10 +68,11 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
 
 
 def stopped(wanted: Answer, stop: tuple[str, ...]) -> Answer:
-    """The same text, ended before the stop sequence that is the first to be complete (CHAT-20).
+    """End the text before the stop sequence that is complete first (CHAT-20).
 
-    One that begins earlier but ends later was not there yet when a server that reads along had to stop. Of two that
-    end at once the longer one counts, so that nothing of a stop sequence is left.
+    Example: with the stop sequences `abcd` and `bc` in `xabcd`, a server that streams has to stop at `xabc`, before
+    `abcd` is complete. If two end at the same character, the longer one counts, so that no part of a stop sequence
+    is left.
     """
     places = [
         (place + len(text), place) for text in stop if text and (place := wanted.content.find(text)) >= 0
@@ -98,15 +83,15 @@ def stopped(wanted: Answer, stop: tuple[str, ...]) -> Answer:
 def misses(
     script: Script, surface: Surface, how: str, wanted: Answer, got: Answer, *, exact: bool
 ) -> Iterator[Miss]:
-    """Where an answer is not the demanded one.
+    """Yield the differences between an answer and the expected one.
 
     Args:
         script: the script.
         surface: the API.
-        how: for the report.
-        wanted: what is demanded; the arguments of its calls are canonical JSON.
-        got: what came.
-        exact: every character of the text counts; beside markup, white space at its ends belongs to nobody.
+        how: for the report; see `Miss.how`.
+        wanted: the expected answer; the arguments of its calls are canonical JSON.
+        got: the answer.
+        exact: compare every character of the text. Beside markup, white space at the ends of the text is ignored.
     """
     content = (wanted.content, got.content) if exact else (wanted.content.strip(), got.content.strip())
     facets: dict[str, tuple[Any, Any]] = {
@@ -117,10 +102,10 @@ def misses(
     }
     for facet, (one, other) in facets.items():
         if one != other:
-            rule = _RULES[surface].get(facet, "CHAT-05")
+            rule = _rule_of(surface, facet, "CHAT-05")
             thought = wanted.reasoning.strip()
             if facet == "content" and thought and thought in got.content:
-                rule = _RULES[surface]["reasoning"]
+                rule = _rule_of(surface, "reasoning", "CS-17")
             if facet == "content" and got.calls and "<tool_call>" in got.content:
                 rule = "TOOL-18"
             if how == "stopped" and facet == "content":
@@ -132,7 +117,7 @@ def misses(
 def cut_short(
     script: Script, surface: Surface, wanted: Answer | None, got: Answer, *, exact: bool
 ) -> Iterator[Miss]:
-    """What is wrong with an answer that the token limit has cut: it says so, and is a beginning of the whole."""
+    """Yield what is wrong with a cut answer: it has to end with `length` and be a prefix of the whole answer."""
     if got.finish != "length":
         rule = "R-05" if surface == "responses" else "CHAT-05" if surface == "chat" else "CMP-01"
         yield _miss(rule, "finish", script, surface, "cut", "length", got.finish)
@@ -145,16 +130,16 @@ def cut_short(
         ("reasoning", wanted.reasoning, got.reasoning),
     ):
         if not one.startswith(other):
-            yield _miss(_RULES[surface].get(facet, "CS-17"), facet, script, surface, "cut", one, other)
+            yield _miss(_rule_of(surface, facet, "CS-17"), facet, script, surface, "cut", one, other)
 
 
 def unlike(
     script: Script, surface: Surface, how: str, whole: Answer, streamed: Answer, *, exact: bool
 ) -> Iterator[Miss]:
-    """Where a stream says something else than the answer in one piece.
+    """Yield the difference between a stream and the whole answer, if there is one.
 
-    Arguments are compared by what they say, since a server may write the JSON anew in one of the two. Where the text
-    is not demanded to the character, white space at its ends belongs to nobody here either.
+    Arguments are compared as JSON values, because a server may serialise them again in one of the two. Unless `exact`,
+    white space at the ends of the text is ignored.
     """
     whole, streamed = _comparable(whole, exact=exact), _comparable(streamed, exact=exact)
     facets = [name for name in Answer.__struct_fields__ if getattr(whole, name) != getattr(streamed, name)]
@@ -162,17 +147,22 @@ def unlike(
         one, other = (
             {name: _plain(getattr(answer, name)) for name in facets} for answer in (whole, streamed)
         )
-        yield _miss(_RULES[surface]["streamed"], "streamed", script, surface, how, one, other)
+        yield _miss(_rule_of(surface, "streamed", "CHAT-19"), "streamed", script, surface, how, one, other)
 
 
 def _comparable(answer: Answer, *, exact: bool) -> Answer:
-    """With canonical arguments, and without what does not count."""
+    """Return the answer with canonical arguments and, unless `exact`, with stripped texts."""
     answer = msgspec.structs.replace(answer, calls=tuple(map(_read, answer.calls)))
     return answer if exact else _stripped(answer)
 
 
 def _stripped(answer: Answer) -> Answer:
     return msgspec.structs.replace(answer, content=answer.content.strip(), reasoning=answer.reasoning.strip())
+
+
+def _rule_of(surface: Surface, facet: str, other: str) -> str:
+    """Return the rule of a facet; the other one for a facet that the API does not have."""
+    return rule_of_difference("exact", surface, facet) or other
 
 
 def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wanted: Any, got: Any) -> Miss:
@@ -188,7 +178,7 @@ def _miss(rule: str, facet: str, script: Script, surface: Surface, how: str, wan
 
 
 def _read(call: Call) -> Call:
-    """With its arguments as canonical JSON, if they are JSON at all."""
+    """Return the call with its arguments as canonical JSON, if they are JSON."""
     try:
         return Call(call.name, _canonical(json.loads(call.arguments)))
     except (ValueError, TypeError, RecursionError):
@@ -200,7 +190,7 @@ def _canonical(value: Any) -> str:
 
 
 def _counted(value: Any) -> Any:
-    """With one spelling of every number: JSON has a single kind of them, so that 1.0 is 1 and 1e10 is 10000000000."""
+    """Give equal numbers one spelling: in JSON 1.0 is 1, and 1e10 is 10000000000."""
     match value:
         case float() if value.is_integer():
             return int(value)

@@ -1,4 +1,4 @@
-"""The requests of `plumbline exact`, and what is found out by them before anything is held against a script."""
+"""Send the requests of `plumbline exact`, and find out which APIs a server has and which markup each parses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PATHS: dict[Surface, str] = {
     "completions": "/completions",
 }
 _ABSENT = frozenset({404, 405, 501})
-"""The statuses by which a server says that it does not have an API."""
+"""Statuses of an API that does not exist."""
 _TURN = "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-"""What the chat template of a scripted checkpoint makes of a prompt; plain completions have none (CMP-10)."""
-_ROOM = 16
-"""Tokens beyond one for each byte, for the end of the turn and whatever else a server counts."""
+"""The rendered chat template of a scripted checkpoint; plain completions apply none (CMP-10)."""
+_EXTRA_TOKENS = 16
+"""Tokens beyond one per byte of the output, for the end of the turn and whatever else a server counts."""
 
 Send = Callable[[Request], Awaitable[Exchange]]
 
@@ -36,13 +36,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     surfaces: list[Surface]
     misses: list[Miss]
-    """One for each API that the server seems to have, and that still has no answer to the first script."""
+    """One for each API that exists and failed to answer the first script."""
     reached: bool
-    """Whether there was any response at all."""
+    """Whether the server sent any response."""
 
 
 class Requester:
-    """Sends the requests of a run."""
+    """Send the requests of a run."""
 
     def __init__(self, model: str, found: ScriptSet, send: Send, slots: asyncio.Semaphore) -> None:
         self._model = model
@@ -53,7 +53,7 @@ class Requester:
         self._tools: dict[Surface, list[dict[str, Any]]] = {"chat": tools, "responses": tools}
 
     async def surfaces(self) -> Found:
-        """The APIs that answer, asked without tools, which a server may refuse and still have the API."""
+        """Find out which APIs answer, without tools, which a server may refuse."""
         first = self._found.scripts[0]
         seen = {surface: await self.ask(surface, first, tools=False) for surface in _PATHS}
         return Found(
@@ -67,9 +67,9 @@ class Requester:
         )
 
     async def reads(self, surface: Surface) -> Reads:
-        """What an API reads: a thought that ends is not in the text, and a call is a call.
+        """Find out which markup an API parses: thinking into reasoning, calls into tool calls.
 
-        Each API is asked by itself, because servers have parsers on one of them and not on the other.
+        Each API is asked separately, because some servers parse on one of them only.
         """
         if surface == "completions":
             return Reads(thinking=False, calls=False)
@@ -86,9 +86,7 @@ class Requester:
             thinking = answer is not None and bool(answer.reasoning)
         if called is not None:
             exchange = await self.ask(surface, called)
-            if (
-                exchange.status != 200
-            ):  # A server without a parser may refuse tools, and says so in many ways.
+            if exchange.status != 200:  # A server without a parser may refuse tools, with various statuses.
                 self._tools[surface] = []
                 exchange = await self.ask(surface, called)
             answer = answer_of(surface, exchange)
@@ -96,7 +94,7 @@ class Requester:
         return Reads(thinking=thinking, calls=calls, from_within=from_within)
 
     async def ask(self, surface: Surface, script: Script, *, tools: bool = True, **more: Any) -> Exchange:
-        """Ask an API for a script, with the tools if it has markup and the server takes them."""
+        """Send the prompt of a script, with tools if its output has markup and the server accepts tools."""
         body: dict[str, Any] = {"model": self._model, "temperature": 0}
         match surface:
             case "chat":
@@ -106,8 +104,8 @@ class Requester:
                 body["store"] = False
             case "completions":
                 body["prompt"] = _TURN.format(prompt=script.prompt)
-                # The default is 16 tokens. None of the answer is less than a byte.
-                body["max_tokens"] = len(script.output.encode()) + _ROOM
+                # The default is 16 tokens. A token of the answer has at least one byte.
+                body["max_tokens"] = len(script.output.encode()) + _EXTRA_TOKENS
         if tools and self._tools.get(surface) and not self._found.is_plain(script):
             shape = {"type": "function"}
             body["tools"] = [
@@ -119,7 +117,7 @@ class Requester:
 
 
 def _tools(found: ScriptSet) -> list[dict[str, Any]]:
-    """The tools that the scripts call, each with the types of the arguments that it is ever given."""
+    """Declare the tools that the scripts call, with the types of the arguments in the scripts."""
     known: dict[str, dict[str, set[str]]] = {}
     for call in (call for script in found.scripts if script.message for call in script.message.tool_calls):
         given = known.setdefault(call.name, {})
@@ -147,8 +145,8 @@ def _type_of(value: Any) -> str:
 
 
 def no_message(script: Script, surface: Surface, how: str, exchange: Exchange) -> Miss:
-    """The miss of an exchange in which there is no message to be held against a script."""
-    said = exchange.error or f"status {exchange.status}: {exchange.body[:200].decode(errors='replace')}"
+    """Report an exchange without a message to compare."""
+    answer = exchange.error or f"status {exchange.status}: {exchange.body[:200].decode(errors='replace')}"
     return Miss(
         rule="ERR-02",
         facet="answer",
@@ -156,5 +154,5 @@ def no_message(script: Script, surface: Surface, how: str, exchange: Exchange) -
         surface=surface,
         how=how,
         wanted="a message",
-        got=said,
+        got=answer,
     )

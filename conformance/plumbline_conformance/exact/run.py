@@ -1,8 +1,8 @@
-"""`plumbline exact`: ask for every script, on every API, whole and streamed, and hold the answers against the script.
+"""Send every script to every API, whole and streamed, and compare the answers with the scripts (`plumbline exact`).
 
-Two things are found out first: which APIs the server has, and what each of them reads of the markup. A server without
-parsers owes the text, tags and all; one with parsers owes the message that the text means, as the script declares it.
-Where the script declares none, a stream still has to say what the whole answer says.
+First it finds out which APIs the server has and which markup each of them parses. A server without parsers has to
+return the text with its tags; one with parsers has to return the message that the script declares. If the script
+declares none, the stream still has to equal the whole answer.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _LIMITS: dict[Surface, str] = {
     "completions": "max_tokens",
 }
 _REFUSED = frozenset({400, 422})
-"""A server may refuse stop sequences, or some of them; then nothing is demanded of what they leave."""
+"""A server may refuse stop sequences, or some of them; then nothing is compared."""
 _SHOWN = 5
 """Examples of one facet that are printed."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found."""
+    """The result of a run; `--json` writes it."""
 
     reads: dict[Surface, Reads]
-    """The APIs that answer, and what each reads of the markup."""
-    held: int
-    """Answers of which the message is known, and was held against it."""
+    """The APIs that answer, and the markup that each parses."""
+    checked: int
+    """Answers that were compared with the expected message."""
     compared: int
-    """Streams that were held against the whole answer."""
+    """Streams that were compared with the whole answer."""
     misses: list[Miss]
 
 
 async def ask(
     target: Target, found: ScriptSet, *, concurrency: int = 4, patience: float = 60.0
 ) -> Outcome | None:
-    """Ask for everything; None if the server cannot be reached, or has none of the APIs."""
+    """Send every script to every API; return None if the server cannot be reached or has none of the APIs."""
     async with sender(target, patience) as send:
         requester = Requester(target.model, found, send, asyncio.Semaphore(concurrency))
         has = await requester.surfaces()
@@ -73,7 +73,7 @@ async def ask(
         )
     return Outcome(
         reads=reads,
-        held=sum(each.held for each in seen),
+        checked=sum(each.checked for each in seen),
         compared=sum(each.compared for each in seen),
         misses=[
             _concealed(miss, target) for miss in (*has.misses, *(one for each in seen for one in each.misses))
@@ -82,7 +82,7 @@ async def ask(
 
 
 def _concealed(miss: Miss, target: Target) -> Miss:
-    """What a server repeats of the key is not shown; the answers themselves were compared as they came."""
+    """Redact the API key, which a server may repeat; the comparison itself used the original answers."""
     secrets = secrets_of(exchange_of(target, Request(path="/")), [target.api_key] if target.api_key else [])
     return msgspec.structs.replace(
         miss, wanted=concealed(miss.wanted, secrets), got=concealed(miss.got, secrets)
@@ -90,15 +90,15 @@ def _concealed(miss: Miss, target: Target) -> Miss:
 
 
 class _Seen(msgspec.Struct):
-    """What one script showed on one API."""
+    """The results of one script on one API."""
 
-    held: int = 0
+    checked: int = 0
     compared: int = 0
     misses: list[Miss] = msgspec.field(default_factory=list)
 
 
 class _Comparison:
-    """Holds the answers of one API against the scripts."""
+    """Compare the answers of one API with the scripts."""
 
     def __init__(self, requester: Requester, found: ScriptSet, surface: Surface, reads: Reads) -> None:
         self._requester = requester
@@ -107,7 +107,7 @@ class _Comparison:
         self._reads = reads
 
     async def one(self, script: Script) -> _Seen:
-        """Everything about a script."""
+        """Compare everything that one script is about: the answer, its stop sequences and its token limit."""
         seen = _Seen()
         surface = self._surface
         wanted = demanded(self._found, script, surface, self._reads)
@@ -115,7 +115,7 @@ class _Comparison:
 
         def compare(how: str, answer: Answer) -> Iterator[Miss]:
             if wanted is not None:
-                seen.held += 1
+                seen.checked += 1
                 yield from misses(script, surface, how, wanted, answer, exact=exact)
 
         await self._pair(seen, script, "whole", {}, compare, exact=exact)
@@ -123,7 +123,7 @@ class _Comparison:
 
             def compare_stopped(how: str, answer: Answer) -> Iterator[Miss]:
                 assert wanted is not None
-                seen.held += 1
+                seen.checked += 1
                 shorter = stopped(wanted, script.stop)
                 yield from misses(script, surface, "stopped", shorter, answer, exact=True)
 
@@ -132,7 +132,7 @@ class _Comparison:
 
             def compare_cut(how: str, answer: Answer) -> Iterator[Miss]:
                 if not self._found.is_open(script):
-                    seen.held += 1
+                    seen.checked += 1
                     yield from cut_short(script, surface, wanted, answer, exact=exact)
 
             limit = {_LIMITS[surface]: script.max_tokens}
@@ -149,7 +149,7 @@ class _Comparison:
         *,
         exact: bool,
     ) -> None:
-        """One request in both modes: each against the script, and the one against the other."""
+        """Send one request whole and streamed; compare each with the script, and one with the other."""
         answers: list[Answer] = []
         for stream in (False, True):
             name = "streamed" if stream and how == "whole" else how
@@ -176,7 +176,11 @@ def run_exact(
     patience: float = 60.0,
     json_file: Path | None = None,
 ) -> int:
-    """Hold a server to a script set, print, write. 0 exact, 1 not, 2 nothing could be asked."""
+    """Compare a server with a script set, print and write the result.
+
+    Returns:
+        The exit status: 0 without differences, 1 with some, 2 if nothing could be compared.
+    """
     try:
         found = read_scripts(path)
     except UnreadableScriptsError as error:
@@ -185,25 +189,25 @@ def run_exact(
     try:
         outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
     except KeyboardInterrupt:
-        out.print("Interrupted: nothing is said of what was compared, and nothing was written.")
+        out.print("Interrupted: no result was printed or written.")
         return INTERRUPTED
     if outcome is None:
         place = printable(redacted_url(target.base_url))
         out.print(f"{escape(place)} has no answer to {escape(repr(found.scripts[0].prompt))}.")
         return 2
-    out.print(f"APIs: {', '.join(outcome.reads) or 'none that answers'}. {_what_is_read(outcome.reads)}")
+    out.print(f"APIs: {', '.join(outcome.reads) or 'none that answers'}. {_parsed_markup(outcome.reads)}")
     within = [surface for surface, reads in outcome.reads.items() if reads.from_within]
     if within:
         out.print(
-            f"It takes every answer ({', '.join(within)}) to begin inside of a thought: of those that have none, "
-            "nothing is demanded."
+            f"The server's parser starts every answer ({', '.join(within)}) inside reasoning: answers without "
+            "reasoning are not compared with their script."
         )
     for rule, group in groupby(sorted(outcome.misses, key=lambda m: (m.rule, m.facet)), lambda m: m.rule):
         _print_rule(out, rule, list(group))
     wrong = len({(miss.script, miss.surface) for miss in outcome.misses})
     out.print(
-        f"{len(found.scripts)} scripts: {outcome.held} answers held against their message, {outcome.compared} streams "
-        f"against the whole answer; {len(outcome.misses)} differences in {wrong} scripts and APIs"
+        f"{len(found.scripts)} scripts: {outcome.checked} answers compared with their message, {outcome.compared} "
+        f"streams with the whole answer; {len(outcome.misses)} differences in {wrong} scripts and APIs"
     )
     if json_file is not None:
         try:
@@ -214,16 +218,16 @@ def run_exact(
     return 1 if outcome.misses else 0
 
 
-def _what_is_read(reads: dict[Surface, Reads]) -> str:
-    """One sentence for the server, or one for each API where they differ; plain completions never read anything."""
-    said: dict[str, list[str]] = {}
+def _parsed_markup(reads: dict[Surface, Reads]) -> str:
+    """Describe the parsed markup in one sentence, or in one for each API if they differ."""
+    by_markup: dict[str, list[str]] = {}
     for surface, each in reads.items():
         if surface != "completions":
             names = [name for name, yes in (("thinking", each.thinking), ("calls", each.calls)) if yes]
-            said.setdefault(", ".join(names) or "nothing, so that tags are text", []).append(surface)
-    if len(said) <= 1:
-        return f"Read of the markup: {next(iter(said), 'nothing, so that tags are text')}."
-    return " ".join(f"Read of the markup by {' and '.join(who)}: {what}." for what, who in said.items())
+            by_markup.setdefault(", ".join(names) or "nothing, tags are text", []).append(surface)
+    if len(by_markup) <= 1:
+        return f"Parsed markup: {next(iter(by_markup), 'nothing, tags are text')}."
+    return " ".join(f"Parsed markup of {' and '.join(apis)}: {markup}." for markup, apis in by_markup.items())
 
 
 def _print_rule(out: Console, rule: str, found: list[Miss]) -> None:

@@ -1,4 +1,4 @@
-"""The scripts of a checkpoint, read from the `scripts.json` of its folder."""
+"""Read the scripts of a checkpoint from the `scripts.json` in its folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["CalledTool", "Meaning", "Script", "ScriptSet", "UnreadableScriptsErr
 
 
 class UnreadableScriptsError(ValueError):
-    """The file has no scripts; the text says why."""
+    """The file cannot be read or has no scripts."""
 
 
 class CalledTool(msgspec.Struct, frozen=True):
-    """A call that an answer makes."""
+    """A tool call in an answer."""
 
     name: str
     arguments: dict[str, Any]
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """The message that an answer is, to a server that reads its markup."""
+    """The message that a server returns if it parses the markup of an output."""
 
     reasoning: str = ""
     content: str = ""
@@ -31,7 +31,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A prompt, and what the model says to it."""
+    """A prompt, and the output of the model."""
 
     prompt: str
     output: str
@@ -42,12 +42,12 @@ class Script(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """How reports name it."""
+        """Return the name for reports."""
         return f"{self.prompt} ({self.name})" if self.name else self.prompt
 
 
 class ScriptSet(msgspec.Struct, frozen=True):
-    """What a checkpoint has learned."""
+    """The prompts and outputs that a checkpoint has learned."""
 
     scripts: tuple[Script, ...]
     markers: tuple[str, ...] = (
@@ -58,24 +58,24 @@ class ScriptSet(msgspec.Struct, frozen=True):
         "<tool_response>",
         "</tool_response>",
     )
-    """Texts of the markup: an answer without any of them is text. The default is that of the sets themselves."""
+    """Markers of the markup; an output without any of them is plain text."""
     special: tuple[str, ...] = ()
     """Texts of control tokens, which servers may leave out of an answer."""
 
     def is_plain(self, script: Script) -> bool:
-        """Whether an answer is text, whatever a server reads."""
+        """Tell whether the output is plain text for every server."""
         return not any(text in script.output for text in (*self.markers, *self.special))
 
     def is_open(self, script: Script) -> bool:
-        """Whether an answer has control tokens, so that nobody can say what has to be left of it."""
+        """Tell whether the output has control tokens, so that the expected text is unknown."""
         return any(text in script.output for text in self.special)
 
 
 def read_scripts(path: Path) -> ScriptSet:
-    """Read the file, or the one in a model's folder.
+    """Read scripts from a file, or from `scripts.json` in a model folder.
 
     Raises:
-        UnreadableScriptsError: it cannot be read, or it has no scripts.
+        UnreadableScriptsError: the file cannot be read or has no scripts.
     """
     file = path / "scripts.json" if path.is_dir() else path
     try:

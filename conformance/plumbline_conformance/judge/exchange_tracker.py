@@ -1,8 +1,8 @@
-"""Which exchange a check was reading when it found a problem.
+"""Find out which exchange a check was reading when it found a problem.
 
-A check of a scenario with several exchanges points into one of them, and a reader has to know into which. Hardly a
-check says so itself: while it runs, its exchanges note when their answer is read, and a problem belongs to the last one
-that was. A check that compares, and so reads on before it speaks, says `exchange=` itself.
+A problem has to point at one exchange of its scenario, and few checks name it. While a check runs, its exchanges record
+that their answer is read; a problem belongs to the exchange that was read last. A check that compares several answers
+before it yields a problem sets `exchange=` itself.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = ["ExchangeTracker", "tracked"]
 
 
 class ExchangeTracker:
-    """The place of the exchange that was read last."""
+    """Remember the place of the exchange that was read last."""
 
     def __init__(self) -> None:
         self.place: int | None = None
         self.count = 0
 
     def placed(self, problem: Problem) -> Problem:
-        """The problem with its exchange, where there are several and it does not say."""
+        """Return the problem with its exchange, if there are several and it names none."""
         if problem.exchange is not None or self.count < 2 or self.place is None:
             return problem
         return msgspec.structs.replace(problem, exchange=self.place)
 
 
 class _TrackedExchange:
-    """An exchange that says when it is read."""
+    """Report reads of an exchange to the tracker."""
 
     __slots__ = ("_exchange", "_place", "_tracker")
 
@@ -42,14 +42,14 @@ class _TrackedExchange:
         self._place = place
 
     def __getattr__(self, name: str) -> Any:
-        # What was asked is read to know what to look for, which is no look at the answer.
+        # A check reads the request to know what to look for; only reads of the answer count.
         if not name.startswith("request_"):
             self._tracker.place = self._place
         return getattr(self._exchange, name)
 
 
 def tracked(transcript: Transcript, tracker: ExchangeTracker) -> Transcript:
-    """The transcript, with exchanges that report to the tracker."""
+    """Return the transcript with exchanges that report to the tracker."""
     tracker.count = len(transcript.exchanges)
     seen = [_TrackedExchange(exchange, tracker, place) for place, exchange in enumerate(transcript.exchanges)]
     return Transcript(scenario=transcript.scenario, exchanges=cast("list[Exchange]", seen))

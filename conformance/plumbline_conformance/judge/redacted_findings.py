@@ -1,9 +1,9 @@
-"""What is told of an answer: verdicts are of the bytes as they came, words are of the bytes as they may be written.
+"""Redact credentials in findings; judge the original bytes.
 
-A server may repeat a key wherever it likes, and a check repeats what it saw. So what shows a credential is looked at
-twice; the second look, at the covered bytes, has the words, unless covering them changed what they mean. A key that
-lies across two events of a stream is whole in no bytes, and appears where a check joins their texts: so words are
-covered too.
+A server may repeat a key anywhere, and the text of a finding quotes the answer. A transcript that contains a credential
+is therefore judged twice: the verdicts are those of the original bytes, the texts those of the redacted bytes, unless
+redaction changed the verdict. A key that is split over two events of a stream is in no bytes as a whole and appears
+when a check joins the texts, so the texts of findings are redacted as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["judge_redacted", "redact_findings", "shows_secrets"]
 
 
 def judge_redacted(seen: Transcript, secrets: Sequence[str] = ()) -> list[Finding]:
-    """What `judge` says of a transcript, without these secrets and those of its headers."""
+    """Judge a transcript, and redact these secrets and those of its headers in the findings."""
     found = judge(seen)
     covered = redacted(seen, secrets)
     again = found if covered == seen else judge(covered)
@@ -29,16 +29,19 @@ def judge_redacted(seen: Transcript, secrets: Sequence[str] = ()) -> list[Findin
 
 
 def shows_secrets(exchange: Exchange, covered: Exchange) -> bool:
-    """Whether something of an exchange had to be covered that a check may repeat: not its own headers alone."""
+    """Tell whether redaction changed anything but the request headers, which no check quotes."""
     return msgspec.structs.replace(covered, request_headers=exchange.request_headers) != exchange
 
 
 def redact_findings(
     found: Sequence[Finding], covered: Sequence[Finding], secrets: Sequence[str]
 ) -> list[Finding]:
-    """The findings of the bytes that came, in the words of those of the covered bytes where the two agree.
+    """Return the findings with texts that contain none of these secrets.
 
-    Whichever words they are, these secrets are covered in them.
+    Args:
+        found: the findings of the original bytes.
+        covered: the findings of the redacted bytes; their texts are used if the verdicts agree.
+        secrets: redacted in either text.
     """
     again = {finding.check: finding for finding in covered}
     return [

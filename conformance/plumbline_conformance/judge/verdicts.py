@@ -1,7 +1,7 @@
-"""What checks say of transcripts: pure functions, so that a recording is judged like a server.
+"""Apply checks to transcripts. All functions are pure, so a recording gets the same verdicts as the server did.
 
-A transcript may hold several attempts at its scenario: `record` repeats one whose answers broke a rule that depends on
-what the model draws. Checks of such rules are folded over all attempts, the others look at the first alone.
+A transcript may have several attempts at its scenario, because `record` repeats a scenario if a rule that depends on
+sampling was broken. Checks of such rules combine all attempts; the others look at the first one only.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ __all__ = ["Finding", "Verdict", "judge", "judge_law", "worth_repeating"]
 Verdict = Literal[
     "pass", "fail", "warn", "flaky", "rejected", "untestable", "inconclusive", "skipped", "error"
 ]
-"""`flaky`: of several attempts some broke the rule and some kept it. `rejected`: the server refused the request, so
-there is nothing to hold the rule against. `untestable`: it accepted a request and did not deliver what the rule is
-about. `inconclusive`: the wire, a busy server or a free choice of the model came between. `skipped`: the target has not
-got the capability, or a budget did not allow it. `error`: the suite itself is at fault."""
+"""`flaky`: some attempts broke the rule and some kept it. `rejected`: the server refused the request, so there is
+nothing to judge. `untestable`: the server accepted the request and did not deliver what the rule is about.
+`inconclusive`: a lost connection, a busy server or a free choice of the model prevented a verdict. `skipped`: the
+target lacks the capability, or the budget did not allow the scenario. `error`: the suite itself is at fault."""
 
 _MAX_PROBLEMS = 50
-"""A check does not say more often than this what is wrong with one transcript."""
+"""Problems that one check reports for one transcript."""
 _BROKEN = ("fail", "warn", "untestable")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check says of one transcript."""
+    """The verdict of one check on one transcript."""
 
     check: str
     verdict: Verdict
     problems: list[Problem] = msgspec.field(default_factory=list)
     reason: str | None = None
     crash: bool = False
-    """The server failed, so that whatever the rule says could not be seen."""
+    """The server failed, so the check could not look at its rules."""
 
     @property
     def broken(self) -> list[str]:
-        """The rules that its problems name, each once."""
+        """Return the rules that its problems name, each once."""
         return broken_rules(self.problems)
 
 
 def judge(transcript: Transcript) -> list[Finding]:
-    """Apply every check of the transcript's scenario. Never raises."""
+    """Apply every check of the transcript's scenario. It never raises."""
     prefix = f"{transcript.scenario}/"
     wanted = [found for name, found in CHECKS.items() if name.startswith(prefix)]
     if transcript.skipped is not None:
@@ -77,7 +77,7 @@ def judge(transcript: Transcript) -> list[Finding]:
 
 
 def judge_law(found: Check, exchange: Exchange) -> Finding | None:
-    """Apply a law to an exchange, whoever asked for it; None where it was not asked for what the law is about."""
+    """Apply a law to any exchange; return None if its request does not ask for what the law is about."""
     meant = True
 
     def claim(seen: Transcript) -> Iterator[Problem]:
@@ -94,7 +94,7 @@ def judge_law(found: Check, exchange: Exchange) -> Finding | None:
 
 
 def worth_repeating(transcript: Transcript) -> list[str]:
-    """The checks that want another attempt: a MUST was broken, and another draw of the model may keep it."""
+    """Return the checks that are worth another attempt: a MUST that depends on sampling was broken."""
     return [
         finding.check
         for finding in judge(transcript)
@@ -107,13 +107,13 @@ def worth_repeating(transcript: Transcript) -> list[str]:
 def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
     findings = _report_crashes_once([_apply(found, transcript) for found in wanted])
     if any(finding.verdict == "fail" for finding in findings):
-        # The answer is not of the documented shape, and the check of its shape says where. The others stumble over it.
+        # The answer is malformed and the check of its shape reports where; other checks raise errors because of it.
         return [_forgiven(finding) if finding.verdict == "error" else finding for finding in findings]
     return findings
 
 
 def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave a crash with the first MUST that it kept from being seen; what else it hid came to no verdict."""
+    """Report a server crash under one check only: the first MUST that it affects. The others become inconclusive."""
     reporters: dict[tuple[int | None, str, str], str] = {}
     for level in ("MUST", "SHOULD", "MAY"):
         for finding in findings:
@@ -126,7 +126,7 @@ def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
             finding,
             verdict="inconclusive",
             problems=[],
-            reason=f"{finding.problems[0].actual}; {reporters[_crash(finding)]} says so",
+            reason=f"{finding.problems[0].actual}; reported by {reporters[_crash(finding)]}",
         )
         for finding in findings
     ]
@@ -138,11 +138,11 @@ def _crash(finding: Finding) -> tuple[int | None, str, str]:
 
 
 def _folded(attempts: list[Finding], lengths: list[int]) -> Finding:
-    """One finding of several attempts: what all that came to a verdict agree on, or `flaky`.
+    """Combine the findings of several attempts: what all with a verdict agree on, or `flaky`.
 
     Args:
-        attempts: what the check said of each attempt.
-        lengths: how many exchanges each attempt has, by which its problems are found among those of all.
+        attempts: the finding of each attempt.
+        lengths: how many exchanges each attempt has. Places of problems count over all attempts.
     """
     starts = [sum(lengths[:place]) for place in range(len(lengths))]
     broken = [place for place, finding in enumerate(attempts) if finding.verdict in _BROKEN]
@@ -154,8 +154,8 @@ def _folded(attempts: list[Finding], lengths: list[int]) -> Finding:
     problems = [_moved(problem, starts[worst]) for problem in found.problems]
     if not kept:
         return msgspec.structs.replace(found, problems=problems)
-    said = f"broken in {len(broken)}/{len(broken) + kept} attempts"
-    reason = f"{said}; {found.reason}" if found.reason else said
+    share = f"broken in {len(broken)}/{len(broken) + kept} attempts"
+    reason = f"{share}; {found.reason}" if found.reason else share
     return Finding(check=found.check, verdict="flaky", problems=problems, reason=reason)
 
 
@@ -167,7 +167,7 @@ def _moved(problem: Problem, start: int) -> Problem:
 
 def _forgiven(finding: Finding) -> Finding:
     return Finding(
-        check=finding.check, verdict="inconclusive", reason=f"an answer of another shape: {finding.reason}"
+        check=finding.check, verdict="inconclusive", reason=f"the answer is malformed: {finding.reason}"
     )
 
 
@@ -175,9 +175,9 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     tracker = ExchangeTracker()
     problems: list[Problem] = []
     try:
-        said = islice(found.judge(tracked(transcript, tracker)), _MAX_PROBLEMS)
-        # One by one, as they are found: afterwards nobody knows which exchange was being read.
-        problems.extend(_named(found, tracker.placed(problem)) for problem in said)
+        seen = islice(found.judge(tracked(transcript, tracker)), _MAX_PROBLEMS)
+        # One by one: the tracker knows only the exchange that was read last.
+        problems.extend(_named(found, tracker.placed(problem)) for problem in seen)
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
@@ -189,7 +189,7 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         crash = msgspec.structs.replace(broken.problem, rule=found.rules[0] if broken.own else FAILED)
         problems = [tracker.placed(crash)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
-    except Exception as error:  # An answer that the check did not foresee, or a fault of the check.
+    except Exception as error:  # A malformed answer that the check did not foresee, or a bug in the check.
         return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
     if not problems:
         return Finding(check=found.id, verdict="pass")
@@ -197,10 +197,10 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
 
 
 def _named(found: Check, problem: Problem) -> Problem:
-    """The problem with the rule that it breaks: nobody is accused of breaking all that a check looks at.
+    """Return the problem with the rule that it breaks.
 
     Raises:
-        ValueError: the check does not say which of its rules it means, or names another one.
+        ValueError: the check has several rules and names none of them, or names another one.
     """
     rule = problem.rule or (found.rules[0] if len(found.rules) == 1 else "")
     if rule not in found.rules:

@@ -1,9 +1,8 @@
-"""A run in a file: every byte of every exchange with the time it came, so that it can be judged again offline.
+"""Write and read recordings: every byte of every exchange with its time, so that a run can be judged again offline.
 
-One JSON value a line. The first is the header, the last the footer with a digest of everything before it; between them
-is one line for each transcript, written as soon as its scenario has ended. A recording without a footer is cut and is
-refused: half a run must never pass for a whole one. A file whose name ends with `.gz` is compressed; the digest is of
-what is inside.
+A recording has one JSON value per line: a header, one line per transcript, written as soon as its scenario has ended,
+and a footer with a digest of all lines before it. A recording without a footer is refused, because half a run must
+never pass for a whole one. A file name that ends with `.gz` means gzip; the digest is of the uncompressed lines.
 """
 
 from __future__ import annotations
@@ -41,56 +40,56 @@ __all__ = [
 
 TRIALS = 3
 TIMEOUT = 60.0
-"""What `check` does where nobody says otherwise."""
+"""Defaults of `plumbline check`: further attempts, and seconds for one exchange."""
 FORMAT = 1
-"""Grows when an older reader would misunderstand a newer file. Fields may be added without that."""
+"""Grows when an older reader would misunderstand a newer file; added fields do not count."""
 
 
 class UnreadableRecording(Exception):  # noqa: N818 - it says what the file is
-    """The file is no recording, is cut, was changed, or is of a later format."""
+    """The file is not a recording, is truncated, was changed, or has a later format."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verdicts of a run depend on beside the server: other options could bring other ones."""
+    """Options of a run that can change its verdicts."""
 
     trials: int
-    """How many further attempts a scenario could have."""
+    """Further attempts allowed for a scenario."""
     concurrency: int
-    """How many scenarios were asked side by side."""
+    """How many scenarios ran at a time."""
     timeout: float
     """Seconds for one exchange."""
     max_tokens_total: int | None = None
     max_tokens_each: int | None = None
     max_seconds: float | None = None
     capabilities: list[str] = msgspec.field(default_factory=list)
-    """What the target was said to have, or with a minus in front not to have, so that it was not looked for."""
+    """Capabilities that the user declared as present, or with a minus in front as missing; they were not probed."""
     profile: str = "full"
-    """What the server was to be fit for."""
+    """The profile that the server was judged for."""
     limit: str = "max_tokens"
-    """The name under which chat completions were given the limit of their tokens."""
+    """The name of the token limit in chat completions."""
     seed: int = SEED
-    """What requests said that sent a seed."""
+    """The seed of requests that send one."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of whom, and when."""
+    """The server, the time and the options of a run."""
 
     base_url: str
     model: str
     key: str | None = None
     """The fingerprint of the API key."""
     server: str = ""
-    """What it is, in the words of whoever recorded: a name and a version."""
+    """The server's name and version, as given by `--server`."""
     started: str
     """ISO 8601, UTC."""
     chosen: list[str] = msgspec.field(default_factory=list)
-    """Ids of the checks that were looked at; empty for all that there were."""
+    """Ids of the chosen checks; empty for all."""
     by: str = "check"
-    """The command that recorded: `check` asked, `watch` only listened, and the two are judged differently."""
+    """The command that recorded: `check` sends requests, `watch` only listens, and they are judged differently."""
     options: Options | None = None
-    """How it asked; None of what only listened, and of recordings that did not say it yet."""
+    """None for `watch`, and in old recordings."""
     suite: dict[str, str] = msgspec.field(default_factory=suite)
-    """Versions and digests of the contract and the suite that asked."""
+    """The version of the contract, and digests of the contract and the rules."""
     format: int = FORMAT
 
     @staticmethod
@@ -104,7 +103,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         server: str = "",
         options: Options | None = None,
     ) -> Header:
-        """The header of a run that starts now."""
+        """Return the header of a run that starts now."""
         return Header(
             base_url=redacted_url(base_url),
             model=model,
@@ -118,23 +117,23 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording that was read."""
+    """The content of a recording."""
 
     header: Header
     transcripts: list[Transcript]
 
 
 class Recorder:
-    """Writes a recording; a context manager, whose end without an error writes the footer."""
+    """Write a recording. As a context manager, it writes the footer at the end unless an error occurred."""
 
     def __init__(self, path: Path, header: Header, *, secrets: Sequence[str] = ()) -> None:
         self._secrets = tuple(secrets)
         self._digest = hashlib.sha256()
         self._count = 0
-        # Prompts and answers are nobody else's business.
+        # Prompts and answers may be private: only the owner can read the file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         self._raw = os.fdopen(os.open(path, flags, 0o600), "wb")
-        # Without a name and a time inside, equal recordings are equal files.
+        # The gzip header has no name and time, so equal recordings are equal files.
         self._file: BinaryIO = _compressed(self._raw) if path.suffix == ".gz" else self._raw
         self._write({"kind": "header", **msgspec.to_builtins(header)})
 
@@ -146,7 +145,7 @@ class Recorder:
         )
 
     def _write(self, value: dict[str, Any]) -> None:
-        # Everything beyond ASCII is escaped, so that halves of characters are written as well.
+        # Non-ASCII is escaped, because lone surrogates cannot be written as UTF-8.
         line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
         self._digest.update(line)
         self._file.write(line)
@@ -157,13 +156,13 @@ class Recorder:
         return self
 
     def abandon(self) -> None:
-        """Close the file as one that was cut."""
+        """Close the file without a footer, so that it counts as truncated."""
         for file in (self._file, self._raw):
             with suppress(OSError):
                 file.close()
 
     def finish(self) -> None:
-        """Write the footer, without which the file is one that was cut, and close it."""
+        """Write the footer and close the file."""
         self._write({"kind": "footer", "transcripts": self._count, "digest": self._digest.hexdigest()})
         self._file.close()
         self._raw.close()
@@ -183,7 +182,7 @@ def read_recording(path: Path) -> Recording:
     """Read a recording.
 
     Raises:
-        UnreadableRecording: it is none, is cut, was changed, or is of a later format.
+        UnreadableRecording: the file is not a recording, is truncated, was changed, or has a later format.
         OSError: the file cannot be read.
     """
     lines = _content(path).splitlines(keepends=True)
@@ -191,18 +190,20 @@ def read_recording(path: Path) -> Recording:
         values = [json.loads(line) for line in lines]
         kinds = [value["kind"] for value in values]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UnreadableRecording(f"line by line, {path.name} is not JSON with a kind: {error}") from error
+        raise UnreadableRecording(
+            f"{path.name} is not a recording, which has a JSON object per line: {error}"
+        ) from error
     if kinds[:1] != ["header"]:
-        raise UnreadableRecording(f"{path.name} does not begin with a header")
+        raise UnreadableRecording(f"{path.name} is not a recording: it does not begin with a header")
     if values[0].get("format") != FORMAT:
         raise UnreadableRecording(
             f"{path.name} has format {values[0].get('format')!r}; this version reads {FORMAT}"
         )
     if kinds[-1] != "footer" or "footer" in kinds[:-1]:
-        raise UnreadableRecording(f"{path.name} has no footer: the run was cut")
+        raise UnreadableRecording(f"{path.name} has no footer: the run did not end, record it again")
     digest = hashlib.sha256(b"".join(lines[:-1])).hexdigest()
     if values[-1].get("digest") != digest or values[-1].get("transcripts") != len(values) - 2:
-        raise UnreadableRecording(f"{path.name} is not what was written: its digest differs")
+        raise UnreadableRecording(f"{path.name} was changed after it was recorded: its digest differs")
     try:
         return Recording(
             header=_of_today(msgspec.convert(values[0], Header)),
@@ -213,7 +214,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def _of_today(header: Header) -> Header:
-    """The header with the ids that checks have now."""
+    """Replace former ids of checks by the current ones."""
     return msgspec.structs.replace(header, chosen=[current(name) for name in header.chosen])
 
 

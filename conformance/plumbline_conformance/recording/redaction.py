@@ -1,7 +1,7 @@
-"""Nothing that opens a door is ever written: a credential becomes its fingerprint before it reaches a file.
+"""Replace credentials by fingerprints before anything is written to a file.
 
-A fingerprint tells two keys apart and opens nothing. Inside bodies a key is covered by as many bytes as it had, so that
-the frames of a recording keep their edges and the checks see what they saw.
+A fingerprint tells two keys apart without revealing them. In bodies the replacement has as many bytes as the key, so
+that the frames of a recording keep their boundaries and checks give the same verdicts.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _SECRET = re.compile(
     r"(?i)key|token(?!s|iz|[-_](?:count|limit|usage))|secret|signature|passw|passphrase|credential|cookie|jwt|assertion"
     r"|auth(?!or(?!i[sz]a)|enticate$)|^sig$"
 )
-"""Names of headers and of members of a query whose values open something: nobody can list them all."""
+"""Names of headers and query parameters with secret values. No list is complete, so this is a pattern."""
 _HARMLESS = re.compile(r"(?i)^access-control-|rate-?limit|(?:cache|idempotency|surrogate|websocket)[-_]key$")
-"""Names that sound alike: counts, the keys of caches and of repeated requests, the greeting of a WebSocket."""
+"""Names that match and are not secret: rate limits, cache and idempotency keys, the handshake of a WebSocket."""
 _PROTOCOL = re.compile(r"(?i)(insecure-api-key\.)([^\s,;]+)")
-"""A browser can give a WebSocket no header but its protocols, so its key stands among them."""
+"""Browsers cannot set headers of a WebSocket, so clients send the key as a subprotocol."""
 _PRINT = re.compile(r"sha256:[0-9a-f]{12}")
 _SHORTEST = 6
-"""A shorter key is a word like any other: covering it in bodies would cover half of an answer."""
+"""Characters. A shorter key may be an ordinary word, and replacing it in bodies would replace half of an answer."""
 
 
 def fingerprint(secret: str) -> str:
-    """Twelve hexadecimal digits of the SHA-256: enough to recognise, too little to guess from."""
+    """Return twelve hexadecimal digits of the SHA-256: enough to recognise a key, too few to guess it."""
     return f"sha256:{hashlib.sha256(secret.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def redacted_url(url: str) -> str:
-    """The URL without the password of its user and without keys in its query."""
+    """Return the URL without its password and the keys in its query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -56,7 +56,7 @@ def redacted_url(url: str) -> str:
 
 
 def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
-    """The transcript as it may be written: credentials of its headers, and these wherever they stand, are covered."""
+    """Return the transcript without the credentials of its headers and addresses, and without these secrets."""
     known = tuple(secrets)
     exchanges, *again = (
         [redacted_exchange(exchange, known) for exchange in attempt]
@@ -67,7 +67,7 @@ def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
 
 
 def redacted_exchange(exchange: Exchange, secrets: Iterable[str] = ()) -> Exchange:
-    """The same of one exchange."""
+    """Return the exchange without credentials; see `redacted`."""
     found = secrets_of(exchange, secrets)
     covers = [
         encoding.encode("utf-8", "surrogatepass") for secret in found for encoding in _encodings(secret)
@@ -85,9 +85,9 @@ def redacted_exchange(exchange: Exchange, secrets: Iterable[str] = ()) -> Exchan
 
 
 def secrets_of(exchange: Exchange, known: Iterable[str] = ()) -> list[str]:
-    """The secrets of an exchange, the longest first: what is known, and what its headers and its address bring.
+    """Return the known secrets and those in the headers and address of an exchange, the longest first.
 
-    What the server repeats of them is as secret as they are. What is too short to be told from a word is left out.
+    Secrets that are too short to be told from ordinary words are left out.
     """
     found = [secret.strip() for secret in known]
     found += _of_headers(exchange.request_headers.items())
@@ -97,7 +97,7 @@ def secrets_of(exchange: Exchange, known: Iterable[str] = ()) -> list[str]:
 
 
 def concealed(text: str, secrets: Iterable[str]) -> str:
-    """A text in which these are fingerprints; of one that the text's end cuts, so is the beginning."""
+    """Replace secrets in a text by fingerprints, also one that is cut at the end of the text."""
     long = (secret for secret in secrets if len(secret) >= _SHORTEST)
     for secret in sorted(long, key=len, reverse=True):
         mask = fingerprint(secret)
@@ -117,7 +117,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _encodings(secret: str) -> list[str]:
-    """A secret as it is, and as JSON, Python and addresses write it."""
+    """Return the secret as it is, and as JSON, Python and URLs encode it."""
     written = json.dumps(secret)[1:-1]
     encodings = (secret, written, written.replace("/", "\\/"), repr(secret)[1:-1], _quoted(secret))
     return list(dict.fromkeys(encodings))
@@ -134,13 +134,13 @@ def _of_headers(headers: Iterable[tuple[str, str]]) -> list[str]:
         if name.lower() == "cookie":
             found += [(cookie.partition("=")[2] or cookie).strip() for cookie in value.split(";")]
         elif _is_secret(name):
-            # A header that was sent twice has its values side by side.
+            # The values of a repeated header are joined with commas.
             found += [part.strip().rpartition(" ")[2] for part in (value, *value.split(","))]
     return found
 
 
 def _of_address(url: str) -> list[str]:
-    """The password of an address, as it stands there and as it is sent, and the keys of its query."""
+    """Return the password of a URL, also in its Basic encoding, and the keys of its query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -167,12 +167,12 @@ def _without_protocol(value: str) -> str:
 
 
 def _printed(value: str) -> str:
-    """What was read from a recording is a fingerprint already, and stays the same one; nothing hides nothing."""
+    """Return the fingerprint of a value; a fingerprint from a recording and an empty value stay the same."""
     return value if not value or _PRINT.fullmatch(value) else fingerprint(value)
 
 
 def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]]:
-    """The same frames of the covered body: a key may lie across the edge of two."""
+    """Cut the redacted body like the original one; a key may be split over two frames."""
     if not _in_body(exchange, covers):
         return exchange.frames
     body = _cover(exchange.body, covers)
@@ -185,7 +185,7 @@ def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]
 
 
 def _in_body(exchange: Exchange, covers: list[bytes]) -> bool:
-    """Whether there is something to cover: packed bytes cannot be, so that they are not kept then."""
+    """Tell whether the body contains a secret. Compressed bytes cannot be redacted, so they are dropped then."""
     return any(cover in exchange.body for cover in covers)
 
 

@@ -1,7 +1,7 @@
-"""What a run may cost: tokens and seconds. What does not fit is not sent, and is said.
+"""Bound the tokens and seconds of a run. A scenario that does not fit is skipped, and the report says so.
 
-A request is taken at its worst before it is sent: all the tokens that it allows for each of its choices, and its own
-length. When the answer has come, what its usage says is counted instead.
+Before a request is sent, its worst case is reserved: all tokens that it allows for each choice, and its own length. The
+usage of the answer replaces the worst case.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ __all__ = ["Budget", "BudgetTracker", "OverBudget", "cost_of", "spent_on"]
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _GENERATES = ("/chat/completions", "/completions", "/responses", "/responses/compact")
 _UNLIMITED = 256
-"""What a request without a limit is taken for; the suite sends few of them."""
+"""Tokens assumed for a request without a limit; the suite sends few of them."""
 _BYTES_PER_TOKEN = 3
-"""Of the text of a request: tokenizers of today get more into one."""
+"""Of the text of a request; a low estimate: most tokenizers put more into a token."""
 
 
 class OverBudget(Exception):  # noqa: N818 - it is a reason, not an error
-    """The budget does not allow what comes next."""
+    """The budget does not allow the next request or scenario."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds; None is no bound."""
+    """Limits of a run; None means unlimited."""
 
     tokens: int | None = None
-    """Of the whole run."""
+    """Tokens of the whole run."""
     tokens_each: int | None = None
-    """Of one scenario."""
+    """Tokens of one scenario."""
     seconds: float | None = None
-    """After which no scenario is begun, and no busy server is waited for."""
+    """Seconds after which no scenario starts and the run no longer waits for a busy server."""
 
     def after(self, tokens: int) -> Budget:
-        """What is left of it after so many tokens."""
+        """Return the budget that is left after these tokens."""
         left = None if self.tokens is None else max(0, self.tokens - tokens)
         return msgspec.structs.replace(self, tokens=left)
 
 
 def cost_of(request: Request) -> int:
-    """The most tokens that a request can cost."""
+    """Return the most tokens that a request can cost."""
     if not request.path.startswith(_GENERATES) or request.method not in ("POST", "WEBSOCKET"):
         return 0
     if request.content is not None:
@@ -58,7 +58,7 @@ def cost_of(request: Request) -> int:
 
 def _cost(body: dict[str, Any]) -> int:
     limits = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
-    # A limit or a count that no server accepts costs nothing but its refusal; of two, servers keep either.
+    # A limit that every server refuses, such as -1, costs nothing. If a request has two limits, servers use either one.
     limit = max((value for value in limits if 0 < value <= 100_000), default=0 if limits else _UNLIMITED)
     number = body.get("n")
     count = number if isinstance(number, int) and 1 <= number <= 128 else 1
@@ -68,29 +68,29 @@ def _cost(body: dict[str, Any]) -> int:
 
 
 def spent_on(exchange: Exchange, worst: int) -> int:
-    """The tokens that an answer says it cost; the worst, where it was accepted and says nothing."""
+    """Return the tokens in the usage of an answer; the worst case if it was accepted and has no usage."""
     if exchange.status >= 400 or (exchange.status == 0 and not exchange.frames):
         return 0
-    held = [exchange.json, *exchange.chunks] if b"total_tokens" in exchange.body else []
-    totals = [total for value in held if (total := _total(value)) is not None]
+    values = [exchange.json, *exchange.chunks] if b"total_tokens" in exchange.body else []
+    totals = [total for value in values if (total := _total(value)) is not None]
     return max(totals, default=worst)
 
 
 def _total(value: Any) -> int | None:
     if not isinstance(value, dict):
         return None
-    held = value.get("response")
-    usage = value.get("usage") or (held.get("usage") if isinstance(held, dict) else None)
+    response = value.get("response")
+    usage = value.get("usage") or (response.get("usage") if isinstance(response, dict) else None)
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     return total if isinstance(total, int) and total >= 0 else None
 
 
 class BudgetTracker:
-    """What is left of a budget while scenarios run side by side.
+    """Track what is left of a budget while scenarios run concurrently.
 
     Args:
-        budget: the bounds.
-        clock: seconds, from anywhere.
+        budget: the limits.
+        clock: returns seconds from any origin.
     """
 
     def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,38 +102,38 @@ class BudgetTracker:
 
     @property
     def spent(self) -> int:
-        """Tokens so far."""
+        """Return the tokens spent so far."""
         return self._spent
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the time is over; without a bound there is no end to them."""
+        """Return the seconds until the time is over; infinity without a limit."""
         return (
             math.inf if self._budget.seconds is None else self._began + self._budget.seconds - self._clock()
         )
 
     def open(self, wanted: Scenario, target: Target) -> None:
-        """Ask whether a scenario may begin.
+        """Check that a scenario may start.
 
         Raises:
-            TooDear: its requests may cost more than is left, or the time is over.
+            OverBudget: its requests may cost more than is left, or the time is over.
         """
         if self.seconds_left <= 0:
-            raise OverBudget(f"budget: {self._budget.seconds:g} seconds are over")
+            raise OverBudget(f"budget: the {self._budget.seconds:g} seconds are over")
         if self._budget.tokens is None and self._budget.tokens_each is None:
             return
         least = _foreseen(wanted, target)
         self._allow(least, 0)
 
     def reserve(self, request: Request, spent_here: int) -> int:
-        """Set the worst of a request aside; gives it back to be handed to `settle`.
+        """Reserve the worst case of a request, and return it for `settle`.
 
         Args:
-            request: what is sent next.
+            request: the next request.
             spent_here: tokens that its scenario has cost so far.
 
         Raises:
-            TooDear: it may cost more than is left.
+            OverBudget: it may cost more than is left.
         """
         worst = cost_of(request)
         self._allow(worst, spent_here)
@@ -141,7 +141,7 @@ class BudgetTracker:
         return worst
 
     def settle(self, exchange: Exchange, worst: int) -> int:
-        """Count what an answer did cost; gives it."""
+        """Replace a reservation by the tokens of the answer, and return them."""
         self._reserved -= worst
         spent = spent_on(exchange, worst)
         self._spent += spent
@@ -151,7 +151,7 @@ class BudgetTracker:
         each, total = self._budget.tokens_each, self._budget.tokens
         if each is not None and spent_here + worst > each:
             raise OverBudget(
-                f"budget: it may cost {spent_here + worst} tokens, and a scenario may cost {each}"
+                f"budget: the scenario may cost {spent_here + worst} tokens, and {each} are allowed for each"
             )
         left = None if total is None else total - self._spent - self._reserved
         if left is not None and worst > left:
@@ -159,7 +159,7 @@ class BudgetTracker:
 
 
 def _foreseen(wanted: Scenario, target: Target) -> int:
-    """The worst of the requests that a scenario sends whatever is answered: it is run against silence."""
+    """Return the worst case of the requests that a scenario sends without any answer."""
     steps = wanted.steps(target)
     total = 0
     try:

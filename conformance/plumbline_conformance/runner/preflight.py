@@ -1,7 +1,7 @@
-"""One right request before all others: is there an API at the address that knows the model and takes the key?
+"""Send one valid request before a run, to check the address, the model and the API key.
 
-Without it, a typing error in a model's name or in an address looks like a hundred violations. It is no part of a run's
-recording, whose exchanges are evidence about rules.
+Without it, a typo in the model's name or the address looks like a hundred violations. The request is not part of the
+recording, which contains evidence about rules only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PATHS: dict[Api, str] = {
     "responses": "/responses",
     "completions": "/completions",
 }
-_ROOM = 4
-_MORE = 16
-"""The least that some servers allow."""
+_TOKENS = 4
+_MORE_TOKENS = 16
+"""The smallest limit that some servers allow."""
 _SHOWN = 10
-"""Names of models that are told."""
+"""Names of models that the message lists."""
 _ABSENT = (404, 405, 501)
 _KEY = (401, 403, 407)
 _BUSY = (429, 503)
@@ -39,18 +39,18 @@ _UNKNOWN = ("model_not_found", "invalid_model", "unknown_model")
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of the request."""
 
     target: Target
-    """The target, with what was learnt of it."""
+    """The target, with the name of the token limit that it accepts."""
     why: str | None = None
-    """Why nothing can be judged, in a sentence that says what to do next; None if it can."""
+    """Why nothing can be judged and what to do next; None if the server answers."""
     tokens: int = 0
-    """What it did cost."""
+    """Tokens spent."""
 
 
 def apis_of(scenarios: Sequence[Scenario]) -> list[Api]:
-    """The APIs of these scenarios, those first that are meant; none if they generate nothing."""
+    """Return the APIs to try for these scenarios, the likeliest first; none if they generate no text."""
     surfaces = {scenario.id.partition("/")[0] for scenario in scenarios} - {"models"}
     if not surfaces:
         return []
@@ -63,11 +63,11 @@ def apis_of(scenarios: Sequence[Scenario]) -> list[Api]:
 
 
 async def discovered(target: Target, apis: Sequence[Api] = _APIS, *, patience: float = 60.0) -> Found:
-    """Ask a server that nothing is known of. It never raises.
+    """Send the request to a server. It never raises.
 
     Args:
-        target: whom.
-        apis: what is tried in this order until one of them answers.
+        target: the server.
+        apis: tried in this order until one of them answers.
         patience: seconds for one exchange.
     """
     async with sender(target, patience) as send:
@@ -75,13 +75,12 @@ async def discovered(target: Target, apis: Sequence[Api] = _APIS, *, patience: f
 
 
 async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> Found:
-    """The same, by a sender that is open already."""
+    """Send the request with an open sender; see `discovered`."""
     seen: list[Exchange] = []
     tokens = 0
     for api in apis:
         exchange, limit = await _send_request(send, target, api)
-        # What each try did cost is counted; a refusal costs nothing.
-        tokens += spent_on(exchange, _MORE)
+        tokens += spent_on(exchange, _MORE_TOKENS)
         if exchange.status == 200 and limit != target.limit:
             return Found(target=msgspec.structs.replace(target, limit=limit), tokens=tokens)
         if exchange.status == 200 or _is_there(exchange, target, seen):
@@ -91,7 +90,7 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
             break
     if not seen:
         return Found(target=target)
-    # The names of models and the time to wait are the server's words, and a server may repeat a key anywhere.
+    # The message quotes the server, which may repeat the key anywhere.
     why = concealed(await _why(send, target, seen), [target.api_key] if target.api_key else [])
     return Found(target=target, why=why, tokens=tokens)
 
@@ -99,22 +98,22 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
 async def _send_request(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
     path = _PATHS[api]
     if api == "responses":
-        body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": _MORE}
+        body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": _MORE_TOKENS}
         return await send(Request(path=path, json=body)), target.limit
     if api == "completions":
-        body = {"model": target.model, "prompt": "Hi", "max_tokens": _ROOM}
+        body = {"model": target.model, "prompt": "Hi", "max_tokens": _TOKENS}
         return await send(Request(path=path, json=body)), target.limit
     messages = [{"role": "user", "content": "Hi"}]
-    body = {"model": target.model, "messages": messages, "max_tokens": _ROOM}
+    body = {"model": target.model, "messages": messages, "max_tokens": _TOKENS}
     first = await send(Request(path=path, json=body))
     if not _refuses_the_limit(first):
         return first, target.limit
-    # It may be the number that is refused, or the name.
-    more = await send(Request(path=path, json={**body, "max_tokens": _MORE}))
+    # The server may refuse the number or the name of the limit.
+    more = await send(Request(path=path, json={**body, "max_tokens": _MORE_TOKENS}))
     if more.status == 200:
         return more, target.limit
     del body["max_tokens"]
-    renamed = await send(Request(path=path, json={**body, "max_completion_tokens": _MORE}))
+    renamed = await send(Request(path=path, json={**body, "max_completion_tokens": _MORE_TOKENS}))
     return (renamed, "max_completion_tokens") if renamed.status == 200 else (first, target.limit)
 
 
@@ -126,14 +125,14 @@ def _refuses_the_limit(exchange: Exchange) -> bool:
 
 
 def _error(exchange: Exchange) -> dict[str, Any]:
-    """The error object, or the whole answer of a server that writes it without an envelope."""
+    """Return the error object, or the whole body of a server that sends it without an envelope."""
     body = exchange.json if isinstance(exchange.json, dict) else {}
-    held = body.get("error")
-    return held if isinstance(held, dict) else body
+    error = body.get("error")
+    return error if isinstance(error, dict) else body
 
 
 def _of_the_model(exchange: Exchange, target: Target) -> bool:
-    """Whether a refusal says that the model is not known, in one of the ways in which servers say so."""
+    """Tell whether the server refuses an unknown model; servers word that differently."""
     if not 400 <= exchange.status < 500:
         return False
     error = _error(exchange)
@@ -141,10 +140,10 @@ def _of_the_model(exchange: Exchange, target: Target) -> bool:
         return True
     if exchange.status not in (400, 404, 422):
         return False
-    said = str(error.get("message") or error.get("detail") or "")
+    message = str(error.get("message") or error.get("detail") or "")
     if exchange.status == 404:
-        return bool(re.search(r"\bmodel\b", said, re.IGNORECASE))
-    return error.get("param") == "model" or (f"model={target.model}" in said and "nvalid model" in said)
+        return bool(re.search(r"\bmodel\b", message, re.IGNORECASE))
+    return error.get("param") == "model" or (f"model={target.model}" in message and "nvalid model" in message)
 
 
 def _hopeless(exchange: Exchange, target: Target) -> bool:
@@ -152,32 +151,32 @@ def _hopeless(exchange: Exchange, target: Target) -> bool:
 
 
 def _is_there(exchange: Exchange, target: Target, seen: Sequence[Exchange]) -> bool:
-    """Whether an answer that is no success shows an API all the same: one that fails, or refuses what is right."""
+    """Tell whether an answer other than 200 still shows an API: a failure, or the refusal of a valid request."""
     if _hopeless(exchange, target):
         return False
     if not seen:
         return True
-    # Of several APIs one is as good as another, unless the model or the key is what the others complained of.
+    # After other APIs were tried, only if those are absent and did not complain about the model or the key.
     return (exchange.status >= 500 or exchange.status in (400, 422)) and all(
         other.status in _ABSENT and not _of_the_model(other, target) for other in seen
     )
 
 
 async def _why(send: Send, target: Target, seen: Sequence[Exchange]) -> str:
-    """The sentence; of several reasons the one that the reader has to do something about first."""
+    """Return the message, about the cause that the user has to fix first."""
     address = redacted_url(target.base_url)
     if any(_of_the_model(exchange, target) for exchange in seen):
         return f"The server does not know the model {target.model!r}; {await _listed(send)}."
     for exchange in seen:
         if exchange.status in _KEY:
-            said = "The API key is refused" if target.api_key else "The server wants an API key"
+            cause = "The server refuses the API key" if target.api_key else "The server wants an API key"
             return (
-                f"{said}: {address} answers with status {exchange.status}. Give the right one with --api-key."
+                f"{cause}: {address} answers with status {exchange.status}. Set the right one with --api-key."
             )
         if exchange.status in _BUSY:
             waits = exchange.header("retry-after")
             asks = f" It asks to wait for {waits}." if waits else ""
-            return f"The server is busy and stays so: {address} answers with status {exchange.status}.{asks}"
+            return f"The server stays busy: {address} answers with status {exchange.status}.{asks} Try again later."
     statuses = ", ".join(str(status) for status in dict.fromkeys(exchange.status for exchange in seen))
     paths = ", ".join(_PATHS[api] for api in _APIS)
     return (
@@ -195,6 +194,6 @@ async def _listed(send: Send) -> str:
         else []
     )
     if not names:
-        return "it lists none that it knows"
+        return "it lists no models"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"it lists: {', '.join(names[:_SHOWN])}{more}"

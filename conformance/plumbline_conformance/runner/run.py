@@ -1,4 +1,4 @@
-"""Runs scenarios against a target: capabilities first, every scenario once, and again what one draw may have broken."""
+"""Run scenarios against a target: probe capabilities, run every scenario once, repeat those that sampling may break."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ async def record(
     budget: Budget | None = None,
     wanted: Collection[str] | None = None,
     ended: Callable[[Transcript], None] | None = None,
-    said: Mapping[str, bool] | None = None,
+    declared: Mapping[str, bool] | None = None,
 ) -> list[Transcript]:
-    """Send the requests of all scenarios; transcripts come in the order of the scenarios.
+    """Send the requests of all scenarios; return the transcripts in the order of the scenarios.
 
     Args:
         scenarios: what to send.
-        target: to whom.
-        concurrency: how many scenarios run side by side.
+        target: the server.
+        concurrency: how many scenarios run at a time.
         patience: seconds for one exchange.
-        trials: how many more attempts a scenario gets when a check that depends on sampling says that a MUST is broken.
-        budget: what all of it may cost.
-        wanted: ids of the checks that are looked at, None for all: others are no reason for another attempt.
+        trials: further attempts of a scenario if a check that depends on sampling finds a MUST broken.
+        budget: limits of the whole run.
+        wanted: ids of the checks that count, None for all; a violation of another check causes no further attempt.
         ended: called with each transcript as soon as its scenario has ended, in any order.
-        said: capabilities that the target is said to have or to lack. They are not looked for: of those that it is
-            said to have everything is asked, whatever comes of it.
+        declared: capabilities that the user declares as present or missing. They are not probed; scenarios that need a
+            present one always run.
     """
     tracker = BudgetTracker(budget or Budget())
     async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
         run = _Run(target, asyncio.Semaphore(concurrency), begin, tracker)
         names = sorted({name for scenario in scenarios for name in scenario.needs})
-        probed = await asyncio.gather(*(run.about(name, said or {}) for name in names))
+        probed = await asyncio.gather(*(run.about(name, declared or {}) for name in names))
         found = dict(zip(names, probed, strict=True))
 
         async def one(scenario: Scenario) -> Transcript:
             lacking = [name for name in scenario.needs if found[name][1] is not None]
             if lacking:
                 shown, lack = found[lacking[0]]
-                # What a budget or a busy server kept from being found out is not known to be lacking.
+                # If a budget or a busy server prevented the probe, nothing is known about the capability.
                 known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
                 seen = Transcript(
                     scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacking[0] if known else ""
@@ -82,7 +82,7 @@ async def record(
 
 
 class _Run:
-    """What scenarios of one run share."""
+    """State that the scenarios of one run share."""
 
     def __init__(
         self,
@@ -96,32 +96,32 @@ class _Run:
         self._begin = begin
         self._tracker = tracker
         self.stopped: set[str] = set()
-        """The capabilities that the budget did not allow to look for."""
+        """The capabilities that were not probed because of the budget."""
 
-    async def about(self, name: str, said: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
-        """What is known of a capability: what is said of it, else what a probe shows."""
-        if name in said:
-            lack = None if said[name] else f"said to be missing: {CAPABILITIES[name].title}"
+    async def about(self, name: str, declared: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
+        """Return what is declared about a capability, else what a probe shows; see `probe`."""
+        if name in declared:
+            lack = None if declared[name] else f"declared as missing: {CAPABILITIES[name].title}"
             return [], lack
         return await self.probe(name)
 
     async def probe(self, name: str) -> tuple[list[Exchange], str | None]:
-        """Look for a capability: what was seen, and why the target has not got it, if so."""
+        """Probe a capability; return the exchanges, and why the target lacks it or None."""
         try:
             async with self._gate:
                 return await self._converse(CAPABILITIES[name].probe(self._target))
         except _Stopped as stopped:
             self.stopped.add(name)
-            return stopped.exchanges, f"{stopped}, to find out about: {CAPABILITIES[name].title}"
+            return stopped.exchanges, f"{stopped}; not probed: {CAPABILITIES[name].title}"
 
     async def scenario(self, wanted: Scenario) -> Transcript:
-        """One attempt; skipped where the budget does not allow it or its rest."""
+        """Run a scenario once; it is skipped if the budget does not allow all of it."""
         try:
             async with self._gate:
                 self._tracker.open(wanted, self._target)
                 exchanges, _ = await self._converse(wanted.steps(self._target))
-        except OverBudget as dear:
-            return Transcript(scenario=wanted.id, exchanges=[], skipped=str(dear))
+        except OverBudget as reason:
+            return Transcript(scenario=wanted.id, exchanges=[], skipped=str(reason))
         except _Stopped as stopped:
             return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
         return Transcript(scenario=wanted.id, exchanges=exchanges)
@@ -139,12 +139,12 @@ class _Run:
                     request = steps.send(exchanges[-1])
             except StopIteration as stop:
                 return exchanges, stop.value
-            except OverBudget as dear:
-                raise _Stopped(exchanges, str(dear)) from None
+            except OverBudget as reason:
+                raise _Stopped(exchanges, str(reason)) from None
 
 
 class _Stopped(Exception):  # noqa: N818 - it is a reason, not an error
-    """A conversation that the budget ended."""
+    """The budget ended a conversation."""
 
     def __init__(self, exchanges: list[Exchange], why: str) -> None:
         super().__init__(why)

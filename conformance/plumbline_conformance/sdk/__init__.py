@@ -1,6 +1,6 @@
-"""What official clients make of recorded answers: they read the recorded bytes from a server on loopback.
+"""Let official clients read recorded answers from a server on loopback (`--sdk`).
 
-The suite itself reads raw HTTP, because clients repair and retry. Whether they accept an answer is a question of its
-own, and costs neither tokens nor requests: `claims` are what is claimed of it, `calls` finds the call that a user makes
-for a request, `replay` serves the bytes, `openai_client` drives the client and `run` makes findings of what it did.
+The suite itself reads raw HTTP, because clients repair and retry. Whether a client accepts an answer is judged here,
+from the recording, without further requests: `calls` finds the method that sends a recorded request, `replay` serves
+the recorded bytes, `openai_client` drives the client, `sums` adds up streams and `run` collects the findings.
 """

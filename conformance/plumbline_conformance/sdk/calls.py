@@ -1,4 +1,4 @@
-"""Which call of a client a recorded request is: read off the request, without the client."""
+"""Find the client method that sends a recorded request, without importing the client."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _CREATED = {
     "/completions": ("completions", ("completions",)),
     "/responses": ("responses", ("responses",)),
 }
-"""By the end of the path: the surface, and where the client has its `create`. The longest end comes first."""
+"""By the end of the path, longest first: the surface, and the attributes of the client that lead to `create`."""
 _OTHER_PATHS = ("input_tokens", "compact")
-"""Below `/responses`, and no ids of responses."""
+"""Paths below `/responses` that are not ids of responses."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A method of the client, and what it is given."""
+    """A method of the client and its arguments."""
 
     surface: Literal["chat", "completions", "responses", "models"]
     method: tuple[str, ...]
     """Such as `("chat", "completions", "create")`."""
     given: dict[str, Any]
-    """Arguments by name. Those that the method does not know are left out: nobody reads the request again."""
+    """Arguments by name. Unknown ones are left out later; the replay ignores the request."""
     stream: bool = False
     helper: tuple[str, ...] = ()
-    """The method that puts the stream together, where there is one for such requests."""
+    """The method that folds the stream, if there is one for such requests."""
 
 
 def call_of(exchange: Exchange) -> Call | None:
-    """The call that sends such a request; None where the client has none, or none of those that are looked at."""
+    """Return the call that sends such a request, or None if there is none."""
     try:
         parts = urlsplit(exchange.url)
     except ValueError:
@@ -48,7 +48,7 @@ def call_of(exchange: Exchange) -> Call | None:
     if exchange.method != "POST" or not isinstance(body, dict):
         return None
     if not isinstance(body.get("stream"), bool | None):
-        return None  # Whether the answer to such a request is streamed, only the server knows.
+        return None  # The answer to such a request may be a stream or not.
     for end, (surface, place) in _CREATED.items():
         if path.endswith(end):
             stream = body.get("stream") is True
@@ -57,13 +57,13 @@ def call_of(exchange: Exchange) -> Call | None:
                 method=(*place, "create"),
                 given={name: value for name, value in body.items() if name != "stream"},
                 stream=stream,
-                helper=(*place, "stream") if stream and _is_put_together(surface, body) else (),
+                helper=(*place, "stream") if stream and _has_helper(surface, body) else (),
             )
     return None
 
 
-def _is_put_together(surface: str, body: dict[str, Any]) -> bool:
-    """Whether the client has a helper for such a request: chat's reads calls of functions, and trips over any other."""
+def _has_helper(surface: str, body: dict[str, Any]) -> bool:
+    """Tell whether the client's helper can fold the stream; that of chat fails on tools other than functions."""
     tools = body.get("tools")
     others = (
         [tool for tool in tools if get_field(tool, "type") != "function"] if isinstance(tools, list) else []

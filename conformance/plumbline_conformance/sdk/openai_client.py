@@ -1,6 +1,6 @@
-"""openai-python over one recorded exchange: driven as its users drive it, and what it raises or gets wrong.
+"""Read a recorded exchange with openai-python as its users do, and report what it raises or gets wrong.
 
-This module alone imports the client, which is no dependency of the judge.
+Only this module and `run.why_not` import the client, which is not a dependency of the judge.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["NAME", "OpenAIClient", "quiet"]
 
 NAME = f"openai {openai.__version__}"
 _SECONDS = 10.0
-"""For one read from loopback; a replay never waits."""
+"""For one read from loopback; the replay never waits."""
 _STATUSES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -45,11 +45,11 @@ _STATUSES = {
     429: "RateLimitError",
 }
 _OWN = {"extra_body", "extra_headers", "extra_query", "timeout", "self"}
-"""Parameters of the client's methods that are no members of a request."""
+"""Parameters of the client's methods that are not members of a request."""
 _NEEDED = {"choices", "delta", "message"}
-"""Members that every user's loop reads, so that a missing one ends the loop."""
+"""Members that every user's loop reads: a missing one is an error."""
 _CUT_SHORT = {"LengthFinishReasonError": "length", "ContentFilterFinishReasonError": "content_filter"}
-"""What the helper raises at the end of a stream that ended so."""
+"""What the helper raises at the end of a stream with this finish reason."""
 _ENDED_OTHERWISE = {"response.incomplete", "response.failed", "error"}
 """After these events there is no completed response to get."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -61,21 +61,21 @@ _SUMS: dict[str, Callable[..., Sum]] = {
 
 
 class _NotSent(Exception):  # noqa: N818 - it is a reason, not an error
-    """The client does not send such a request."""
+    """The client refuses to send the request."""
 
 
 class OpenAIClient:
-    """The client, and the server that it asks.
+    """Drive the client against the replay.
 
     Args:
         replay: the server.
-        tick: called at every event; raises where there is no time left.
+        tick: called at every event; raises `TimeoutError` if no time is left.
     """
 
     def __init__(self, replay: Replay, tick: Callable[[], None]) -> None:
         self._replay = replay
         self._tick = tick
-        # Neither a proxy of the environment nor a redirection of the server may lead anywhere but to loopback.
+        # Neither a proxy from the environment nor a recorded redirect may lead off loopback.
         self._http = openai.DefaultHttpxClient(trust_env=False, follow_redirects=False, timeout=_SECONDS)
 
     def close(self) -> None:
@@ -83,9 +83,9 @@ class OpenAIClient:
         self._http.close()
 
     def read(self, exchange: Exchange, call: Call) -> Iterator[tuple[str, list[Problem]]]:
-        """What the client makes of an answer, for each claim about it: the last segment of its id, and the problems.
+        """Yield, for each claim about an answer, the last segment of its id and the problems.
 
-        Of a request that the client refuses to send, nothing.
+        Nothing is yielded for a request that the client refuses to send.
         """
         if exchange.status >= 400:
             attempts: dict[str, Callable[[], list[Problem]]] = {
@@ -96,7 +96,7 @@ class OpenAIClient:
         else:
             attempts = {f"{call.surface}-stream": lambda: self._streamed(exchange, call)}
             if call.helper:
-                attempts[f"{call.surface}-stream-helper"] = lambda: self._put_together(exchange, call)
+                attempts[f"{call.surface}-stream-helper"] = lambda: self._with_helper(exchange, call)
         for slug, attempt in attempts.items():
             try:
                 yield slug, attempt()
@@ -104,10 +104,10 @@ class OpenAIClient:
                 continue
 
     def _sent(self, exchange: Exchange, place: tuple[str, ...], given: dict[str, Any]) -> Any:
-        """What a method of the client gives for these arguments, those left out that it does not know.
+        """Call a method of the client with the arguments that it knows.
 
         Raises:
-            _NotSent: it asks nobody for them.
+            _NotSent: it refuses the arguments and sends nothing.
         """
         base_url = self._replay.choose(exchange)
         client = openai.OpenAI(base_url=base_url, api_key="-", max_retries=0, http_client=self._http)
@@ -178,7 +178,7 @@ class OpenAIClient:
             else list(differences(_SUMS[call.surface](chunks, get_field), found))
         )
 
-    def _put_together(self, exchange: Exchange, call: Call) -> list[Problem]:
+    def _with_helper(self, exchange: Exchange, call: Call) -> list[Problem]:
         chunks = event_bodies(exchange.events)
         sums = _SUMS[call.surface](chunks, get_field)
         count = 0
@@ -199,7 +199,7 @@ class OpenAIClient:
     def _final(
         self, exchange: Exchange, call: Call, stream: Any, chunks: list[Any], sums: Sum
     ) -> list[Problem]:
-        """What the helper has in the end, against what the events say."""
+        """Compare the helper's final object with the sums of the events."""
         if exchange.error is not None:
             return []
         if call.surface == "responses":
@@ -221,7 +221,7 @@ class OpenAIClient:
 
 
 def _lost(sums: Sum, final: Any) -> Iterator[Problem]:
-    """Texts and arguments of the deltas that the final response has not got, in the order of its items."""
+    """Yield texts and arguments of the deltas that the final response lacks, in the order of its items."""
     parts = [part for item in final.output if item.type == "message" for part in item.content]
     calls = [item for item in final.output if item.type == "function_call"]
     has = {
@@ -231,7 +231,7 @@ def _lost(sums: Sum, final: Any) -> Iterator[Problem]:
     for kind, texts in has.items():
         left = iter(texts)
         for text in texts_of(sums, kind):
-            # What came without deltas may stand between.
+            # Items without deltas may be in between.
             if not any(text == other for other in left):
                 place = f"{kind} of the final response"
                 yield from differences({place: repr(text)}, {place: repr(texts)})
@@ -239,10 +239,10 @@ def _lost(sums: Sum, final: Any) -> Iterator[Problem]:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """A member of the client's object, which has None for what a server left out.
+    """Read a member of the client's object; it is None if the server left it out.
 
     Raises:
-        TypeError: nobody's loop goes on without it.
+        TypeError: users' loops fail without this member.
     """
     found = getattr(value, name, None)
     if found is None and name in _NEEDED:
@@ -251,19 +251,19 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _is_cut(exchange: Exchange, error: Exception) -> bool:
-    """Whether it is what a client has to say of a connection that was lost, as it was when this was recorded."""
+    """Tell whether the error is the client's error for a connection that was lost while recording."""
     lost = isinstance(error, openai.APIConnectionError) or type(error).__module__.startswith("http")
     return exchange.error is not None and lost
 
 
 def _is_reported(exchange: Exchange, chunks: list[Any], error: Exception) -> bool:
-    """Whether the server itself says the error, or the connection was lost."""
-    told = any(get_field(chunk, "error") for chunk in chunks)
-    return _is_cut(exchange, error) or (told and type(error) is openai.APIError)
+    """Tell whether the server sent an error event, or the connection was lost."""
+    sent = any(get_field(chunk, "error") for chunk in chunks)
+    return _is_cut(exchange, error) or (sent and type(error) is openai.APIError)
 
 
 def _is_cut_short(error: Exception, sums: Sum) -> bool:
-    """Whether the stream ended as the helper says."""
+    """Tell whether the helper's error is about the finish reason of the stream."""
     reason = _CUT_SHORT.get(type(error).__name__)
     return reason is not None and any(
         place.endswith(".finish_reason") and text == reason for place, text in sums.items()
@@ -274,7 +274,7 @@ def _event(count: int, chunks: list[Any]) -> str:
     return f"event {count}" if count < len(chunks) else "events"
 
 
-def _raised(error: Exception, pointer: str, wanted: str = "what it reads without an error") -> Problem:
+def _raised(error: Exception, pointer: str, wanted: str = "no error in the client") -> Problem:
     text = _ADDRESS.sub("0x…", str(error)).partition("\n")[0][:200]
     return Problem(
         expected=wanted, actual=f"{type(error).__name__}: {text}".rstrip(": "), pointer=pointer, rule="SDK-01"
@@ -283,7 +283,7 @@ def _raised(error: Exception, pointer: str, wanted: str = "what it reads without
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing that the client logs or warns of is printed: what it says is in the findings."""
+    """Suppress the client's logs and warnings, which the findings already report."""
     logger, handler = logging.getLogger("openai"), logging.NullHandler()
     logger.addHandler(handler)
     try:

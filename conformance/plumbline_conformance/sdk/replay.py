@@ -1,7 +1,7 @@
-"""A server on loopback that answers with recorded bytes: the same status, headers and frames, without their times.
+"""Serve recorded answers on loopback: the same status, headers and frames, without delays.
 
-It speaks just enough HTTP/1.1 for a client that asks one thing a connection. A body ends as it ended when it was
-recorded: with the connection where it was whole, and without the end of its last chunk where it was cut.
+It speaks just enough HTTP/1.1 for one request per connection. The connection ends a whole body; a body that was cut
+when it was recorded is sent in chunked encoding without its last chunk.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from plumbline_conformance.transcript.model import Exchange
 __all__ = ["Replay", "replaying"]
 
 _FRAMING = {"connection", "content-encoding", "content-length", "keep-alive", "trailer", "transfer-encoding"}
-"""Headers of how a body travelled, which is not how it travels now. Recorded frames are unpacked."""
+"""Headers about the recorded transport, which the replay does not repeat. Recorded frames are decompressed."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _SECONDS = 10.0
-"""How long a client may take to send its request."""
+"""Seconds that a client may take to send its request."""
 _MOST_HEAD = 64 * 1024
 
 
 class Replay:
-    """Exchanges to answer with, and how often each was asked for."""
+    """The exchange to answer with, and how many requests came for it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._exchange: Exchange | None = None
         self.asked = 0
-        """Requests since an exchange was chosen."""
+        """Requests since the exchange was chosen."""
 
     def choose(self, exchange: Exchange) -> str:
-        """Answer with this exchange from now on; gives the address to ask."""
+        """Answer with this exchange from now on; return the base URL."""
         self._exchange, self.asked = exchange, 0
         return f"http://127.0.0.1:{self._port}/v1"
 
     def parts(self) -> Iterator[bytes]:
-        """The bytes of the answer."""
+        """Yield the bytes of the answer."""
         exchange = self._exchange
         assert exchange is not None
         self.asked += 1
@@ -67,7 +67,7 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Read a request, whatever it is, and answer with what was chosen."""
+        """Read any request and send the chosen answer."""
         with suppress(OSError, ValueError):
             length, read = 0, 0
             while (line := self.rfile.readline(_MOST_HEAD)).strip():
@@ -91,7 +91,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def replaying() -> Iterator[Replay]:
-    """A server that runs while this does."""
+    """Run the server until the block ends."""
     with _Server(("127.0.0.1", 0), _Handler) as server:
         server.replay = Replay(server.server_address[1])
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -1,4 +1,4 @@
-"""`--sdk`: a client reads every recorded answer that it has a call for, and what it makes of them becomes findings."""
+"""Let a client read every recorded answer that it has a method for, and report findings (`--sdk`)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 __all__ = ["claims_of", "read_again", "why_not"]
 
 _LONGEST = 1 << 19
-"""Bytes of an answer. A client copies what it has so far at every event, so that its time grows with the square."""
+"""Bytes of an answer. The client copies its snapshot at every event, so its time is quadratic."""
 _MOST_EVENTS = 5_000
 _SECONDS = 120.0
-"""For all answers together; beyond it none is begun, and none that is being read is read on."""
+"""For all answers together; after that, reading stops."""
 _MAX_PROBLEMS = 50
-"""Of one claim."""
+"""Per claim."""
 _MOST_OF_ONE = 3
-"""Of one claim about one answer."""
-_NONE = "none of the recorded answers is one that the client has a call for"
+"""Per claim and answer."""
+_NONE = "the client has no method for any of the recorded requests"
 
 
 class _Tally(msgspec.Struct):
-    """What is known of a claim."""
+    """The results of one claim."""
 
     read: int = 0
-    """Answers."""
+    """Answers that were read."""
     wrong: int = 0
     problems: list[Problem] = msgspec.field(default_factory=list)
 
 
 def why_not(client: str) -> str | None:
-    """What is said where the client cannot be used; None if it can."""
+    """Return why the client cannot be used, or None."""
     try:
         import openai
     except ImportError as error:
@@ -54,16 +54,16 @@ def why_not(client: str) -> str | None:
 
 
 def claims_of(client: str) -> list[str]:
-    """The ids of the claims about a client."""
+    """Return the ids of the claims about a client."""
     return [name for name in CLAIMS if name.startswith(f"sdk/{client}/")]
 
 
 def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
-    """Let a client read what was recorded; a finding for each claim. Never raises, whatever the bytes are.
+    """Let a client read recorded answers; return a finding for each claim. It never raises.
 
     Args:
-        client: one for which `why_not` has nothing to say.
-        transcripts: what was recorded, credentials covered.
+        client: one for which `why_not` returns None.
+        transcripts: the redacted transcripts.
     """
     from plumbline_conformance.sdk.openai_client import NAME, OpenAIClient, quiet
 
@@ -96,13 +96,13 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
             except TimeoutError:
                 late += 1
         driver.close()
-    left = [f"{long} were too long to be read again"] * bool(long)
+    left = [f"{long} were too long to read again"] * bool(long)
     left += [f"{late} were left out after {_SECONDS:g} seconds"] * bool(late)
     return [_finding(name, tally, NAME, left) for name, tally in tallies.items()]
 
 
 def _answers(transcripts: Sequence[Transcript]) -> Iterator[tuple[str, int, Exchange]]:
-    """Every exchange with an answer that ends a call: its scenario, its place there, and itself."""
+    """Yield every exchange with an answer or an error: its scenario, its place there, and itself."""
     for seen in transcripts:
         for place, exchange in enumerate(seen.everything if seen.skipped is None else ()):
             if exchange.status == 200 or 400 <= exchange.status < 600:

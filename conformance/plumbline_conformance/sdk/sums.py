@@ -1,7 +1,10 @@
-"""What a stream comes to: once from its bytes, and once from the objects that a client made of them.
+"""Add up the texts of a stream, from its bytes or from the objects that a client made of them.
+
+This is a second witness: it reads streams independently of `transcript/answer_fold.py`, so that a mistake of the
+judge's own fold cannot hide a mistake of the client. Do not merge the two.
 
 A sum has a text for each place: `choices[0].content`, `choices[0].tool_calls[1].arguments`. Empty texts are left out,
-because null and an empty text are the same to whoever reads one.
+because readers treat null and an empty text alike.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ __all__ = [
 
 Sum = dict[str, str]
 Get = Callable[[Any, str], Any]
-"""Reads a member of an object, None where it has none."""
+"""Reads a member of an object, or None."""
 _DELTAS = {
     "response.output_text.delta": "text",
     "response.function_call_arguments.delta": "arguments",
@@ -35,12 +38,12 @@ _SHOWN = 120
 
 
 def get_field(value: Any, name: str) -> Any:
-    """Of JSON."""
+    """Read a member of a JSON object."""
     return value.get(name) if isinstance(value, dict) else None
 
 
 def event_bodies(events: Iterable[Event]) -> list[Any]:
-    """The JSON of the events up to `[DONE]`, after which no client reads on."""
+    """Return the JSON of the events up to `[DONE]`, where every client stops."""
     found = []
     for event in events:
         if event.data is not None and event.data.startswith("[DONE]"):
@@ -50,12 +53,12 @@ def event_bodies(events: Iterable[Event]) -> list[Any]:
 
 
 def chat_sum(chunks: Iterable[Any], get: Get, part: str = "delta") -> Sum:
-    """Texts, calls and finish reasons of every choice.
+    """Add up texts, calls and finish reasons of every choice.
 
     Args:
         chunks: the JSON, or the client's objects.
         get: reads a member of them.
-        part: where a choice has its text: `delta`, or the `message` of what was put together.
+        part: the member with the text of a choice: `delta`, or `message` in a whole answer.
     """
     found: Sum = {}
     for choice in (choice for chunk in chunks for choice in _list(get(chunk, "choices"))):
@@ -74,7 +77,7 @@ def chat_sum(chunks: Iterable[Any], get: Get, part: str = "delta") -> Sum:
 
 
 def _add_call(found: Sum, where: str, call: Any, get: Get) -> None:
-    # An id and a name come once; a client that adds up what comes twice has neither in the end.
+    # An id and a name come once. A client that appends repeated ones ends with a wrong id and name.
     if f"{where}.id" not in found:
         _set(found, f"{where}.id", get(call, "id"))
     function = get(call, "function")
@@ -84,7 +87,7 @@ def _add_call(found: Sum, where: str, call: Any, get: Get) -> None:
 
 
 def completions_sum(chunks: Iterable[Any], get: Get) -> Sum:
-    """Texts and finish reasons of every choice."""
+    """Add up texts and finish reasons of every choice."""
     found: Sum = {}
     for choice in (choice for chunk in chunks for choice in _list(get(chunk, "choices"))):
         if _is_number(index := get(choice, "index")):
@@ -94,13 +97,13 @@ def completions_sum(chunks: Iterable[Any], get: Get) -> Sum:
 
 
 def responses_sum(events: Iterable[Any], get: Get) -> Sum:
-    """Texts and arguments of every item, as their deltas have them."""
+    """Add up the deltas of texts and arguments of every item."""
     found: Sum = {}
     for event in events:
         kind, index = get(event, "type"), get(event, "output_index")
         if not isinstance(kind, str) or kind not in _DELTAS or not _is_number(index):
             continue
-        # With zeros in front, the order of places is that of items.
+        # Leading zeros make the alphabetical order of places that of the items.
         where = f"output[{index:03}]"
         part = get(event, "content_index")
         if kind == "response.output_text.delta" and _is_number(part):
@@ -110,14 +113,14 @@ def responses_sum(events: Iterable[Any], get: Get) -> Sum:
 
 
 def texts_of(sums: Sum, kind: str) -> list[str]:
-    """Of the sum of a response: its texts of this kind, in the order of items."""
+    """Return the texts of one kind in the sum of a response, in the order of its items."""
     return [text for place, text in sorted(sums.items()) if place.endswith(f".{kind}")]
 
 
-def differences(bytes_say: Sum, client_has: Sum) -> Iterator[Problem]:
-    """Where a client has something else than the bytes say."""
-    for place in dict.fromkeys([*bytes_say, *client_has]):
-        expected, actual = bytes_say.get(place, ""), client_has.get(place, "")
+def differences(of_bytes: Sum, of_client: Sum) -> Iterator[Problem]:
+    """Compare the sum of the bytes with that of the client's objects."""
+    for place in dict.fromkeys([*of_bytes, *of_client]):
+        expected, actual = of_bytes.get(place, ""), of_client.get(place, "")
         if expected != actual:
             start = next((at for at, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b), 0)
             start = max(0, start - _SHOWN // 3)

@@ -1,4 +1,4 @@
-"""Former ids of checks: whoever wrote one down (in a command, a baseline, a recording, a set) means the same check."""
+"""Translate former ids of checks, which commands, baselines, recordings and published sets may still contain."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["aliases", "current", "notes"]
 
 @cache
 def aliases() -> dict[str, str]:
-    """The id of today of every former one."""
+    """Return the current id of every former one."""
     text = files("plumbline_conformance.suite").joinpath("aliases.toml").read_text("utf-8")
     found: dict[str, str] = tomllib.loads(text)
     return found
 
 
 def current(name: str) -> str:
-    """The id of today; whatever is no former id is given back as it is."""
+    """Return the current id of a check; any other name is returned unchanged."""
     return aliases().get(name, name)
 
 
 def notes(names: Iterable[str]) -> Iterator[str]:
-    """A sentence for each of these that is a former id, once."""
+    """Yield one sentence for each former id among these names."""
     for name in dict.fromkeys(names):
         if name in aliases():
-            yield f"{name} is called {aliases()[name]} now."
+            yield f"{name} is now called {aliases()[name]}."

@@ -1,4 +1,4 @@
-"""What `--sdk` claims, and by which clients: claims are no checks, for a check is a pure function of a transcript."""
+"""Define the claims of `--sdk`. They are not checks: a check is a pure function of a transcript, a client is not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["CLAIMS", "CLIENTS", "claim_of", "title_of"]
 CLIENTS = ("openai",)
 """The clients that `--sdk` knows."""
 _READS = "Let the client read"
-_SAME = "Let the client have at the end what the events say of"
-_SAID: dict[str, tuple[str, tuple[str, ...]]] = {
+_SAME = "Let the client's final object match the events of"
+_TITLES_AND_RULES: dict[str, tuple[str, tuple[str, ...]]] = {
     "chat-whole": (f"{_READS} chat completions", ("SDK-01",)),
     "chat-stream": (f"{_READS} streamed chat completions", ("SDK-01", "SDK-02")),
     "chat-stream-helper": (f"{_SAME} a chat completion", ("SDK-01", "SDK-02")),
@@ -25,17 +25,17 @@ _SAID: dict[str, tuple[str, tuple[str, ...]]] = {
 CLAIMS: dict[str, Claim] = {
     f"sdk/{client}/{slug}": Claim(id=f"sdk/{client}/{slug}", title=title, level="SHOULD", rules=rules)
     for client in CLIENTS
-    for slug, (title, rules) in _SAID.items()
+    for slug, (title, rules) in _TITLES_AND_RULES.items()
 }
-"""By id. Those with `-helper` are of what puts a stream together (`client.chat.completions.stream`)."""
+"""By id. Those with `-helper` use the client's own fold of a stream (`client.chat.completions.stream`)."""
 _TITLES = {f"sdk/{client}": f"Recorded answers, read by the official client {client}" for client in CLIENTS}
 
 
 def claim_of(name: str) -> Claim | None:
-    """The check or the claim of this id, if there is one."""
+    """Return the check or claim with this id, or None."""
     return CHECKS.get(name) or CLAIMS.get(name)
 
 
 def title_of(scenario: str) -> str:
-    """The title of a scenario, or of what a client makes of all of them."""
+    """Return the title of a scenario, or of the claims of a client."""
     return _TITLES.get(scenario) or SCENARIOS[scenario].title

@@ -1,4 +1,4 @@
-"""The contract that servers are held against, as data: the OpenAPI document and the rules that no schema can say."""
+"""Load the contract as data: the OpenAPI document, and the rules that a schema cannot express."""
 
 from __future__ import annotations
 
@@ -8,25 +8,41 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["document", "event_schemas", "rules", "suite"]
+__all__ = ["document", "event_schemas", "rule_of_difference", "rules", "suite"]
 
 
 @cache
 def document() -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Return the OpenAPI document."""
     found: dict[str, Any] = json.loads(_read("openapi.json"))
     return found
 
 
 @cache
 def rules() -> dict[str, dict[str, Any]]:
-    """The semantic rules by id."""
+    """Return the rules by id, as `openapi/rules/` has them."""
     return {rule["id"]: rule for rule in json.loads(_read("rules.json"))}
 
 
 @cache
+def _compared() -> dict[str, str]:
+    return {name: rule for rule, found in rules().items() for name in found.get("compared", ())}
+
+
+def rule_of_difference(command: str, surface: str, facet: str) -> str | None:
+    """Return the rule that a difference breaks, or None if no rule covers it.
+
+    Args:
+        command: `diff` compares two servers, `exact` an answer with its script.
+        surface: the API.
+        facet: what differs, such as `text` or `finish`.
+    """
+    return _compared().get(f"{command}/{surface}/{facet}")
+
+
+@cache
 def event_schemas() -> dict[str, str]:
-    """The name of the schema of each type of event of a Responses stream."""
+    """Return the schema name of each event type of a Responses stream."""
     schemas = document()["components"]["schemas"]
     names = [member["$ref"].rsplit("/", 1)[1] for member in schemas["ResponseStreamEvent"]["anyOf"]]
     return {schemas[name]["properties"]["type"]["const"]: name for name in names}
@@ -34,7 +50,7 @@ def event_schemas() -> dict[str, str]:
 
 @cache
 def suite() -> dict[str, str]:
-    """Which contract and rules these are: the version, and digests that change with every word of them."""
+    """Return the version of the contract, and digests of the document and the rules."""
     digests = {name: hashlib.sha256(_read(f"{name}.json")).hexdigest()[:12] for name in ("openapi", "rules")}
     return {"version": str(document()["info"]["version"]), **digests}
 

@@ -1,7 +1,7 @@
-"""What the suite is made of: scenarios cost requests, checks cost none.
+"""Define scenarios, which send requests, and checks, which judge what came back.
 
-A scenario sends requests and yields a transcript. A check is a pure function of that transcript: it yields the
-problems it sees, and yielding nothing means that its rule held. No check does I/O, so a recording can be judged again.
+A scenario sends requests; the exchanges are its transcript. A check is a pure function of that transcript: it yields
+the problems it finds, and none if its rule is kept. No check does I/O, so a recording can be judged again.
 """
 
 from __future__ import annotations
@@ -47,40 +47,29 @@ __all__ = [
 
 Level = Literal["MUST", "SHOULD", "MAY"]
 """A MUST NOT is a MUST."""
-_SAMPLED = {
-    "CHAT": (5, 6, 10, 19, 20),
-    "CS": (12, 13, 15, 17),
-    "LP": (3,),
-    "R": (2,),
-    "RS": (16,),
-    "SO": (1, 2, 5, 9, 11, 12),
-    "ST": (19,),
-    "TOOL": (1, 2, 3, 4, 5, 6, 7, 14, 18, 19),
-}
-SAMPLED = frozenset(f"{family}-{number:02}" for family, numbers in _SAMPLED.items() for number in numbers)
-"""Rules about what a model wrote. One draw may break what another one keeps, so that their checks are worth further
-attempts; framing, shapes, sums of one answer and refusals are the same however often one asks."""
-
+SAMPLED = frozenset(name for name, rule in rules().items() if rule.get("sampled"))
+"""Rules about what a model writes. A sampled answer may break one by chance, so their checks are worth further
+attempts. Framing, shapes, sums and refusals are the same in every attempt."""
 
 GONE = -1
-"""The place of an exchange that was seen and not kept: no other one is evidence in its stead."""
+"""`Problem.exchange` of an exchange that was seen and not kept, so that no other exchange is shown as evidence."""
 SEED = 1
-"""The seed that scenarios write into their requests; a target's own is sent in its stead."""
+"""The seed in the requests of scenarios; the target's own seed replaces it."""
 WRONG_KEY = "Bearer wrong-key-0f3a"
-"""The authorization of scenarios that send a wrong key on purpose. It opens nothing, so that it may be shown."""
+"""The authorization of scenarios that send a wrong key on purpose. It is not a secret, so it is shown."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The server under judgement."""
 
     base_url: str
-    """Ends with the API's root, such as `http://127.0.0.1:8000/v1`."""
+    """The root of the API, such as `http://127.0.0.1:8000/v1`."""
     model: str
     api_key: str | None = None
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Which name of the limit chat completions take: there are models that refuse the old one, as the contract says."""
+    """The name of the token limit of chat completions: some models refuse `max_tokens`, as the contract allows."""
     seed: int = SEED
-    """What requests say that send a seed."""
+    """The seed of requests that send one."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,18 +80,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     method: Literal["GET", "POST", "DELETE", "PUT", "WEBSOCKET"] = "POST"
     json: Any = None
     content: bytes | None = None
-    """Raw bytes instead of `json`, for what is not JSON on purpose."""
+    """Raw bytes instead of `json`, for bodies that are not JSON on purpose."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     pause: float = 0.0
-    """Seconds to wait before it is sent, for what is looked at again."""
+    """Seconds to wait before sending, for requests that poll."""
     socket: str = ""
-    """Which of the scenario's WebSockets carries the turn; one is opened where there is none of that name yet."""
+    """The name of the WebSocket that carries the turn; it is opened at its first use."""
     turns: int = 1
-    """How many answers to wait for; a list as `json` is sent as so many messages at once."""
+    """How many answers to wait for. If `json` is a list, each element is sent as a message, all at once."""
 
 
 Steps = Callable[[Target], Generator[Request, Exchange, None]]
-"""A generator, so that later requests may use what earlier ones were answered."""
+"""A generator, so that later requests can use earlier answers."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,46 +102,46 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     pointer: str = ""
     """Where: `event 7, choices[0].delta.role`."""
     exchange: int | None = None
-    """Which exchange of the scenario, where it has several and the pointer does not say; `GONE` if it was not kept."""
+    """The place of the exchange, if the scenario has several; `GONE` if it was not kept."""
     rule: str = ""
-    """The rule that was broken: one of the check's, or `FAILED`. A check of one rule does not have to say it."""
+    """The broken rule: one of the check's, or `FAILED`. May be left out if the check has one rule."""
     scenario: str = ""
-    """Whose exchange it is, where that is not the scenario of the check itself."""
+    """The scenario of the exchange, if it is not the check's own."""
 
 
 def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems of a claim that several rules share, said of this one."""
+    """Yield the problems with this rule as the broken one."""
     for problem in problems:
         yield msgspec.structs.replace(problem, rule=rule)
 
 
 def broken_rules(problems: Iterable[Problem]) -> list[str]:
-    """The rules that these problems name, each once."""
+    """Return the rules that these problems name, each once."""
     return list(dict.fromkeys(problem.rule for problem in problems if problem.rule))
 
 
 class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
-    """The transcript does not show what this check looks at, through no fault of the server."""
+    """The transcript does not contain what this check looks at, and the server is not at fault."""
 
 
 class NotRequested(Inconclusive):
-    """The request does not ask for what a law is about. Of other people's traffic that is not worth a word."""
+    """The request does not ask for what a law is about. `plumbline watch` does not report it."""
 
 
 class Rejected(Exception):  # noqa: N818 - it is a verdict, not an error
-    """The server refused the request, which is an honest answer wherever the feature is optional."""
+    """The server refused the request, which it may do if the feature is optional."""
 
 
 class Untestable(Exception):  # noqa: N818 - it is a verdict, not an error
-    """The server accepted what forces a prerequisite of this check, and did not deliver it. That is no way to pass."""
+    """The server accepted a request that forces what this check needs, such as a tool call, and did not deliver it."""
 
 
 class Broken(Exception):  # noqa: N818 - it is a verdict, not an error
-    """The server accepted the request and then failed: whatever the rule is, it was not kept.
+    """The server accepted the request and then failed.
 
     Args:
         problem: what came instead of an answer.
-        own: whether the check's own rule is that there is an answer; else `FAILED` is what was broken.
+        own: whether the check's own rule requires an answer; if not, `FAILED` is the broken rule.
     """
 
     def __init__(self, problem: Problem, *, own: bool = False) -> None:
@@ -162,11 +151,11 @@ class Broken(Exception):  # noqa: N818 - it is a verdict, not an error
 
 
 Probe = Callable[[Target], Generator[Request, Exchange, str | None]]
-"""Asks, and returns why the target has not got the capability, or None if it may have it."""
+"""Sends requests; returns why the target lacks the capability, or None if it may have it."""
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """What a target may honestly lack. It is found out once, before the scenarios that need it."""
+    """A feature that a target may lack. It is probed once, before the scenarios that need it."""
 
     id: str
     title: str
@@ -177,31 +166,31 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Requests with one purpose."""
 
     id: str
-    """A slug of two segments, `chat/stream-text`; never reused."""
+    """Two segments, such as `chat/stream-text`; never reused."""
     title: str
     steps: Steps
     core: bool = False
-    """No server may refuse it; what is not core may be rejected without shame."""
+    """No server may refuse it; a server may reject the requests of other scenarios."""
     needs: tuple[str, ...] = ()
-    """Ids of capabilities: a target without one of them is not asked, and the checks are skipped."""
+    """Ids of capabilities. If the target lacks one, nothing is sent and the checks are skipped."""
 
     @property
     def sampled(self) -> bool:
-        """Whether one of its checks may be kept by another draw of the model."""
+        """Whether one of its checks depends on sampling, so that another attempt may pass it."""
         return any(found.sampled for name, found in CHECKS.items() if name.startswith(f"{self.id}/"))
 
 
 Judge = Callable[[Transcript], Iterator[Problem]]
 Law = Callable[[Exchange], Iterator[Problem]]
-"""What holds of one exchange, whoever asked: it reads off the request what it has to know of it."""
+"""A check of one exchange of any origin: it reads what it needs to know from the request."""
 
 
 AnswerKind = Literal["", "whole", "stream", "either", "refusal"]
-"""Answers in one piece, streams, both, or what was refused."""
+"""Whole answers, streams, both, or refusals."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report says of a check, and of what a client makes of the recorded answers (`sdk`)."""
+    """The part of a check that reports show; also used for what a client reads of the answers (`sdk`)."""
 
     id: str
     """The scenario's id and a slug of its own: `chat/stream-text/usage-last`."""
@@ -209,10 +198,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """An imperative sentence, printed as it is."""
     level: Level
     rules: tuple[str, ...]
-    """Ids of the rules that it observes, of which each of its problems names one. The first one's level is the
-    check's, unless the check is milder."""
+    """Ids of the rules that it observes; each problem names one of them. The level is that of the first rule, unless
+    the check is milder."""
     sampled: bool = False
-    """Whether another draw of the model may keep the rule that this one broke, so that it is worth further attempts."""
+    """Whether the result depends on sampling, so that it is worth further attempts."""
 
 
 class Check(Claim, frozen=True, kw_only=True):
@@ -220,18 +209,18 @@ class Check(Claim, frozen=True, kw_only=True):
 
     judge: Judge
     law: Law | None = None
-    """Where the check looks at one exchange alone: what it says of that exchange, or of any that asks for as much."""
+    """The check as a function of one exchange, if it looks at one only. It applies to any exchange of that kind."""
     place: int = 0
-    """Of a law: which exchange of the scenario it looks at."""
+    """For a law: which exchange of the scenario it looks at."""
     of: AnswerKind = ""
-    """Of a law: which exchanges it holds of."""
+    """For a law: which kind of answer it is about."""
 
 
 FAILED = "HTTP-17"
-"""The rule that every check observes which needs an answer: where there is none, its own rules could not be seen."""
+"""The rule that a check reports as broken if the server failed and there is no answer to look at."""
 CAPABILITIES: dict[str, Capability] = {}
 UNKNOWN = "could not be found out"
-"""How the reason begins where a probe shows neither that a capability is there nor that it is lacking."""
+"""How the reason begins if a probe does not show whether the server has a capability."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 
@@ -249,13 +238,13 @@ def capability(slug: str, title: str) -> Callable[[Probe], Probe]:
 def scenario(
     slug: str, title: str, *, core: bool = False, needs: tuple[str, ...] = ()
 ) -> Callable[[Steps], Steps]:
-    """Register a scenario, after the capabilities that it needs."""
+    """Register a scenario; its capabilities have to be registered before it."""
 
     def register(steps: Steps) -> Steps:
         if slug in SCENARIOS:
             raise ValueError(f"scenario {slug} is registered twice")
         if unknown := set(needs) - set(CAPABILITIES):
-            raise ValueError(f"scenario {slug} needs {unknown}, which nobody looks for")
+            raise ValueError(f"scenario {slug} needs {unknown}, but no such capability is registered")
         SCENARIOS[slug] = Scenario(id=slug, title=title, steps=steps, core=core, needs=needs)
         return steps
 
@@ -277,10 +266,10 @@ def check(
         slug: the check's id.
         title: an imperative sentence.
         observed: the rules; the first one gives the level.
-        milder: a SHOULD although the rule is a MUST, for rules on which servers of good repute disagree.
-        law: what it says of one exchange, if that is all it looks at.
-        place: of a law, which exchange of the scenario.
-        of: of a law, which exchanges it holds of.
+        milder: a SHOULD although the rule is a MUST, for rules on which major servers disagree.
+        law: the check as a function of one exchange, if it looks at one only.
+        place: for a law, which exchange of the scenario.
+        of: for a law, which kind of answer it is about.
     """
     level = rules()[observed[0]]["level"].removesuffix(" NOT")
 

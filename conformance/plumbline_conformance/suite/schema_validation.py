@@ -1,4 +1,4 @@
-"""Validators of the contract's schemas, made once."""
+"""Validate values against the contract's schemas."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from plumbline_conformance.suite.model import Problem
 __all__ = ["fits", "violations"]
 
 _LIMIT = 20
-"""One value is not reported more often than this."""
+"""Violations reported for one value."""
 
 
 def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
-    """The ways in which a value breaks the schema of this name.
+    """Yield the violations of a schema; each names the rule about its member.
 
-    A null where the contract has an optional member that is not nullable counts as the member left out: many servers
-    write all members that they know, and every client reads it so. Where several rules speak of the members of a
-    schema, each problem names its own.
+    A null in an optional member that is not nullable counts as the member left out: many servers send all members they
+    know, and every client reads it so.
     """
     try:
         errors = _errors(name, value)
     except (
         ValueError
-    ) as unreadable:  # Lone surrogates, or nesting without end: legal JSON, and no use to anyone.
+    ) as unreadable:  # Lone surrogates or very deep nesting: legal JSON that the validator refuses.
         yield Problem(
             expected=f"a valid {name}",
             actual=str(unreadable),
@@ -41,7 +40,7 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
         return
     for error in errors:
         path = ".".join(str(part) for part in error.instance_path)
-        # What is missing has no path of its own: the error stands where it should have been.
+        # The path of an error about a missing member is that of its parent.
         missing = getattr(error.kind, "property", None)
         rule = rule_of(name, [*error.instance_path, *([missing] if isinstance(missing, str) else [])])
         shown = error.message[:300]
@@ -66,9 +65,9 @@ def _first(validator: Any, value: Any) -> list[Any]:
 
 
 def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:
-    """The null members without which there would be no such error; None if that would not help.
+    """Return the null members that cause an error, or None if it has another cause.
 
-    Of a choice between schemas one has to be left with no other fault.
+    Of `anyOf` or `oneOf`, nulls have to be the only cause in one branch.
     """
     if error.instance_path and _is_null_field(value, error.instance_path):
         return [error.instance_path]
@@ -97,8 +96,8 @@ def _validator(name: str) -> Any:
 
 
 def fits(schema: dict[str, Any], value: Any) -> bool:
-    """Whether a value is valid under a schema of ours."""
+    """Tell whether a value is valid under a schema that the suite wrote."""
     try:
         return bool(jsonschema_rs.is_valid(schema, value))
-    except ValueError:  # Lone surrogates, or nesting without end.
+    except ValueError:  # Lone surrogates or very deep nesting.
         return False

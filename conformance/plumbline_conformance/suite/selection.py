@@ -1,4 +1,4 @@
-"""Which checks are wanted: by id, beginning, pattern or rule, and by profile, level and surface."""
+"""Select checks by id, prefix, glob pattern or rule, and by profile, level and surface."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket")
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A use that a server can be fit for."""
+    """The checks that a use of a server needs."""
 
     has: Callable[[Check], bool]
     requires: dict[str, tuple[str, ...]] = {}
-    """The capabilities without which nobody keeps the profile, each with the scenarios that show it. These are then as
-    core as what every server has to serve."""
+    """The capabilities that the profile needs, each with the scenarios that show it. In this profile they are core."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -39,33 +38,32 @@ PROFILES: dict[str, Profile] = {
     ),
     "full": Profile(lambda found: True),
 }
-"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both of them, with
-tools. `full`: everything, of which a server may lack what is optional; chat is core, so that none requires it."""
+"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both APIs, with
+tools. `full`: everything; a server may lack optional features. Chat is core, so no profile lists it."""
 
 
 class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
-    """Something was asked for that the suite does not have."""
+    """The suite does not have a check, surface or rule that was chosen."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; everything has to hold."""
+    """Criteria for checks; a check has to meet all of them."""
 
     ids: Sequence[str] = ()
-    """Ids of today or former ones, beginnings, patterns with `*` and `?`, or ids of rules in any case; one of them is
-    enough."""
+    """Current or former ids, prefixes, patterns with `*` and `?`, or rule ids in any case; one match is enough."""
     profile: str = "full"
     level: str = "MAY"
-    """The mildest level that is wanted."""
+    """The mildest level to include."""
     surfaces: Sequence[str] = ()
     """First segments of ids, such as `chat`."""
     requirements: str | None = None
-    """A published revision: checks that are newer than it are left out, so that a suite that grows turns nobody red."""
+    """A published revision: newer checks are left out, so that a growing suite does not break a build."""
 
     def checks(self) -> list[str]:
-        """The ids of the wanted checks, in the order of the suite.
+        """Return the ids of the selected checks, in the order of the suite.
 
         Raises:
-            UnknownChoice: an id, a beginning, a pattern, a rule or a surface has no check.
+            UnknownChoice: an id, prefix, pattern, rule or surface has no check.
         """
         for wanted in map(current, self.ids):
             if not any(_named(found, wanted) for found in CHECKS.values()):
@@ -89,18 +87,18 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(wanted: str) -> list[Check]:
-    """The checks that an id, a beginning, a pattern or a rule chooses, in the order of the suite."""
+    """Return the checks that an id, prefix, pattern or rule matches, in the order of the suite."""
     wanted = current(wanted)
     return [found for found in CHECKS.values() if _named(found, wanted)]
 
 
 def scenarios_that_show(profile: str) -> frozenset[str]:
-    """The scenarios that show that a server has what a profile requires."""
+    """Return the scenarios that show the capabilities of a profile."""
     return frozenset(name for shown in PROFILES[profile].requires.values() for name in shown)
 
 
 def scenarios_of(checks: Sequence[str]) -> list[Scenario]:
-    """The scenarios that these checks look at, in the order of the suite."""
+    """Return the scenarios of these checks, in the order of the suite."""
     wanted = {_scenario(CHECKS[name]) for name in checks}
     return [found for found in SCENARIOS.values() if found.id in wanted]
 

@@ -1,4 +1,4 @@
-"""What was seen on the wire: bytes with the time they came, decoded late."""
+"""Store the bytes of exchanges with their arrival times; decode them on demand."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from plumbline_conformance.transcript.sse import Event, load_json, parse_events
 __all__ = ["CLOSED", "Exchange", "Transcript"]
 
 CLOSED = "closed in the middle of a turn"
-"""How `error` begins where the server ended a WebSocket before the end of a turn."""
+"""How `error` begins if the server closed a WebSocket before the end of a turn."""
 
 
 class Exchange(msgspec.Struct, kw_only=True, dict=True):
-    """One request and everything that came back."""
+    """One request and everything that the server sent back."""
 
     method: str
     url: str
     request_headers: dict[str, str]
     request_body: bytes
     status: int = 0
-    """0 if there was no response at all; `error` says why."""
+    """0 if there was no response; `error` has the reason."""
     headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
     frames: list[tuple[float, bytes]] = msgspec.field(default_factory=list)
-    """(seconds since the request, bytes) of each read; of a body that came compressed, what the bytes unpack to."""
+    """(seconds since the request, bytes) of each read; decompressed if the body was compressed."""
     packed: list[tuple[float, bytes]] | msgspec.UnsetType = msgspec.UNSET
-    """The same as it came, where it was compressed."""
+    """The same before decompression, if the body was compressed."""
     error: str | None = None
     busy: list[int] | msgspec.UnsetType = msgspec.UNSET
-    """The statuses of earlier tries, where the server said that it was busy; 0 where no connection was made."""
+    """The statuses of earlier tries that a busy server answered; 0 for a connection that failed."""
 
     @cached_property
     def request_json(self) -> Any:
-        """What was asked, as JSON, or None if it is none."""
+        """Return the request body as JSON, or None if it is not JSON."""
         return load_json(self.request_body)
 
     @cached_property
     def body(self) -> bytes:
-        """All bytes of the response."""
+        """Return all bytes of the response body."""
         return b"".join(frame for _, frame in self.frames)
 
     @cached_property
     def json(self) -> Any:
-        """The body as JSON, or None if it is none."""
+        """Return the response body as JSON, or None if it is not JSON."""
         return load_json(self.body)
 
     @cached_property
     def events(self) -> list[Event]:
-        """The body as server-sent events."""
+        """Return the response body as server-sent events."""
         return parse_events(self.body)
 
     @cached_property
     def chunks(self) -> list[Any]:
-        """The JSON of every event but `[DONE]`, or of every message of a WebSocket; None where it does not parse."""
+        """Return the JSON of every event but `[DONE]`, or of every WebSocket message; None for one that is not JSON."""
         if self.method == "WEBSOCKET":
             return [load_json(frame) for _, frame in self.frames]
         return [event.json for event in self.events if event.data != "[DONE]"]
 
     @cached_property
     def failure(self) -> tuple[int, Any] | None:
-        """The first event that says that there is no answer, and its place among `chunks`."""
+        """Return the first error event and its place among `chunks`."""
         for number, event in enumerate(self.chunks if b"data:" in self.body else ()):
             if isinstance(event, dict) and (
                 event.get("error") or event.get("type") in ("error", "response.failed")
@@ -71,7 +71,7 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
         return None
 
     def header(self, name: str) -> str | None:
-        """The first header of this name."""
+        """Return the first header with this lower-case name."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
 
@@ -81,24 +81,24 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     exchanges: list[Exchange]
     skipped: str | None = None
-    """Why the scenario was not run; the exchanges are then those that showed the reason."""
+    """Why the scenario was not run; the exchanges are then the evidence for the reason."""
     lacks: str = ""
-    """The capability that the target has not got, where that is why."""
+    """The missing capability, if that is the reason."""
     again: list[list[Exchange]] = msgspec.field(default_factory=list)
-    """Further attempts at the same scenario, each with all of its exchanges."""
+    """The exchanges of each further attempt."""
 
     @property
     def attempts(self) -> list[Transcript]:
-        """Every attempt as a transcript of its own, the first one first."""
+        """Return each attempt as a separate transcript, in order."""
         every = [self.exchanges, *self.again]
         return [Transcript(scenario=self.scenario, exchanges=exchanges) for exchanges in every]
 
     @property
     def everything(self) -> list[Exchange]:
-        """The exchanges of all attempts: what `Problem.exchange` counts."""
+        """Return the exchanges of all attempts; `Problem.exchange` is a place among them."""
         return [exchange for exchanges in (self.exchanges, *self.again) for exchange in exchanges]
 
     @property
     def last(self) -> Exchange:
-        """The exchange that most checks look at."""
+        """Return the last exchange, which most checks look at."""
         return self.exchanges[-1]

@@ -1,4 +1,4 @@
-"""Server-sent events, read as the WHATWG specification says, with a note of everything that clients stumble over."""
+"""Parse server-sent events as the WHATWG specification says, and keep what breaks less careful clients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def load_json(text: str | bytes) -> Any:
-    """The value, or None where this is not JSON: NaN is none, nor is what is nested too deep to be read.
+    """Return the value, or None if the text is not JSON, contains NaN or is nested too deeply.
 
-    `1.0` is the integer 1, as JSON Schema has it.
+    `1.0` becomes the integer 1, as in JSON Schema.
     """
     try:
-        if isinstance(text, str):  # An event's: `loads` would make a decoder for each.
+        if isinstance(text, str):  # The data of an event: `loads` would make a decoder for each one.
             return _DECODER.decode(text)
         return json.loads(text, parse_constant=_refuse, parse_float=_number)
     except (ValueError, RecursionError):
@@ -42,26 +42,26 @@ class Event(msgspec.Struct, kw_only=True, dict=True):
     """One block of lines up to a blank line."""
 
     data: str | None
-    """Joined `data` lines; None if there were none."""
+    """The `data` lines, joined; None without any."""
     name: str | None = None
     fields: tuple[str, ...] = ()
-    """The names of its other fields: `id`, `retry`."""
+    """The names of its other fields, such as `id` and `retry`."""
     comments: int = 0
     closed: bool = True
-    """A blank line followed. A browser would drop the event otherwise."""
+    """Whether a blank line follows; a browser drops the event otherwise."""
 
     @cached_property
     def json(self) -> Any:
-        """The data as JSON, or None if it is none."""
+        """Return the data as JSON, or None if it is not JSON."""
         return None if self.data is None else load_json(self.data)
 
 
 def parse_events(body: bytes) -> list[Event]:
-    """All blocks that have at least one field. Blocks of comments alone are keep-alives and are left out."""
+    """Return all blocks with at least one field; blocks of comments only are keep-alives."""
     text = body.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not lines[-1]:
-        lines.pop()  # What comes after the last line end is no line.
+        lines.pop()  # The empty string after the last line end.
     blocks: list[list[str]] = [[]]
     for line in lines:
         if line:

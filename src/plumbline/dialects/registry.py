@@ -1,4 +1,4 @@
-"""All dialects by name, and the choice of the ones that a model speaks."""
+"""Find dialects by name, and choose those of a model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,17 @@ from plumbline.dialects.families import (
     step,
 )
 from plumbline.dialects.parsers.response_template import ResponseTemplate
-from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
-from plumbline.dialects.variant import Shows, as_written
+from plumbline.dialects.spec.dialect import PromptEncoding, ReasoningDialect, ThinkingControl, ToolDialect
+from plumbline.dialects.variant import ShowCall, choose_variant
 
-__all__ = ["REASONING_DIALECTS", "TOOL_DIALECTS", "DialectChoice", "UnknownDialectError", "choose", "fitting"]
+__all__ = [
+    "REASONING_DIALECTS",
+    "TOOL_DIALECTS",
+    "DialectChoice",
+    "UnknownDialectError",
+    "choose",
+    "matching",
+]
 
 _FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step, blocks)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
@@ -35,30 +42,41 @@ _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
 )
 
 HF_NAMES: Final = ("hf", "response_template")
-"""Names of the reading by the tokenizer's own response template."""
+"""Names of `--tool-parser` and `--reasoning-parser` for the tokenizer's response template."""
 
 T = TypeVar("T")
 D = TypeVar("D", ToolDialect, ReasoningDialect)
 
 
 class UnknownDialectError(ValueError):
-    """No dialect has this name; the text lists those there are."""
+    """No dialect has this name. The message lists the names."""
 
 
 class DialectChoice(msgspec.Struct, frozen=True):
-    """The dialects of a served model, and why."""
+    """The dialects of a served model, and why they were chosen."""
 
     tool: ToolDialect | None
     reasoning: ReasoningDialect | None
     tool_reason: str = ""
     """`given`, `detected`, `none detected`, or why it could not be another."""
     reasoning_reason: str = ""
-    template: ResponseTemplate | None = None
-    """The tokenizer's response template, if it reads the answers."""
+    response_template: ResponseTemplate | None = None
+    """The tokenizer's response template, if answers are parsed by it."""
+
+    @property
+    def thinking_control(self) -> ThinkingControl | None:
+        """How thinking is turned on, off, up and down; None if the model has no reasoning dialect."""
+        return None if self.reasoning is None else self.reasoning.switch
+
+    @property
+    def prompt_encoding(self) -> PromptEncoding | None:
+        """How prompts are encoded if the model comes without a chat template; None if that is not known."""
+        dialects = [dialect for dialect in (self.reasoning, self.tool) if dialect is not None]
+        return next((dialect.prompt_encoding for dialect in dialects if dialect.prompt_encoding), None)
 
     def describe(self) -> str:
-        """The line that the server prints at its start."""
-        nothing = "none" if self.template is None else HF_NAMES[0]
+        """Return the line that the server prints at its start."""
+        nothing = "none" if self.response_template is None else HF_NAMES[0]
         tool = self.tool.name if self.tool is not None else nothing
         reasoning = self.reasoning.name if self.reasoning is not None else nothing
         return (
@@ -91,19 +109,19 @@ def choose(
     reasoning: str = "auto",
     response_template: Mapping[str, Any] | None = None,
     added_tokens: Collection[str] = (),
-    shows: Shows | None = None,
+    show_call: ShowCall | None = None,
 ) -> DialectChoice:
-    """The dialects to read a model's answers with; of the ways to write calls the model's own is the first.
+    """Choose the dialects of a model.
 
     Args:
         template: the source of its chat template; empty if it has none.
-        tool: a name, `none`, or `auto`: the dialect whose marks are in the template, or else among the tokens.
-        reasoning: the same for the thinking. Of harmony's messages it is a part, also with `none`.
-        response_template: the tokenizer's own, if it has one. It is used where no dialect is detected, or by its name
-            `hf`, and then for both.
-        added_tokens: the texts of the tokenizer's added tokens. They count only where the template shows nothing,
-            because many a tokenizer has tokens that its model never writes.
-        shows: writes a turn that calls with the template (`as_written`).
+        tool: a name, `none`, or `auto` for the dialect with marks in the template, or else among the added tokens.
+        reasoning: the same for thinking. Harmony brings its own with it, also where this is `none`.
+        response_template: of the tokenizer, if it has one. It is used where no dialect is detected, or by its name
+            `hf`, and then for calls and thinking.
+        added_tokens: the texts of the tokenizer's added tokens. They count only where the template matches no dialect,
+            because many tokenizers have tokens that their models never write.
+        show_call: renders a call with the template; see `choose_variant`.
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
@@ -122,18 +140,20 @@ def choose(
     )
     if response_template is not None and found_tool is None and tool == reasoning == "auto":
         return DialectChoice(None, None, "detected", "detected", ResponseTemplate(response_template))
-    if found_tool is not None and found_tool.reader == "harmony" and found_reasoning is None:
-        # Its messages are thinking, text and calls in one: whoever does not read them all takes their headers for text.
+    if found_tool is not None and found_tool.messages and found_reasoning is None:
+        # A parser that reads only a part of the messages takes the headers of the others for text.
         found_reasoning, reasoning_reason = REASONING_DIALECTS[found_tool.name], "its messages hold both"
     if found_tool is not None:
-        found_tool = as_written(found_tool, template=template, added_tokens=added_tokens, shows=shows)
+        found_tool = choose_variant(
+            found_tool, template=template, added_tokens=added_tokens, show_call=show_call
+        )
     return DialectChoice(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
-def fitting(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:
-    """The dialects that a template shows, or else those that the tokens tell of."""
+def matching(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:
+    """List the dialects that match a template, or else those with all of their tokens among the added ones."""
     each = dict.fromkeys(dialects.values())
-    shown = [d for d in each if _shows(d, template)]
+    shown = [d for d in each if _matches(d, template)]
     return (
         [d for d in shown if not d.general]
         or [d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)]
@@ -141,7 +161,7 @@ def fitting(dialects: Mapping[str, D], template: str, added_tokens: Collection[s
     )
 
 
-def _shows(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
+def _matches(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
     return (
         bool(dialect.detect)
         and all(re.search(pattern, template) for pattern in dialect.detect)
@@ -160,7 +180,7 @@ def _chosen(
                 f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
             )
         return dialects[name], "given"
-    found = fitting(dialects, template, added_tokens)
+    found = matching(dialects, template, added_tokens)
     if not found:
         return None, "none detected"
     return max(found, key=lambda dialect: sum(map(len, dialect.detect))), "detected"

@@ -1,13 +1,13 @@
-"""Which of a family's ways to write calls a model writes itself.
+"""Choose the variant of a family's calls that a model writes itself.
 
-A dialect lists every way that its family has, and all of them are read. One is written: the grammar of promised calls
-holds a model to it, so it has to be the one that the model was trained on. What tells it, in this order:
+A dialect lists every variant of its family, and the parser reads all of them. The grammar of calls enforces one, so it
+has to be the one that the model was trained on. It is, in this order:
 
-* what the model's chat template writes for an earlier turn that called;
-* whose markers the template has, where it writes no such turn;
-* whose markers are added tokens, where the template has neither's.
+* the variant that the model's chat template writes for an earlier turn with a call;
+* the variant with markers that stand in the template;
+* the variant with markers that are added tokens.
 
-Where nothing tells two apart, the earlier stays before the later.
+Where nothing tells two variants apart, the first in the dialect wins.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.spec.dialect import Call, Section, ToolDialect
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.spec.markers import Markers
 from plumbline.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
-__all__ = ["EXAMPLE", "SCHEMA", "Shows", "as_written"]
+__all__ = ["EXAMPLE", "SCHEMA", "ShowCall", "choose_variant"]
 
 EXAMPLE: Final = Call("get_weather", '{"city": "Paris"}')
-"""The call of the turn that a template is shown."""
+"""The call in the turn that the chat template renders."""
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
@@ -35,70 +36,72 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 """The parameters of its tool."""
 
-Shows = Callable[[str], str]
-"""The text of a conversation that ends with a turn of `EXAMPLE`, given the id of the call; empty if the template
-refuses it."""
+ShowCall = Callable[[str], str]
+"""Renders a conversation that ends with `EXAMPLE`, given the id of the call; empty if the template refuses it."""
 
 
-class _Way(NamedTuple):
-    """A section with the markers that its model writes."""
+class _Variant(NamedTuple):
+    """A section with the markers that the model writes."""
 
     section: Section
     open: str = ""
     close: str = ""
 
 
-def as_written(
+def choose_variant(
     dialect: ToolDialect,
     *,
     template: str = "",
     added_tokens: Collection[str] = (),
-    shows: Shows | None = None,
+    show_call: ShowCall | None = None,
 ) -> ToolDialect:
-    """The dialect with the section first that a model writes, and of its markers those first that it writes.
+    """Put the section that a model writes first, and in it the markers that the model writes.
 
     Args:
         dialect: as the registry has it.
         template: the source of the model's chat template.
         added_tokens: the texts of its tokenizer's added tokens.
-        shows: writes a turn that calls with that template. It is asked only if the dialect leaves a choice.
+        show_call: renders the example call with that template. Used only if the dialect has several variants.
     """
-    # What is a call only where a line begins is how models slip, and would be text where a promise may put it.
-    written = [section for section in dialect.sections if not section.at_line]
-    if len(written) < 2 and all(len(s.open) < 2 and len(s.close) < 2 for s in written):
+    # Markers that count only at the beginning of a line are slips of models, which no grammar should enforce.
+    candidates = [section for section in dialect.sections if not section.at_line]
+    if len(candidates) < 2 and all(len(s.open) < 2 and len(s.close) < 2 for s in candidates):
         return dialect
     call_id = f"functions.{EXAMPLE.name}:0" if dialect.ids == "kimi" else "abcdefghi"
-    way = (_shown(written, shows(call_id)) if shows is not None else None) or _fitting(
-        written, template, added_tokens
-    )
+    shown = None if show_call is None else _in_example(candidates, show_call(call_id))
+    variant = shown or _by_markers(candidates, template, added_tokens)
     section = msgspec.structs.replace(
-        way.section, open=_first(way.section.open, way.open), close=_first(way.section.close, way.close)
+        variant.section,
+        open=_first(variant.section.open, variant.open),
+        close=_first(variant.section.close, variant.close),
     )
-    others = [other for other in dialect.sections if other is not way.section]
+    others = [other for other in dialect.sections if other is not variant.section]
     sections = (section, *others)
     return dialect if sections == dialect.sections else msgspec.structs.replace(dialect, sections=sections)
 
 
 def _first(texts: tuple[str, ...], first: str) -> tuple[str, ...]:
-    """The texts, this one before the others."""
+    """Move a text to the front."""
     return (first, *(text for text in texts if text != first)) if first in texts else texts
 
 
-def _shown(sections: Sequence[Section], text: str) -> _Way | None:
-    """The way in which a text has the example; of several that find it, the one whose markup begins first.
+def _in_example(sections: Sequence[Section], text: str) -> _Variant | None:
+    """Find the variant of the example call in a text; of several that match, the one that begins first.
 
-    A way without a marker finds the call inside of another way's markers, and so does one whose marker stands in them.
+    A variant without markers also matches inside the markers of another, and so does one with a marker that stands
+    inside them.
     """
-    found: dict[int, _Way] = {}
+    found: dict[int, _Variant] = {}
     for section in sections:
         opens = sorted(section.open or section.starts, key=len, reverse=True)
         for match in re.finditer("|".join(map(re.escape, opens)), text) if opens else ():
             if _reads(section, text[match.start() :]):
-                # Markers that end a section are looked for behind the one that begins it.
                 closes = sorted(section.close, key=len, reverse=True)
                 closed = re.search("|".join(map(re.escape, closes)), text[match.end() :]) if closes else None
-                way = _Way(section, match.group() if section.open else "", closed.group() if closed else "")
-                found.setdefault(match.start(), way)
+                variant = _Variant(
+                    section, match.group() if section.open else "", closed.group() if closed else ""
+                )
+                found.setdefault(match.start(), variant)
                 break
     return found[min(found)] if found else None
 
@@ -117,8 +120,8 @@ def _reads(section: Section, text: str) -> bool:
     return whole and bool(json.loads(arguments) == json.loads(EXAMPLE.arguments))
 
 
-def _fitting(sections: Sequence[Section], template: str, added_tokens: Collection[str]) -> _Way:
-    """The way whose markers the template has, or else the tokenizer, or else most nearly; of several the first."""
+def _by_markers(sections: Sequence[Section], template: str, added_tokens: Collection[str]) -> _Variant:
+    """Find the variant with the markers that the template has, or else the tokenizer, or else most of them."""
 
     def distance(marker: str) -> int:
         return 0 if marker in template else 1 + _num_unknown(marker, added_tokens)
@@ -126,18 +129,18 @@ def _fitting(sections: Sequence[Section], template: str, added_tokens: Collectio
     def nearest(markers: tuple[str, ...]) -> str:
         return min(markers, key=distance, default="")
 
-    def farthest(way: _Way) -> int:
-        section = way.section
-        markers = (way.open, way.close, section.item_open, section.item_close, *section.inner)
+    def farthest(variant: _Variant) -> int:
+        section = variant.section
+        markers = (variant.open, variant.close, section.item_open, section.item_close, *section.inner)
         return max(map(distance, filter(None, markers)), default=0)
 
-    ways = [_Way(section, nearest(section.open), nearest(section.close)) for section in sections]
-    return min(ways, key=farthest)
+    variants = [_Variant(section, nearest(section.open), nearest(section.close)) for section in sections]
+    return min(variants, key=farthest)
 
 
 def _num_unknown(marker: str, added_tokens: Collection[str]) -> int:
-    """How much of a marker is in no added token: 0 for nothing, 1 for a part, 2 for all of it."""
-    # A tokenizer may have single characters and white space among its added tokens. They say nothing.
+    """Rate how much of a marker is in no added token: 0 for nothing, 1 for a part, 2 for all of it."""
+    # Some tokenizers have single characters and white space among their added tokens.
     known = sorted((t for t in added_tokens if len(t.strip()) > 1 and t in marker), key=len, reverse=True)
     if not known:
         return 2

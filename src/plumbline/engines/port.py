@@ -78,7 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     """Ends the request in addition to the model's end-of-sequence ids; the token itself is part of the output."""
     ignore_eos: bool = False
-    span: ThinkingBudget | None = None
+    thinking_budget: ThinkingBudget | None = None
     """A limit on thinking tokens. It overrides the grammar, so the grammar has to allow the forced end."""
     grammar: str | None = None
     """A grammar in llguidance's dialect of Lark that constrains the output from its first token on.

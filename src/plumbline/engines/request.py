@@ -80,7 +80,7 @@ class RequestState:
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
         # With `ignore_eos` only a grammar can end the request at an end of sequence; a thinking budget alone cannot.
-        ends = sampling.ignore_eos and (sampling.span is None or sampling.grammar is not None)
+        ends = sampling.ignore_eos and (sampling.thinking_budget is None or sampling.grammar is not None)
         self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]

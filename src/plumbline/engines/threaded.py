@@ -50,7 +50,7 @@ FEATURES = frozenset(
         "presence_penalty",
         "prompt_logprobs",
         "repetition_penalty",
-        "span",
+        "thinking_budget",
         "stop_token_ids",
         "top_k",
     }
@@ -161,9 +161,9 @@ class ThreadedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
-        grammar, span = request.sampling.grammar, request.sampling.span
+        grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
         matcher = None if grammar is None else await self._compile(grammar)
-        stream = self._submit(request, matcher if span is None else ThinkingBudgetMatcher(span, matcher))
+        stream = self._submit(request, matcher if budget is None else ThinkingBudgetMatcher(budget, matcher))
         finished = False
         try:
             while not finished:

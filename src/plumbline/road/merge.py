@@ -1,4 +1,4 @@
-"""Several sources read side by side."""
+"""Merge the choices of one request, which are generated side by side."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-__all__ = ["merged"]
+__all__ = ["merge"]
 
 T = TypeVar("T")
 
 
-async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Read all sources side by side; yields (number of the source, item) as they come.
+async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Read all sources concurrently and yield (index of the source, item) as items come.
 
-    The first failure of one ends them all. Closing the iterator closes every source.
+    The first failure of a source ends all of them. Closing the iterator closes every source.
     """
     mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
 
-    async def read(number: int, source: AsyncGenerator[T, None]) -> None:
+    async def read(index: int, source: AsyncGenerator[T, None]) -> None:
         try:
             async with aclosing(source) as items:
                 async for item in items:
-                    mailbox.put_nowait((number, item))
-        except Exception as error:  # Raised where the items are read.
+                    mailbox.put_nowait((index, item))
+        except Exception as error:  # Raised again where the items are read.
             mailbox.put_nowait(error)
         else:
             mailbox.put_nowait(None)
 
-    tasks = [asyncio.create_task(read(number, source)) for number, source in enumerate(sources)]
+    tasks = [asyncio.create_task(read(index, source)) for index, source in enumerate(sources)]
     try:
         left = len(tasks)
         while left:

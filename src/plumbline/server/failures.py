@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
-from plumbline.road.road import AbortedError, ConstraintFailedError, GenerationError
+from plumbline.road.errors import AbortedError, ConstraintFailedError, GenerationError
 from plumbline.text.render import UnusedVariableError
 from plumbline.text.templates.template import TemplateError
 from plumbline.wire.errors import ApiError, engine_unavailable, invalid_request, rate_limited, server_error

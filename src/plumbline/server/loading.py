@@ -13,6 +13,8 @@ import msgspec
 import torch
 
 from plumbline import __version__
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
@@ -25,9 +27,9 @@ from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine
 from plumbline.protocols.common.sampling import Defaults
 from plumbline.server.settings import Settings, SettingsError, pocket_model
-from plumbline.text.prompts.deepseek import DeepSeekEncoder, ModelTexts
+from plumbline.text.prompts.deepseek import ModelTexts
 from plumbline.text.prompts.encoders import PromptFormat
-from plumbline.text.prompts.harmony import HarmonyEncoder
+from plumbline.text.prompts.families import prompt_encoder
 from plumbline.text.render import Renderer
 from plumbline.text.shown_call import shown_call
 from plumbline.text.templates.template import ChatTemplate
@@ -48,8 +50,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults
     created: int
     fingerprint: str
-    speech: ModelDialect | None = None
-    """How the model writes reasoning and calls; None reads every answer as text."""
+    dialect: ModelDialect = PLAIN
+    """How the model writes reasoning and calls; by default every answer is text."""
 
 
 def load(settings: Settings) -> ServedModel:
@@ -71,7 +73,7 @@ def load(settings: Settings) -> ServedModel:
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
             added_tokens=tokenizer.added,
-            shows=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
+            show_call=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
         )
     except (UnknownDialectError, BadResponseTemplateError) as error:
         raise SettingsError(str(error)) from error
@@ -83,11 +85,9 @@ def load(settings: Settings) -> ServedModel:
         renderer=Renderer(
             tokenizer,
             _prompt_format(folder, template, chosen),
-            None if chosen.reasoning is None else chosen.reasoning.switch.variables,
+            None if chosen.thinking_control is None else chosen.thinking_control.variables,
         ),
-        speech=ModelDialect(
-            chosen, added=tokenizer.added, special_ids=tokenizer.special_ids, table=tokenizer.table
-        ),
+        dialect=build_dialect(chosen, tokenizer),
         names=names,
         defaults=_defaults(folder, settings, engine.info.vocab_size),
         created=int(time.time()),
@@ -112,15 +112,9 @@ def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: DialectC
     """What renders the prompts: the model's template, or the encoder of a family that has none."""
     if template is not None:
         return template
-    if chosen.reasoning is not None and chosen.reasoning.reader == "harmony":
-        return HarmonyEncoder()
-    match chosen.tool.name if chosen.tool is not None else "":
-        case "deepseek_v32":
-            return DeepSeekEncoder("v32", ModelTexts.from_folder(folder))
-        case "deepseek_v4":
-            return DeepSeekEncoder("v4", ModelTexts.from_folder(folder))
-        case _:
-            return None
+    if chosen.prompt_encoding is None:
+        return None
+    return prompt_encoder(chosen.prompt_encoding, folder)
 
 
 def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTokenizer) -> Engine:

@@ -23,8 +23,7 @@ def run(settings: Settings) -> int:
         file=sys.stderr,
         flush=True,
     )
-    if model.speech is not None:
-        print(model.speech.chosen.describe(), file=sys.stderr, flush=True)
+    print(model.dialect.choice.describe(), file=sys.stderr, flush=True)
     server = listener(model, settings, host=settings.host, port=settings.port)
     server.run()
     return 0 if server.started else 1

@@ -39,14 +39,10 @@ from plumbline.protocols.completions.reader import CompletionPlan, read_completi
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.protocols.responses.reader import read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
-from plumbline.road.merge import merged
-from plumbline.road.road import (
-    EmptyPromptError,
-    NoThinkingError,
-    PreparedTurn,
-    PromptTooLongError,
-    Road,
-)
+from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
+from plumbline.road.merge import merge
+from plumbline.road.prepare import PreparedTurn
+from plumbline.road.road import Road
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
@@ -85,7 +81,7 @@ class PlumblineService(Service):
         self._model = model
         self._settings = settings
         self._metrics = metrics
-        self._road = Road(model.engine, model.renderer, model.speech)
+        self._road = Road(model.engine, model.renderer, model.dialect)
 
     # Generation
 
@@ -269,7 +265,7 @@ class PlumblineService(Service):
         answers = [
             self._road.answer(turn, f"{call.request_id}-p{number}") for number, turn in enumerate(prepared)
         ]
-        async with aclosing(merged(answers)) as events:
+        async with aclosing(merge(answers)) as events:
             async for number, (index, event) in events:
                 yield number * prepared[number].turn.num_choices + index, event
 

@@ -1,4 +1,4 @@
-"""From a turn to the grammar that its answer is held to, compiled by the engine before anything is promised."""
+"""Compile the constraint of a turn: compose its grammar and let the engine check it before the answer starts."""
 
 from __future__ import annotations
 
@@ -8,198 +8,191 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from plumbline.dialects.registry import DialectChoice
+from plumbline.dialects.model_dialect import AnswerFrame
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.dialect import Unread
 from plumbline.engines.port import Engine, RefusedRequestError
-from plumbline.structured_output.answer_grammar import alone, callable_tools, compose, unread_part
+from plumbline.structured_output.answer_grammar import (
+    callable_tools,
+    compose,
+    text_besides_calls,
+    unread_part,
+)
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.structured_output.markup_schema import unspelled
+from plumbline.structured_output.markup_schema import unsupported_reason
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 
 __all__ = ["Constraint", "ConstraintCompiler", "is_best_effort"]
 
 _SEARCH_TIME = 5.0
-"""Seconds for finding out which tools of a request cannot be held."""
+"""Seconds for finding out which tools of a request cannot be enforced."""
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """What a turn's answers are held to."""
+    """The constraint on a turn's answers."""
 
     grammar: str | None = None
-    """None if nothing is promised."""
+    """The grammar, which the engine has compiled; None for no constraint."""
     unread: Unread | None = None
-    """What of an answer is text whatever it looks like."""
+    """The part of an answer that is constrained text and is not parsed for markup."""
     warnings: tuple[str, ...] = ()
-    """Which tools that are not strict gave way, or are held to a part of their parameters only, and why."""
+    """Log lines about tools without `strict` whose schema is not fully enforced, with the reason."""
 
 
 class ConstraintCompiler:
-    """Composes and compiles the grammars of one served model. Has no state of its own.
+    """Compose and compile the grammars of one served model. Stateless.
 
     Args:
-        engine: what will hold the answers.
-        tokenizer: the model's.
-        dialects: how it writes thinking and calls, None if that is not known.
+        engine: the engine that generates the answers.
+        tokenizer: the model's tokenizer.
     """
 
-    def __init__(self, engine: Engine, tokenizer: TextTokenizer, dialects: DialectChoice | None) -> None:
+    def __init__(self, engine: Engine, tokenizer: TextTokenizer) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._dialects = dialects
 
-    async def grammar(self, turn: Turn, *, inside: bool, ended: bool) -> Constraint:
-        """What the turn's answers are held to.
+    async def grammar(self, turn: Turn, syntax: AnswerSyntax, frame: AnswerFrame) -> Constraint:
+        """Return the constraint on the turn's answers.
 
-        Where a tool that is not strict cannot be held, that tool gives way to the names and types of its parameters,
-        and a warning says so; what is strict, and every form of text, is held or refused.
+        A tool without `strict` whose schema cannot be enforced is relaxed to the names and types of its parameters,
+        with a warning. Strict tools and text constraints are enforced or refused.
 
         Args:
             turn: the turn.
-            inside: generation starts inside the thinking.
-            ended: the prompt has ended the thinking.
+            syntax: how the model writes its answer.
+            frame: where the answer starts.
 
         Raises:
-            ConstraintError: what is promised cannot be held; the text says why, and for which tool.
+            ConstraintError: a constraint cannot be enforced; the text says why, `tool` for which tool.
         """
-        # A message that is continued has begun with its text, so there is no thinking before what is promised.
-        chats = isinstance(turn.prompt, ChatPrompt)
-        continues = isinstance(turn.prompt, ChatPrompt) and turn.prompt.continue_final_message
-        thought = not inside and (continues or ended)
-        reasoning = self._dialects.reasoning if chats and self._dialects is not None else None
-        if turn.output_format is not None and reasoning is not None and reasoning.append and not thought:
+        reasoning = syntax.reasoning
+        appended = reasoning is not None and reasoning.append and frame.thinking != "after"
+        if turn.output_format is not None and reasoning is not None and appended:
             raise ConstraintError(
-                f"The reasoning parser of this server ({reasoning.name}) leaves the thinking in the text, and that has "
-                "no form. Turn thinking off, or serve the model with the parser that takes it out."
+                f"The reasoning parser of this server ({reasoning.name}) leaves the thinking in the text, so the text "
+                "cannot be constrained. Turn thinking off, or serve the model with a parser that separates it."
             )
-        loose: dict[str, str] = {}
+        relaxed: dict[str, str] = {}
         last = time.monotonic() + _SEARCH_TIME
         while True:
             try:
-                grammar = await self._compiled(turn, loose, inside=inside, thought=thought)
+                grammar = await self._compiled(turn, syntax, frame, relaxed)
             except ConstraintError as error:
-                unheld = await self._unheld(turn, loose, last)
-                if not unheld:
+                unsupported = await self._unsupported(turn, syntax, relaxed, last)
+                if not unsupported:
                     raise ConstraintError(str(error), tool=error.tool or await self._culprit(turn)) from error
-                loose |= unheld
+                relaxed |= unsupported
             else:
                 unread = unread_part(
-                    turn.output_format,
-                    _tools(turn),
-                    turn.tool_choice,
-                    self._dialects if isinstance(turn.prompt, ChatPrompt) else None,
-                    inside=inside,
-                    thought=thought,
+                    turn.output_format, _tools(turn), turn.tool_choice, syntax, frame.thinking
                 )
-                warnings = [_warning(name, reason) for name, reason in loose.items()]
+                warnings = [_warning(name, reason) for name, reason in relaxed.items()]
                 if grammar is not None:
-                    warnings += await asyncio.to_thread(self._left_out, turn, loose)
+                    warnings += await asyncio.to_thread(self._left_out, turn, syntax, relaxed)
                 return Constraint(grammar, unread, tuple(warnings))
 
-    def _left_out(self, turn: Turn, loose: Collection[str]) -> list[str]:
-        """What the markup of calls keeps the grammar from holding of tools that are not strict."""
-        dialect = None if self._dialects is None else self._dialects.tool
-        if dialect is None:
+    def _left_out(self, turn: Turn, syntax: AnswerSyntax, relaxed: Collection[str]) -> list[str]:
+        """Return warnings about what the call format cannot enforce for tools without `strict`."""
+        if syntax.calls is None:
             return []
-        form = dialect.sections[0].form
+        call_format = syntax.calls.sections[0].call_format
         found: list[str] = []
-        for tool in _may_give_way(turn, loose):
-            reason = unspelled(form, tool.parameters or {})
+        for tool in _may_be_relaxed(turn, relaxed):
+            reason = unsupported_reason(call_format, tool.parameters or {})
             if reason is not None:
-                found.append(f"calls of {tool.name} are not held to all that their parameters ask: {reason}")
+                found.append(f"the parameters of {tool.name} are not fully enforced: {reason}")
         return found
 
     async def _compiled(
-        self, turn: Turn, loose: Collection[str], *, inside: bool, thought: bool
+        self, turn: Turn, syntax: AnswerSyntax, frame: AnswerFrame, relaxed: Collection[str]
     ) -> str | None:
-        """The whole grammar, which the engine has compiled.
+        """Return the grammar of the answer after the engine has compiled it.
 
         Raises:
-            ConstraintError: it cannot be held.
+            ConstraintError: it cannot be enforced.
         """
-        chats = isinstance(turn.prompt, ChatPrompt)
         grammar = await asyncio.to_thread(
             compose,
             GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
             output_format=turn.output_format,
             tools=_tools(turn),
             choice=turn.tool_choice,
-            dialects=self._dialects if chats else None,
-            inside=inside,
-            thought=thought,
-            loose=loose,
+            syntax=syntax,
+            thinking=frame.thinking,
+            relaxed=relaxed,
         )
         if grammar is None or (is_best_effort(turn) and turn.sampling.allowed_token_ids is not None):
-            return None  # An engine takes no grammar beside those ids, and they are what the client asks for.
+            return None  # Engines accept no grammar with allowed_token_ids, which the client has requested.
         info = self._engine.info
-        reason: str | None = f"The engine of this server ({info.name}) cannot hold an answer to a form."
+        reason: str | None = f"The engine of this server ({info.name}) does not support structured output."
         if "grammar" in info.features:
             reason = await self._refusal(grammar)
         if reason is not None and is_best_effort(turn):
             return None
         if reason is not None:
             raise ConstraintError(reason)
-        if chats:
-            await self._check_reachable(turn)
+        await self._check_reachable(turn, syntax)
         return grammar
 
-    async def _check_reachable(self, turn: Turn) -> None:
-        """Where calls may come instead of a form, some text of the form does not begin like one.
+    async def _check_reachable(self, turn: Turn, syntax: AnswerSyntax) -> None:
+        """Check that a text constraint beside tools allows a text that does not begin like a call.
 
         Raises:
-            ConstraintError: none does, so the whole grammar would be one of calls, and nothing would show it.
+            ConstraintError: it allows none, so only calls would be possible.
         """
         builder = GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
-        form = alone(builder, turn.output_format, _tools(turn), turn.tool_choice, self._dialects)
-        if form is not None and await self._refusal(form) is not None:
+        text = text_besides_calls(builder, turn.output_format, _tools(turn), turn.tool_choice, syntax)
+        if text is not None and await self._refusal(text) is not None:
             raise ConstraintError(
-                "Every text of this form begins like a call of this model, so it cannot be told from one. "
+                "Every text that the constraint allows begins like a call of this model and cannot be distinguished. "
                 "Leave the tools out, or send 'tool_choice': 'none'."
             )
 
     async def _refusal(self, grammar: str) -> str | None:
-        """Why the engine does not take a grammar; None if it does."""
+        """Return the reason why the engine refuses a grammar; None if it accepts it."""
         try:
             await self._engine.check_grammar(grammar)
         except RefusedRequestError as error:
             return str(error)
         return None
 
-    async def _unheld(self, turn: Turn, loose: Mapping[str, str], last: float) -> dict[str, str]:
-        """The tools that may still give way and have to, with the reason; all of them if none is at fault alone.
+    async def _unsupported(
+        self, turn: Turn, syntax: AnswerSyntax, relaxed: Mapping[str, str], last: float
+    ) -> dict[str, str]:
+        """Return the tools to relax, with the reason; all candidates if none fails alone.
 
-        Each may take as long to compile as one grammar may, and a request has any number of them: after `last` the
-        others give way untried.
+        Compiling each may take as long as the limit for one grammar, so after `last` the others are relaxed untried.
         """
-        candidates = _may_give_way(turn, loose)
+        candidates = _may_be_relaxed(turn, relaxed)
         found: dict[str, str] = {}
         for tool in candidates:
             try:
                 async with asyncio.timeout(last - time.monotonic()):
-                    reason = await self._alone(tool)
+                    reason = await self._alone(tool, syntax)
             except TimeoutError:
-                reason = "there was no time left to try them alone"
+                reason = "there was no time left to try it"
             if reason is not None:
                 found[tool.name] = reason
-        return found or {tool.name: "together they are too much for the engine" for tool in candidates}
+        return found or {tool.name: "together the tools exceed the engine's limits" for tool in candidates}
 
-    async def _alone(self, tool: Tool) -> str | None:
-        """Why a call of this tool cannot be held by itself; None if it can."""
+    async def _alone(self, tool: Tool, syntax: AnswerSyntax) -> str | None:
+        """Return the reason why calls of this tool alone cannot be enforced; None if they can."""
         try:
             grammar = await asyncio.to_thread(
                 compose,
                 GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
                 tools=(tool,),
                 choice=ToolChoice(mode="required", parallel=False),
-                dialects=self._dialects,
+                syntax=syntax,
             )
         except ConstraintError as error:
             return str(error)
         return None if grammar is None else await self._refusal(grammar)
 
     async def _culprit(self, turn: Turn) -> str | None:
-        """The first strict tool whose parameters cannot be held by themselves; the message names its field."""
+        """Return the first strict tool whose parameters alone cannot be enforced, for the error's `param`."""
         for tool in callable_tools(_tools(turn), turn.tool_choice):
             if tool.strict is True and tool.parameters:
                 builder = GrammarBuilder({}, frozenset())
@@ -213,19 +206,19 @@ class ConstraintCompiler:
 
 
 def is_best_effort(turn: Turn) -> bool:
-    """Whether a grammar of the turn promises nothing, and only keeps out calls that nobody asked for (TOOL-03).
+    """Return whether the grammar of the turn only excludes calls with `tool_choice: none` (TOOL-03).
 
-    It is left out where it cannot be; such calls are text then.
+    Such a grammar is left out if it is not supported; calls are then text.
     """
     return turn.output_format is None and turn.tool_choice.mode == "none"
 
 
-def _may_give_way(turn: Turn, loose: Collection[str]) -> list[Tool]:
-    """The tools that may be called and promise nothing of their arguments, but for those that gave way."""
+def _may_be_relaxed(turn: Turn, relaxed: Collection[str]) -> list[Tool]:
+    """Return the callable tools without `strict` that are not relaxed yet."""
     return [
         tool
         for tool in callable_tools(_tools(turn), turn.tool_choice)
-        if tool.strict is not True and tool.parameters and not tool.custom and tool.name not in loose
+        if tool.strict is not True and tool.parameters and not tool.custom and tool.name not in relaxed
     ]
 
 
@@ -234,4 +227,4 @@ def _tools(turn: Turn) -> Sequence[Tool]:
 
 
 def _warning(name: str, reason: str) -> str:
-    return f"calls of {name} are held to the names and types of their arguments only: {reason.rstrip('.')}"
+    return f"only the names and types of the parameters of {name} are enforced: {reason.rstrip('.')}"

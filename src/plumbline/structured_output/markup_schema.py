@@ -1,8 +1,8 @@
-"""Parameters in markup of a model's own: what of a schema each kind of markup can be held to.
+"""Restrict parameter schemas to what a call format can enforce.
 
-Where arguments are JSON, the schema is held as any other. Elsewhere a form spells its values out: texts between tags,
-numbers as JSON, objects and arrays in brackets or elements of its own. What is let through here is held by the form's
-grammar to the letter; everything else is refused where the tool is strict, and left out and said where it is not.
+If arguments are JSON, every schema of `json_schema` is supported. Other call formats write values in markup: texts
+between tags, numbers as JSON, objects and arrays in brackets or elements. The schemas returned here are enforced fully
+by the format's grammar. Other keywords are refused if the tool is strict, and otherwise left out with a log line.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from plumbline.dialects.formats.elements import ElementCall
-from plumbline.dialects.formats.pythonic import PythonCall
-from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.spec.dialect import CallFormat
+from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.streams.coercion import allowed_types, coerce, referred
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.raw_string import TEXT_KEYWORDS
-from plumbline.structured_output.parameter_names import JSON_FORMS, MARKUP_NAME
+from plumbline.structured_output.parameter_names import MARKUP_NAME
 
-__all__ = ["check_listed_texts", "markup_schema", "unspelled"]
+__all__ = ["check_listed_texts", "markup_schema", "unsupported_reason"]
 
 _MAX_REFERENCES = 16
 _MAX_DEPTH = 32
@@ -36,56 +33,61 @@ _NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperti
 _NULLABLE = frozenset(("string", "null"))
 
 
-def markup_schema(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Strict parameters for a form, with what they refer to put in.
+def markup_schema(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return strict parameters for a call format, with references resolved.
 
     Raises:
-        ConstraintError: they ask for what the form's markup cannot be held to.
+        ConstraintError: the call format cannot enforce them.
     """
-    if isinstance(form, JSON_FORMS):
+    syntax = call_format.argument_syntax
+    if syntax is ArgumentSyntax.JSON:
         return schema
     properties = schema.get("properties")
-    # Forms write the members that are named, each by itself; of what else an object is asked they know nothing.
+    # These formats write each named member separately and cannot enforce other keywords of the object.
     _refuse(schema.keys() - _NOTES - _ROOT)
     if set(schema.get("required") or ()) - set(properties or ()):
-        raise _unheld("required")
+        raise _unsupported("required")
     if not isinstance(properties, Mapping) or not properties:
         return schema
     _check_names(properties)
     members: dict[str, Any] = {}
     left = iter(range(_MAX_PARTS))
     for name, part in properties.items():
-        if isinstance(form, TaggedCall):
-            members[name] = _between_tags(form, part, schema)
-        elif isinstance(form, PythonCall):
-            members[name] = _python(part, schema)
-        else:
-            members[name] = _all_the_way(form, part, schema, 0, left)
+        match syntax:
+            case ArgumentSyntax.TAGS | ArgumentSyntax.TYPED_TAGS:
+                members[name] = _between_tags(call_format, part, schema)
+            case ArgumentSyntax.PYTHON:
+                members[name] = _python(part, schema)
+            case _:
+                members[name] = _nested_markup(call_format, part, schema, 0, left)
     return {**schema, "properties": members}
 
 
-def unspelled(form: CallFormat, schema: Mapping[str, Any]) -> str | None:
-    """Why a form's markup cannot be held to all that parameters ask; None if it can."""
+def unsupported_reason(call_format: CallFormat, schema: Mapping[str, Any]) -> str | None:
+    """Return the reason why a call format cannot enforce these parameters; None if it can."""
     try:
-        markup_schema(form, schema)
+        markup_schema(call_format, schema)
     except ConstraintError as error:
         return str(error).partition(";")[0]
     except RecursionError:
-        return "they refer to themselves"
+        return "they are recursive"
     return None
 
 
-def check_listed_texts(form: CallFormat, schema: Mapping[str, Any]) -> None:
-    """Texts that are listed can be written in a form's markup.
+def check_listed_texts(call_format: CallFormat, schema: Mapping[str, Any]) -> None:
+    """Check that listed texts (`enum`, `const`) can be written in a call format.
 
     Raises:
-        ConstraintError: one of them has a text in it at which the markup would end it.
+        ConstraintError: one contains a text that would end it.
     """
-    kept_out = getattr(form, "forbidden", ())
+    kept_out = call_format.forbidden
     if not kept_out:
         return
-    if isinstance(form, TaggedCall):  # Deeper inside, and where no text is allowed, values are JSON.
-        parts = [_put_in(part, schema) for part in (schema.get("properties") or {}).values()]
+    if call_format.argument_syntax in (
+        ArgumentSyntax.TAGS,
+        ArgumentSyntax.TYPED_TAGS,
+    ):  # Nested values, and values that cannot be texts, are JSON.
+        parts = [_resolved(part, schema) for part in (schema.get("properties") or {}).values()]
         texts = [
             part
             for part in parts
@@ -97,12 +99,12 @@ def check_listed_texts(form: CallFormat, schema: Mapping[str, Any]) -> None:
         found = next((text for text in kept_out if text in value), None)
         if found is not None:
             raise ConstraintError(
-                f"{value[:40]!r} has {found!r} in it, at which the markup of this model's calls ends it."
+                f"{value[:40]!r} contains {found!r}, which ends a value in this model's call format."
             )
 
 
 def _schemas(schema: Any) -> Iterator[Any]:
-    """A schema and those inside of it. What stands under `properties` and the like are names, and no keywords."""
+    """Yield a schema and its subschemas; keys under `properties` and the like are names, not keywords."""
     left = [schema]
     while left:
         value = left.pop()
@@ -116,7 +118,7 @@ def _schemas(schema: Any) -> Iterator[Any]:
 
 
 def _listed(schema: Any) -> Iterator[str]:
-    """The texts in the values that a schema lists."""
+    """Yield the texts in the values that a schema lists."""
     left = [schema[key] for key in ("enum", "const") if key in schema] if isinstance(schema, Mapping) else []
     while left:
         value = left.pop()
@@ -126,53 +128,52 @@ def _listed(schema: Any) -> Iterator[str]:
             left += value if isinstance(value, list) else value.values()
 
 
-def _between_tags(form: TaggedCall, part: Any, root: Mapping[str, Any]) -> Any:
-    """A parameter between tags: text as it is, everything else as JSON, which is held as such."""
-    part = _put_in(part, root)
+def _between_tags(call_format: CallFormat, part: Any, root: Mapping[str, Any]) -> Any:
+    """Return the schema of a parameter between tags: texts are unquoted, other values are JSON."""
+    part = _resolved(part, root)
     types = allowed_types(part, root)
     if not isinstance(part, Mapping) or (types and "string" not in types):
         return part
+    typed = call_format.argument_syntax is ArgumentSyntax.TYPED_TAGS
     keys = part.keys() - _NOTES - {"type"}
     if listed := sorted(keys & {"const", "enum"}):
-        _check_listed(form, part, types, raw=not form.typed)
+        _check_listed(call_format, part, types, raw=not typed)
         keys -= {*listed}
-    # Where an attribute says that a value is a string, other types are JSON of their own.
-    if form.typed or types <= _NULLABLE:
+    # If an attribute marks strings, other types are separate JSON values.
+    if typed or types <= _NULLABLE:
         keys -= TEXT_KEYWORDS if types else frozenset()
-    if form.typed and types:
+    if typed and types:
         keys -= _BOUNDS | _ARRAY | _OBJECT
     _refuse(keys)
     return part
 
 
 def _python(part: Any, root: Mapping[str, Any]) -> Any:
-    """A value of Python is JSON but for three words, which only type, `enum` and `const` are asked about."""
-    part = _put_in(part, root)
+    """Return the schema of a Python literal, which is JSON except for `True`, `False` and `None`."""
+    part = _resolved(part, root)
     types = allowed_types(part, root)
     if isinstance(part, Mapping) and (not types or types & {"boolean", "null"}):
         _refuse(part.keys() & _BRANCHES)
     return part
 
 
-def _all_the_way(
-    form: CallFormat, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
+def _nested_markup(
+    call_format: CallFormat, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
 ) -> Any:
-    """A value in markup that spells out objects and arrays too, as often as it is referred to."""
+    """Return the schema of a value whose objects and arrays are markup as well, with every reference resolved."""
     if depth > _MAX_DEPTH:
         raise RecursionError
     if next(left, None) is None:
-        raise ConstraintError(
-            "The parameters refer to too much for the markup that this model writes calls in."
-        )
-    part = _put_in(part, root)
+        raise ConstraintError("The parameters have too many references for this model's call format.")
+    part = _resolved(part, root)
     if not isinstance(part, Mapping):
         return part
     types = allowed_types(part, root)
     keys = part.keys() - _NOTES - {"type"}
     found = dict(part)
-    raw = isinstance(form, ElementCall)
+    raw = call_format.argument_syntax is ArgumentSyntax.ELEMENTS
     if listed := sorted(keys & {"const", "enum"}):
-        _check_listed(form, part, types, raw=raw)
+        _check_listed(call_format, part, types, raw=raw)
         _refuse(keys - {*listed})
         return part
     if "string" in types and (not raw or types <= _NULLABLE):
@@ -182,32 +183,31 @@ def _all_the_way(
     if "array" in types:
         keys -= _ARRAY
         if "items" in part:
-            found["items"] = _all_the_way(form, part["items"], root, depth + 1, left)
+            found["items"] = _nested_markup(call_format, part["items"], root, depth + 1, left)
     if "object" in types:
         keys -= _OBJECT
         properties = part.get("properties") or {}
         if set(part.get("required") or ()) - set(properties):
-            raise _unheld("required")
+            raise _unsupported("required")
         _check_names(properties)
         found["properties"] = {
-            name: _all_the_way(form, one, root, depth + 1, left) for name, one in properties.items()
+            name: _nested_markup(call_format, one, root, depth + 1, left) for name, one in properties.items()
         }
     _refuse(keys)
     return found
 
 
-def _put_in(part: Any, root: Mapping[str, Any], seen: dict[int, Any] | None = None) -> Any:
-    """A part that is nothing but a reference, as what it refers to; one that is a string or null, in one piece.
+def _resolved(part: Any, root: Mapping[str, Any], seen: dict[int, Any] | None = None) -> Any:
+    """Resolve a schema that is only a reference, and merge one that is a string or null.
 
     Args:
-        part: the part.
-        root: what references refer to.
-        seen: what became of parts that were met before, by their identity: the same one may be referred to many times
-            over, on every level.
+        part: the schema.
+        root: the document of references.
+        seen: results by the identity of the schema, because one may be referred to many times on every level.
     """
     seen = {} if seen is None else seen
     if id(part) not in seen:
-        seen[id(part)] = part  # For those that need themselves.
+        seen[id(part)] = part  # For recursive schemas.
         seen[id(part)] = _without_references(part, root, seen)
     return seen[id(part)]
 
@@ -220,7 +220,7 @@ def _without_references(part: Any, root: Mapping[str, Any], seen: dict[int, Any]
     branches = part.get("anyOf") if isinstance(part, Mapping) else None
     if not isinstance(branches, list) or len(branches) != 2 or part.keys() - _NOTES - {"anyOf"}:
         return part
-    inner = [_put_in(branch, root, seen) for branch in branches]
+    inner = [_resolved(branch, root, seen) for branch in branches]
     texts = [one for one in inner if isinstance(one, Mapping) and allowed_types(one, root) == {"string"}]
     nulls = [one for one in inner if isinstance(one, Mapping) and one.keys() - _NOTES == {"type"}]
     if len(texts) != 1 or not any(one["type"] == "null" for one in nulls):
@@ -234,45 +234,46 @@ def _without_references(part: Any, root: Mapping[str, Any], seen: dict[int, Any]
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Names that are read as they are written.
+    """Check that names can be written in markup.
 
     Raises:
-        ConstraintError: one of them is not.
+        ConstraintError: one cannot.
     """
     for name in names:
         if not MARKUP_NAME.fullmatch(name):
             raise ConstraintError(
-                f"The name {name[:40]!r} cannot be held in the markup that this model writes calls in; use letters, "
-                "digits and '_', or do not ask for 'strict'."
+                f"The name {name[:40]!r} is not supported in this model's call format; use letters, digits and '_', or "
+                "leave out 'strict'."
             )
 
 
-def _check_listed(form: CallFormat, part: Mapping[str, Any], types: frozenset[str], *, raw: bool) -> None:
-    """Values that are listed are of the types, and what is written of them is read as them again.
+def _check_listed(
+    call_format: CallFormat, part: Mapping[str, Any], types: frozenset[str], *, raw: bool
+) -> None:
+    """Check that listed values have the types and are parsed back from their markup.
 
     Raises:
-        ConstraintError: one of them is not.
+        ConstraintError: one does not, or is not.
     """
     values = part["enum"] if "enum" in part else [part["const"]]
     if not isinstance(values, list) or ("enum" in part and "const" in part):
-        raise _unheld("const")
-    kept_out = getattr(form, "forbidden", ())
+        raise _unsupported("const")
+    kept_out = call_format.forbidden
     for value in values:
         if isinstance(value, str) and any(text in value for text in kept_out):
-            raise _unheld("enum" if "enum" in part else "const")
+            raise _unsupported("enum" if "enum" in part else "const")
         kind = "null" if value is None else "string" if isinstance(value, str) else ""
         fits = kind in types or not types
         if not kind or not fits or (raw and isinstance(value, str) and coerce(value, types)[:1] != '"'):
-            raise _unheld("enum" if "enum" in part else "const")
+            raise _unsupported("enum" if "enum" in part else "const")
 
 
 def _refuse(keywords: frozenset[str] | set[str]) -> None:
     if keywords:
-        raise _unheld(min(keywords))
+        raise _unsupported(min(keywords))
 
 
-def _unheld(keyword: str) -> ConstraintError:
+def _unsupported(keyword: str) -> ConstraintError:
     return ConstraintError(
-        f"'{keyword}' cannot be held in the markup that this model writes calls in; leave it out, or do not ask for "
-        "'strict'."
+        f"'{keyword}' cannot be enforced in this model's call format; leave it out, or leave out 'strict'."
     )

@@ -1,7 +1,7 @@
-"""Names of parameters that a model's markup cannot carry: what is written of them is read as something else.
+"""Remove parameters whose names a call format cannot represent.
 
-A tool that is not strict is promised names and types at least, so a name that its reader takes for other markup is no
-part of the grammar. Whether that is so is tried, by the form's own writing and reading.
+A name may contain characters that the parser treats as markup. Whether a name works is tried by writing a call and
+parsing it.
 """
 
 from __future__ import annotations
@@ -11,75 +11,74 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.formats.json_calls import JsonCall, KeyedJson, NamedJson
-from plumbline.dialects.formats.pythonic import PythonCall
-from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.parsers.harmony import HarmonyFormat
-from plumbline.dialects.spec.dialect import Call, CallFormat
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat
 from plumbline.dialects.streams.cursor import Cursor, MalformedError
 from plumbline.structured_output.grammar.errors import ConstraintError
 
-__all__ = ["JSON_FORMS", "MARKUP_NAME", "with_readable_names"]
+__all__ = ["MARKUP_NAME", "with_readable_names"]
 
-JSON_FORMS = (JsonCall, KeyedJson, NamedJson, HarmonyFormat)
-"""Forms whose arguments are JSON, which carries every name."""
 MARKUP_NAME = re.compile(r"[\w.$@-]+")
-"""A name that every markup carries as it is."""
+"""Names that every call format can represent."""
 _VALUES = frozenset(("const", "default", "enum", "examples"))
 _TOOL = "f"
 
 
-def with_readable_names(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parameters without the optional ones whose names the form cannot carry.
+def with_readable_names(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return parameters without optional ones whose names the call format cannot represent.
 
     Raises:
-        ConstraintError: one of these is required.
+        ConstraintError: a required name cannot be represented.
         RecursionError: the schema nests too deeply.
     """
-    if isinstance(form, JSON_FORMS):
-        return schema
-    if isinstance(form, TaggedCall | PythonCall):  # Deeper inside, values are JSON.
-        return _without_lost(form, schema)
-    found = _readable(form, schema)
+    match call_format.argument_syntax:
+        case ArgumentSyntax.JSON:  # JSON can represent every name.
+            return schema
+        case ArgumentSyntax.TAGS | ArgumentSyntax.TYPED_TAGS | ArgumentSyntax.PYTHON:
+            return _without_lost(call_format, schema)  # Nested values are JSON.
+    found = _readable(call_format, schema)
     assert isinstance(found, Mapping)
     return found
 
 
-def _readable(form: CallFormat, schema: Any) -> Any:
+def _readable(call_format: CallFormat, schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_readable(form, one) for one in schema]
+        return [_readable(call_format, one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
     return _without_lost(
-        form,
-        {key: value if key in _VALUES else _readable(form, value) for key, value in schema.items()},
+        call_format,
+        {key: value if key in _VALUES else _readable(call_format, value) for key, value in schema.items()},
     )
 
 
-def _without_lost(form: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_lost(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     properties, required = schema.get("properties"), schema.get("required")
-    lost = [name for name in properties if not _reads(form, name)] if isinstance(properties, Mapping) else []
+    lost = (
+        [name for name in properties if not _reads(call_format, name)]
+        if isinstance(properties, Mapping)
+        else []
+    )
     if not lost or not isinstance(properties, Mapping):
         return schema
     for name in lost:
         if isinstance(required, list) and name in required:
             raise ConstraintError(
-                f"The name {name[:40]!r} of a required parameter cannot be written in the markup of this model's "
-                "calls in: it would be read as something else. Use letters, digits and '_', or make it optional."
+                f"The name {name[:40]!r} of a required parameter cannot be represented in this model's call format: it "
+                "would be parsed as markup. Use letters, digits and '_', or make it optional."
             )
     return {**schema, "properties": {name: one for name, one in properties.items() if name not in lost}}
 
 
-def _reads(form: CallFormat, name: str) -> bool:
-    """Whether a call with this parameter is read as it was written."""
+def _reads(call_format: CallFormat, name: str) -> bool:
+    """Return whether a call with this parameter is parsed back correctly."""
     if MARKUP_NAME.fullmatch(name):
         return True
     arguments = {name: 7}
     cursor, sink = Cursor(), _Sink({_TOOL: {"type": "object", "properties": {name: {"type": "integer"}}}})
-    cursor.feed(form.write(Call(_TOOL, json.dumps(arguments))))
+    cursor.feed(call_format.write(Call(_TOOL, json.dumps(arguments))))
     cursor.closed = True
     try:
-        for _ in form.read(cursor, sink):
+        for _ in call_format.read(cursor, sink):
             pass
         return cursor.pos == len(cursor.text) and json.loads("".join(sink.parts)) == arguments
     except (MalformedError, ValueError):
@@ -87,7 +86,7 @@ def _reads(form: CallFormat, name: str) -> bool:
 
 
 class _Sink:
-    """Takes the one call that is read back."""
+    """Collect the arguments of the parsed call."""
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self.schemas = schemas

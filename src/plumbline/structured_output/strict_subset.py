@@ -1,4 +1,4 @@
-"""OpenAI's strict subset of JSON Schema: the rules that say what a strict schema has to spell out (SO-03)."""
+"""Check schemas against OpenAI's strict subset of JSON Schema (SO-03)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAPS = ("properties", "$defs", "definitions", "patternProperties")
 
 
 def strict_violation(schema: Any) -> str | None:
-    """What keeps a schema from being strict, in the service's words; None if it is.
+    """Return the first violation of the strict subset, worded as by the OpenAI API; None if there is none.
 
-    The root is an object, every object closes itself with `additionalProperties: false` and requires all its
-    properties. What else the service's subset leaves out is accepted here as far as the engine can hold it.
+    The root is an object, and every object has `additionalProperties: false` and requires all its properties. Other
+    restrictions of OpenAI's subset do not apply: the grammar decides what can be enforced.
     """
     if not isinstance(schema, Mapping):
         return "the schema must be an object"

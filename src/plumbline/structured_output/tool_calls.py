@@ -1,12 +1,13 @@
-"""Grammars of calls, in the model's own dialect: its markers, its way to write one call, what stands between two."""
+"""Build grammars of tool calls in the model's own dialect: markers, call format, separators."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from plumbline.dialects.parsers.harmony import HEADERS
-from plumbline.dialects.spec.dialect import CallFormat, Section, ToolDialect
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.dialects.spec.call_format import CallFormat
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import check_shape
@@ -15,7 +16,7 @@ from plumbline.structured_output.markup_schema import check_listed_texts, markup
 from plumbline.structured_output.parameter_names import with_readable_names
 from plumbline.turn import Tool
 
-__all__ = ["calls", "markers", "text_with_calls", "text_without_calls"]
+__all__ = ["calls", "text_with_calls", "text_without_calls"]
 
 
 def calls(
@@ -24,32 +25,32 @@ def calls(
     tools: Sequence[Tool],
     *,
     parallel: bool,
-    loose: Collection[str] = (),
+    relaxed: Collection[str] = (),
     beside: Literal["json", "text"] | None = None,
 ) -> str:
-    """At least one call of these tools and nothing else; exactly one if not `parallel`.
+    """Match at least one call of these tools and nothing else; exactly one if not `parallel`.
 
     Args:
-        builder: where the rules go.
+        builder: collects the rules.
         dialect: how the model writes calls.
         tools: the tools that may be called; at least one.
-        parallel: several calls may follow each other.
-        loose: names of tools whose arguments keep the names and types of their schema, and no more of it; strict tools
-            stay as they are.
-        beside: what the answer may be instead: a document of JSON, or a text of another form. Where calls stand bare,
-            they are written so that a lexer can tell them from it.
+        parallel: allow several calls.
+        relaxed: names of tools whose arguments are constrained to the names and types of their schema only; strict
+            tools are never relaxed.
+        beside: what the answer may be instead: a JSON document, or another constrained text. Calls without markers are
+            then written so that a lexer can distinguish them.
 
     Raises:
-        ConstraintError: a schema or the form of a custom tool's input cannot be held.
+        ConstraintError: a schema or the constraint of a custom tool's input cannot be enforced.
     """
     section = dialect.sections[0]
-    bare = not section.open and dialect.reader != "harmony"
-    call = _call(builder, section, tools, loose=loose, as_json=bare and beside == "json")
+    bare = not section.open and not dialect.messages
+    call = _call(builder, section, tools, relaxed=relaxed, as_json=bare and beside == "json")
     if bare and beside == "text" and section.array:
-        first = _call(builder, section, tools, loose=loose, before="[")
+        first = _call(builder, section, tools, relaxed=relaxed, before="[")
         return _rest(builder, section, call, parallel, first=first)
-    if dialect.reader == "harmony":
-        return call  # What ends a call is an end of sequence, so there is never a second.
+    if dialect.messages:
+        return call  # A call ends with an end of sequence, so there is never a second.
     whole = builder.sequence(
         [*_literals(builder, *section.open[:1]), _rest(builder, section, call, parallel)]
     )
@@ -62,65 +63,72 @@ def calls(
 
 def text_with_calls(
     builder: GrammarBuilder,
-    dialect: ToolDialect,
+    syntax: AnswerSyntax,
     tools: Sequence[Tool],
     *,
     parallel: bool,
-    loose: Collection[str] = (),
+    relaxed: Collection[str] = (),
 ) -> str:
-    """Free text in which what begins as a call goes on as a call of these tools.
+    """Match free text with calls; a text that begins as a call has to be a call of these tools.
 
     Raises:
-        ConstraintError: as for `calls`; or the dialect has calls that begin like text.
+        ConstraintError: as for `calls`; or calls of the dialect begin like text.
     """
+    dialect = syntax.calls
+    assert dialect is not None, "a model without a tool dialect has no calls"
     section = dialect.sections[0]
-    if dialect.reader == "harmony":
-        final = text_without_calls(builder, dialect)
-        return builder.choice([calls(builder, dialect, tools, parallel=parallel, loose=loose), final])
+    if dialect.messages:
+        text = text_without_calls(builder, syntax)
+        return builder.choice([calls(builder, dialect, tools, parallel=parallel, relaxed=relaxed), text])
     if not section.open:
-        return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, loose=loose))
-    every = markers(dialect)
-    call = _call(builder, section, tools, loose=loose)
+        return _bare(builder, dialect, calls(builder, dialect, tools, parallel=parallel, relaxed=relaxed))
+    every = _markers(dialect)
+    call = _call(builder, section, tools, relaxed=relaxed)
     bare = _bare_starts(dialect)
     if bare and not (section.close or section.array or section.single):
-        bare += section.between.strip()[:1]  # What goes on so after a call is one more of them.
+        bare += section.between.strip()[:1]  # After a call this character begins another one.
     begun = builder.until(section.open[0], [text for text in every if text != section.open[0]], bare)
     chunk = builder.sequence([begun, _rest(builder, section, call, parallel)])
     several = builder.repeat(chunk) if parallel else builder.optional(chunk)
     return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, dialect: ToolDialect, *, begun: bool = False) -> str:
-    """Free text in which no section of calls begins. Calls that stand bare are not kept out: they look like text.
+def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax, *, begun: bool = False) -> str:
+    """Match free text in which no call begins.
 
-    With `begun` the prompt has the beginning of the text, and so all that stands before it.
+    Args:
+        builder: collects the rules.
+        syntax: how the model writes text and calls; every call begins with one of its `call_starts`.
+        begun: the prompt already contains the header and the beginning of the text.
     """
-    if dialect.reader == "harmony":
-        text = builder.text(without=HEADERS)
-        return text if begun else builder.sequence([builder.literal("<|channel|>final<|message|>"), text])
-    return builder.text(without=markers(dialect))
+    text = builder.text(without=syntax.call_starts)
+    if begun or not syntax.text_header:
+        return text
+    return builder.sequence([builder.literal(syntax.text_header), text])
 
 
-def markers(dialect: ToolDialect) -> list[str]:
-    """Every text that begins a section of calls."""
+def _markers(dialect: ToolDialect) -> list[str]:
+    """Return every text that begins a section of calls."""
     return list(dict.fromkeys(text for section in dialect.sections for text in section.open))
 
 
-def _bare(builder: GrammarBuilder, dialect: ToolDialect, form: str) -> str:
-    """A call or text; text does not begin like a call."""
-    return builder.choice([form, builder.text(without=markers(dialect), not_first=_bare_starts(dialect))])
+def _bare(builder: GrammarBuilder, dialect: ToolDialect, section_calls: str) -> str:
+    """Match calls without markers, or text that does not begin like one."""
+    return builder.choice(
+        [section_calls, builder.text(without=_markers(dialect), not_first=_bare_starts(dialect))]
+    )
 
 
 def _bare_starts(dialect: ToolDialect) -> str:
-    """What text does not begin with because calls that stand bare do; empty if none of this dialect stand so.
+    """Return the characters that begin calls without markers, which text must not begin with; empty if there are none.
 
     Raises:
-        ConstraintError: they begin like any text.
+        ConstraintError: such calls begin like any text.
     """
     bare = [section for section in dialect.sections if not section.open]
     if not all(section.starts for section in bare):
         raise ConstraintError(
-            f"The calls of this model ({dialect.name}) cannot be told from text by their beginning. "
+            f"The calls of this model ({dialect.name}) cannot be distinguished from text by their first character. "
             "Use 'tool_choice': 'required'."
         )
     return "".join(sorted({char for section in bare for char in section.starts}))
@@ -131,54 +139,54 @@ def _call(
     section: Section,
     tools: Sequence[Tool],
     *,
-    loose: Collection[str],
+    relaxed: Collection[str],
     before: str = "",
     as_json: bool = False,
 ) -> str:
-    """A call of one of these tools; `before` and `as_json` are those of `GrammarBuilder.literals`."""
+    """Match a call of one of these tools; `before` and `as_json` as in `GrammarBuilder.literals`."""
     found: list[str] = []
     for tool in tools:
         try:
-            held = tool.strict is True or tool.name not in loose
-            schema = _schema(tool, loose=not held)
-            if held and tool.parameters and not tool.custom:
+            full = tool.strict is True or tool.name not in relaxed
+            schema = _schema(tool, relaxed=not full)
+            if full and tool.parameters and not tool.custom:
                 check_shape(tool.parameters)
-                schema = _matchable(section.form, schema, strict=tool.strict is True)
+                schema = _matchable(section.call_format, schema, strict=tool.strict is True)
             elif not tool.custom:
-                schema = with_readable_names(section.form, schema)
+                schema = with_readable_names(section.call_format, schema)
             with builder.literals(before=before, as_json=as_json):
-                found.append(section.form.grammar(builder, tool.name, schema))
+                found.append(section.call_format.grammar(builder, tool.name, schema))
         except ConstraintError as error:
             raise ConstraintError(str(error), tool=tool.name) from error
         except RecursionError:
             reason = (
-                "The grammar of the input nests too deeply."
+                "The grammar of the input is nested too deeply."
                 if tool.custom
-                else "The parameters refer to themselves, which cannot be held in the markup of this model's calls."
+                else "The parameters are recursive, which cannot be enforced in this model's call format."
             )
             raise ConstraintError(reason, tool=tool.name) from None
     return builder.choice(found)
 
 
-def _matchable(form: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
-    """What the form can be held to of the schema; of a tool that is not strict, that may be a part of it.
+def _matchable(call_format: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+    """Return the schema that the call format can enforce; without `strict`, that may be a part of it.
 
     Raises:
         ConstraintError: a strict schema cannot be enforced in this call format.
     """
     try:
-        return markup_schema(form, schema)
+        return markup_schema(call_format, schema)
     except (ConstraintError, RecursionError):
         if strict:
             raise
-    check_listed_texts(form, schema)
-    return with_readable_names(form, schema)
+    check_listed_texts(call_format, schema)
+    return with_readable_names(call_format, schema)
 
 
 def _rest(
     builder: GrammarBuilder, section: Section, call: str, parallel: bool, *, first: str | None = None
 ) -> str:
-    """A section after its opening marker; `first` is the first call with the bracket of an array before it."""
+    """Match a section after its opening marker; `first` is the first call with the array's bracket before it."""
     item = builder.sequence(
         [*_literals(builder, section.item_open), call, *_literals(builder, section.item_close)]
     )
@@ -186,8 +194,8 @@ def _rest(
     if parallel and not section.single:
         between = _literals(builder, ", " if section.array else section.between)
         body.append(builder.repeat(builder.sequence([*between, item])))
-    # White space stands by itself. Joined with the marker after it, what ends a section would begin with what stands
-    # between calls, and a lexer that has read so far cannot go back.
+    # White space is a lexeme of its own. Joined with the closing marker, the end of a section would begin like the
+    # separator of calls, and a lexer never backtracks.
     before = [section.after_open, "[" if section.array and first is None else ""]
     after = ["]" if section.array else "", section.before_close, *section.close[:1]]
     return builder.sequence([*_literals(builder, *before), *body, *_literals(builder, *after)])
@@ -197,15 +205,15 @@ def _literals(builder: GrammarBuilder, *texts: str) -> list[str]:
     return [builder.literal(text) for text in texts if text]
 
 
-def _schema(tool: Tool, *, loose: bool) -> Mapping[str, Any]:
-    """What the arguments of a call satisfy. They are an object, whatever the schema says of others."""
+def _schema(tool: Tool, *, relaxed: bool) -> Mapping[str, Any]:
+    """Return the schema of a call's arguments, which are always an object."""
     if tool.custom:
         return _input_schema(tool)
     parameters = tool.parameters
     if not parameters:
         # A function without parameters takes none.
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    if not loose:
+    if not relaxed:
         return {**parameters, "type": "object"}
     properties = parameters.get("properties")
     named = properties if isinstance(properties, Mapping) else {}
@@ -218,7 +226,7 @@ def _schema(tool: Tool, *, loose: bool) -> Mapping[str, Any]:
 
 
 def _typed(schema: Any) -> Mapping[str, Any]:
-    """The type alone, as far as it is one."""
+    """Return a schema with only the type, if it is valid."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     return {"type": kind} if kind in _TYPES else {}
 
@@ -227,7 +235,7 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 def _input_schema(tool: Tool) -> Mapping[str, Any]:
-    """A custom tool's arguments: its input is the one string `input` (TOOL-14)."""
+    """Return the schema of a custom tool's arguments: one string `input` (TOOL-14)."""
     text: dict[str, Any] = {"type": "string"}
     if tool.input_format is not None:
         text[INPUT_CONSTRAINT] = tool.input_format

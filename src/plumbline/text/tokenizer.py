@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
+
+from plumbline.dialects.streams.affixes import proper_prefixes, proper_suffixes
 
 __all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "UnsupportedTokenizerError"]
 
@@ -176,6 +179,13 @@ class TextTokenizer:
             and not text.startswith(bos)
         )
 
+    @cached_property
+    def blank_ids(self) -> frozenset[int]:
+        """The tokens that are white space and nothing else."""
+        return frozenset(
+            token_id for token_id, raw in enumerate(self.table) if raw and not raw.strip(b" \t\r\n")
+        )
+
     def pad_table(self, vocab_size: int) -> None:
         """Add empty entries up to the model's vocabulary, which may be larger than the tokenizer's."""
         self.table += [b""] * (vocab_size - len(self.table))
@@ -207,8 +217,8 @@ class Markers:
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(tokens)
         self.pattern = _splitter({token: re.escape(token) for token in self.tokens})
-        self.beginnings = frozenset(token[:size] for token in self.tokens for size in range(1, len(token)))
-        self.ends = frozenset(token[size:] for token in self.tokens for size in range(1, len(token)))
+        self.beginnings = proper_prefixes(self.tokens)
+        self.ends = proper_suffixes(self.tokens)
         self.longest = max(map(len, self.tokens), default=0)
         self.singles = tuple(token for token in self.tokens if len(token) == 1)
 

@@ -8,18 +8,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline_conformance.checks.answer_fold import Called, Choice, choices
+from plumbline_conformance.checks.answers import choices
+from plumbline_conformance.transcript.answer_fold import Call, Choice
 from plumbline_conformance.transcript.model import Exchange
 
 SETTINGS = settings(max_examples=300, deadline=None, database=None)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-CALLS = st.lists(st.builds(Called, name=TEXT.filter(bool), arguments=TEXT, custom=st.booleans()), max_size=3)
+CALLS = st.lists(st.builds(Call, name=TEXT.filter(bool), arguments=TEXT, custom=st.booleans()), max_size=3)
 SAID = st.builds(
     Choice,
     content=TEXT,
     reasoning=TEXT,
     calls=CALLS,
-    reason=st.sampled_from(["stop", "length", "tool_calls"]),
+    finish_reason=st.sampled_from(["stop", "length", "tool_calls"]),
 )
 
 
@@ -30,7 +31,7 @@ def exchange(body: bytes, *, stream: bool) -> Exchange:
     return found
 
 
-def type_and_key(call: Called) -> tuple[str, str]:
+def type_and_key(call: Call) -> tuple[str, str]:
     return ("custom", "input") if call.custom else ("function", "arguments")
 
 
@@ -45,7 +46,7 @@ def whole(said: list[Choice]) -> Exchange:
             for c in one.calls
         ]
         message = {"content": one.content or None, "reasoning": one.reasoning, "tool_calls": calls}
-        listed.append({"index": index, "message": message, "finish_reason": one.reason})
+        listed.append({"index": index, "message": message, "finish_reason": one.finish_reason})
     return exchange(json.dumps({"choices": listed}).encode(), stream=False)
 
 
@@ -70,7 +71,7 @@ def streamed(draw: st.DrawFn, said: list[Choice]) -> Exchange:
                 {"tool_calls": [{"index": place, kind: {key: piece}}]} for piece in draw(cut(call.arguments))
             ]
         chunks = [{"index": index, "delta": delta, "finish_reason": None} for delta in deltas]
-        queues.append([*chunks, {"index": index, "delta": {}, "finish_reason": one.reason}])
+        queues.append([*chunks, {"index": index, "delta": {}, "finish_reason": one.finish_reason}])
     lines = []
     while any(queues):
         queue = draw(st.sampled_from([queue for queue in queues if queue]))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plumbline_conformance.cli import main
 from plumbline_conformance.differential import Probe, compare, probes
 from plumbline_conformance.differential.answer import Answer, answer_of
-from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.contract import rule_of_difference, rules
 from plumbline_conformance.transcript.model import Exchange
 
 Send = Any
@@ -151,3 +151,9 @@ def test_servers_that_cannot_be_reached_are_not_alike(capsys: pytest.CaptureFixt
 
     assert main(["diff", url, url, "--model-a", "m", "--examples", "1"]) == 2
     assert "A cannot be reached." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("facet", ["text", "finish", "usage", "logprobs", "grammar"])
+@pytest.mark.parametrize("surface", ["chat", "completions", "responses"])
+def test_every_difference_of_an_answer_has_a_rule(surface: str, facet: str) -> None:
+    assert rule_of_difference("diff", surface, facet) in rules()

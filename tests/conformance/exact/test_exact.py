@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from example_servers.good_server import MODEL, serving, tokenizer
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
@@ -79,7 +80,6 @@ def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any
         eos_token_ids=frozenset(),
         features=frozenset(),
     )
-    speech = chosen and ModelDialect(chosen, added=text.added, special_ids=text.special_ids, table=text.table)
     model = ServedModel(
         engine=ScriptedEngine(info, script),
         renderer=Renderer(text, ChatTemplate(TEMPLATE)),
@@ -87,7 +87,7 @@ def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any
         defaults=Defaults(vocab_size=text.vocab_size),
         created=1_764_000_000,
         fingerprint="fp_0",
-        speech=speech,
+        dialect=PLAIN if chosen is None else build_dialect(chosen, text),
     )
     return create_app(model, Settings())
 
@@ -108,7 +108,7 @@ def test_a_server_that_answers_with_the_scripts_is_exact(
 
     said = capsys.readouterr().out
     assert status == 0, said
-    assert f"Read of the markup: {name}" in said
+    assert f"Parsed markup: {name}" in said
 
 
 def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
@@ -120,7 +120,7 @@ def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
 
     said = capsys.readouterr().out
     assert status == 0, said
-    assert "begin inside of a thought" in said
+    assert "inside reasoning" in said
 
 
 def wire(change: Callable[[bytes], bytes]) -> Any:
@@ -280,8 +280,8 @@ def test_a_server_that_refuses_tools_gets_requests_without(
 
     assert missed(routed(refusing), some, tmp_path, status=0) == []
     said = " ".join(capsys.readouterr().out.split())
-    assert "Read of the markup by chat: thinking." in said
-    assert "Read of the markup by responses: thinking, calls." in said
+    assert "Parsed markup of chat: thinking." in said
+    assert "Parsed markup of responses: thinking, calls." in said
 
 
 def test_a_server_that_refuses_stop_sequences_owes_nothing_for_them(some: Path, tmp_path: Path) -> None:

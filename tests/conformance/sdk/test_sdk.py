@@ -313,7 +313,7 @@ def test_what_is_too_long_is_left_out_and_reported() -> None:
     for seen in (many, long):
         found = findings(seen)["chat-stream"]
         assert found.verdict == "skipped"
-        assert "1 were too long to be read again" in (found.reason or "")
+        assert "1 were too long to read again" in (found.reason or "")
 
 
 def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

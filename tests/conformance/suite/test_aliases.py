@@ -24,7 +24,7 @@ from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.suite.selection import Selection, named
 
 OLD, NEW = "models/old/name", "models/list/shape"
-NOTE = f"{OLD} is called {NEW} now."
+NOTE = f"{OLD} is now called {NEW}."
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answer_fold import called, choice, finished, parsed
+from plumbline_conformance.checks.answers import called, choice, finished, parsed
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, numbered, reasons
 from plumbline_conformance.checks.laws import both, stream, whole
@@ -134,8 +134,8 @@ pair("chat/tool-none", "Tools that may not be called", _none, needs=NEEDS)
 )
 def _no_calls(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
-    if found.calls or found.reason in ("tool_calls", "function_call"):
-        shown = f"{len(found.calls)}, {found.reason}"
+    if found.calls or found.finish_reason in ("tool_calls", "function_call"):
+        shown = f"{len(found.calls)}, {found.finish_reason}"
         yield Problem(expected="no calls", actual=shown, pointer="choices[0]")
 
 
@@ -248,5 +248,5 @@ def _cut(exchange: Exchange) -> Iterator[Problem]:
     begun = found.calls[-1]
     if begun.custom or parsed(begun.arguments) is not None:
         raise NotRequested("the call is complete")
-    if found.reason != "length":
-        yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")
+    if found.finish_reason != "length":
+        yield Problem(expected="length", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")

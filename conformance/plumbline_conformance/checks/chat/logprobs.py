@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answer_fold import choice, deltas, is_stream, stream_of, whole_of
+from plumbline_conformance.checks.answers import choice, deltas, is_stream, stream_of, whole_of
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import both, stream, whole
@@ -81,10 +81,10 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
     answer = choice(exchange)
     if answer.reasoning or answer.calls or not all(isinstance(one.get("bytes"), list) for one in found):
         raise Inconclusive("the entries have no bytes, or cover more than the content")
-    if answer.reason == "stop" and request_fields(exchange).get("stop"):
+    if answer.finish_reason == "stop" and request_fields(exchange).get("stop"):
         raise Inconclusive("tokens that a stop string cut have entries, too")
     parts = [bytes(byte % 256 for byte in one["bytes"] if isinstance(byte, int)) for one in found]
-    ends = [parts] if answer.reason == "length" else [parts, parts[:-1]]
+    ends = [parts] if answer.finish_reason == "length" else [parts, parts[:-1]]
     texts = [b"".join(end).decode("utf-8", "replace").rstrip("\ufffd") for end in ends]
     if answer.content.rstrip("\ufffd") not in texts:
         yield Problem(expected=repr(answer.content), actual=repr(texts[0]), pointer="choices[0].logprobs")

@@ -6,8 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answer_fold import choice, deltas, finished
-from plumbline_conformance.checks.capabilities import REASONING_KEYS
+from plumbline_conformance.checks.answers import choice, deltas, finished
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.chat.tools import chat_with_tools
 from plumbline_conformance.checks.common import at, follow_up_accepted, usage_count, whole_shapes
@@ -23,6 +22,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 NEEDS = ("reasoning",)
@@ -93,7 +93,7 @@ def _answered(exchange: Exchange) -> Iterator[Problem]:
         raise NotRequested("reasoning is not off")
     found = finished(choice(exchange))
     if found.reasoning and not found.content and not found.calls:
-        if found.reason == "length":
+        if found.finish_reason == "length":
             raise Inconclusive("the limit may have cut the answer of a model that reasons nevertheless")
         shown = f"none, and reasoning {found.reasoning[:150]!r}"
         yield Problem(expected="content", actual=shown, pointer="choices[0]")
@@ -116,8 +116,10 @@ whole("chat/reasoning-tool/apart", "Keep reasoning, content and calls apart", "C
 def _finish_of_call(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
     free = request_fields(exchange).get("tool_choice") in (None, "auto")
-    if found.calls and free and found.reason != "tool_calls":
-        yield Problem(expected="tool_calls", actual=repr(found.reason), pointer="choices[0].finish_reason")
+    if found.calls and free and found.finish_reason != "tool_calls":
+        yield Problem(
+            expected="tool_calls", actual=repr(found.finish_reason), pointer="choices[0].finish_reason"
+        )
 
 
 def _cut(target: Target) -> dict[str, object]:
@@ -140,10 +142,12 @@ def _length(exchange: Exchange) -> Iterator[Problem]:
     if requested_choices(exchange) > 1:
         raise NotRequested("the usage counts several choices")
     ended = ("stop", "tool_calls", "content_filter")
-    if tokens > limit or ((found.reason == "length") != (tokens == limit) and found.reason not in ended):
-        shown = f"{tokens}, {found.reason}"
+    if tokens > limit or (
+        (found.finish_reason == "length") != (tokens == limit) and found.finish_reason not in ended
+    ):
+        shown = f"{tokens}, {found.finish_reason}"
         # CHAT-06: too many tokens, or too few for `length`. CHAT-05: the limit was reached, with another reason.
-        rule = "CHAT-06" if tokens > limit or found.reason == "length" else "CHAT-05"
+        rule = "CHAT-06" if tokens > limit or found.finish_reason == "length" else "CHAT-05"
         yield Problem(expected=f"{limit} tokens and `length`", actual=shown, pointer="usage", rule=rule)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 
-from plumbline_conformance.checks.answer_fold import Choice, choices, chunks, deltas
-from plumbline_conformance.checks.capabilities import REASONING_KEYS
+from plumbline_conformance.checks.answers import choices, chunks, deltas
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
 from plumbline_conformance.checks.laws import STREAM, Precondition, stream, whole
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.answer_fold import REASONING_KEYS, Choice
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [

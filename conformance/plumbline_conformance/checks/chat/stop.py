@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
-from plumbline_conformance.checks.answer_fold import choice, choices, chunks, deltas, is_stream
+from plumbline_conformance.checks.answers import choice, choices, chunks, deltas, is_stream
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, streamed_laws
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import both, stream, whole
@@ -149,12 +149,12 @@ def _reason(exchange: Exchange) -> Iterator[Problem]:
     """Check that text without calls finishes with `stop` (CHAT-05)."""
     requested_stops(exchange)
     found = choice(exchange)
-    if found.calls or found.reason == "content_filter":
+    if found.calls or found.finish_reason == "content_filter":
         raise Inconclusive("the answer ended with a call or a content filter")
-    if found.reason == "length":
+    if found.finish_reason == "length":
         raise Inconclusive("the token limit cut the answer")
-    if found.reason != "stop":
-        yield Problem(expected="stop", actual=repr(found.reason), pointer="choices[0].finish_reason")
+    if found.finish_reason != "stop":
+        yield Problem(expected="stop", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
 
 
 COUNT = 3
@@ -228,7 +228,7 @@ def _summed(exchange: Exchange) -> Iterator[Problem]:
     """Check the sum: a choice that finished with `length` has as many tokens as the limit, others at most as many."""
     each, most = requested_limit(exchange), requested_choices(exchange)
     usage = _last_usage(exchange) if is_stream(exchange) else _usage(exchange.json)
-    full = sum(found.reason == "length" for found in choices(exchange))
+    full = sum(found.finish_reason == "length" for found in choices(exchange))
     tokens = usage.get("completion_tokens")
     if isinstance(tokens, int) and tokens > each * most:
         yield Problem(

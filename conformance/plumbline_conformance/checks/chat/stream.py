@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from plumbline_conformance.checks.answers import chunks
 from plumbline_conformance.checks.chat.shared_laws import CHUNKS, UNNAMED
 from plumbline_conformance.checks.common import (
     accepted,
@@ -31,6 +32,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.answer_fold import fold_stream, fold_whole, objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -46,22 +48,21 @@ def stream_text(target: Target) -> Steps:
 
 def _whole(exchange: Exchange) -> Content:
     """Return the content that a stream has to repeat: text and finish reason."""
-    choice = exchange.json["choices"][0]
-    return choice["message"].get("content") or "", choice["finish_reason"]
+    answer = fold_whole("chat", exchange.json)
+    if not answer.choices or answer.faults & {"choice", "message", "text", "finish"}:
+        raise Inconclusive("the answer is malformed; other checks report how")
+    return answer.choices[0].content, answer.choices[0].finish_reason
 
 
 def _streamed(exchange: Exchange) -> Content:
-    choices = [choice for _, choice in _choices(exchange)]
-    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason") is not None]
-    return "".join(choice["delta"].get("content") or "" for choice in choices), *reasons
-
-
-def _chunks(exchange: Exchange) -> list[Any]:
-    return [chunk for chunk in accepted(exchange).chunks if isinstance(chunk, dict)]
+    answer = fold_stream("chat", chunks(exchange))
+    if answer.faults & {"choice", "delta", "text"}:
+        raise Inconclusive("the stream is malformed; other checks report how")
+    return "".join(choice.content for choice in answer.choices), *answer.finish_reasons
 
 
 def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
-    for number, chunk in enumerate(_chunks(exchange)):
+    for number, chunk in enumerate(chunks(exchange)):
         for choice in chunk.get("choices") or []:
             yield number, choice
 
@@ -80,14 +81,14 @@ check("chat/stream-text/request-ids", "Give each request a unique id", "HTTP-03"
 
 @stream("chat/stream-text/shape", "Send chunks as the contract requires", *CHUNKS)
 def _shapes(exchange: Exchange) -> Iterator[Problem]:
-    for number, chunk in enumerate(_chunks(exchange)):
+    for number, chunk in enumerate(chunks(exchange)):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
 
 
 @stream("chat/stream-text/identity", "Keep id and model the same in every chunk", "CS-01")
 def _identity(exchange: Exchange) -> Iterator[Problem]:
     for key in ("id", "model"):
-        values = {repr(chunk.get(key)) for chunk in _chunks(exchange)}
+        values = {repr(chunk.get(key)) for chunk in chunks(exchange)}
         if len(values) > 1:
             yield Problem(expected=f"one {key}", actual=", ".join(sorted(values)), pointer=key)
 
@@ -126,7 +127,7 @@ def _finish(exchange: Exchange) -> Iterator[Problem]:
 def _no_usage(exchange: Exchange) -> Iterator[Problem]:
     if request_fields(exchange).get("stream_options"):
         raise NotRequested("the request asks for the usage")
-    for number, chunk in enumerate(_chunks(exchange)):
+    for number, chunk in enumerate(chunks(exchange)):
         if chunk.get("usage") is not None:
             yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
 
@@ -142,8 +143,8 @@ def stream_text_same(seen: Transcript) -> Iterator[Problem]:
 
 
 def _fingerprints(exchange: Exchange) -> set[str]:
-    bodies = _chunks(exchange) or [exchange.json]
-    named = [one.get("system_fingerprint") for one in bodies if isinstance(one, dict)]
+    bodies = chunks(exchange) or objects_in([exchange.json])
+    named = [one.get("system_fingerprint") for one in bodies]
     return {name for name in named if isinstance(name, str)}
 
 
@@ -163,7 +164,7 @@ def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
 def stream_text_fingerprint(seen: Transcript) -> Iterator[Problem]:
     """Check only that fingerprints are there; values may differ, because two machines may have answered."""
     found = [_fingerprints(accepted(at(seen, place))) for place in (0, 1)]
-    if not _chunks(at(seen, 1)):
+    if not chunks(at(seen, 1)):
         raise Inconclusive("no chunks")
     if not any(found):
         raise Inconclusive("the server sends no fingerprint")
@@ -211,11 +212,11 @@ stream("chat/stream-usage/shape", "Send chunks as the contract requires", *CHUNK
 
 @stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08", place=0)
 def _usage_last(exchange: Exchange) -> Iterator[Problem]:
-    chunks = _chunks(exchange)
-    if not chunks:
+    found = chunks(exchange)
+    if not found:
         raise Inconclusive("no chunks")
-    final = chunks[-1]
-    if final.get("usage") is None and any(chunk.get("usage") is not None for chunk in chunks):
+    final = found[-1]
+    if final.get("usage") is None and any(chunk.get("usage") is not None for chunk in found):
         yield Problem(expected="the usage", actual="none", pointer="last chunk", rule="CS-08")
         return
     if final.get("choices") != []:
@@ -225,7 +226,7 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
     yield from breaking("CS-06", added)
     if request_fields(exchange).get("stream_options", {}).get("continuous_usage_stats"):
         return  # With this extension, every chunk has the usage.
-    for number, chunk in enumerate(chunks[:-1]):
+    for number, chunk in enumerate(found[:-1]):
         if chunk.get("usage") is not None:
             where = f"event {number}, usage"
             yield Problem(expected="usage null", actual="a usage", pointer=where, rule="CS-06")

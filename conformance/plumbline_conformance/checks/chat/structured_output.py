@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answer_fold import choice, finished, parsed
+from plumbline_conformance.checks.answers import choice, finished, parsed
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.laws import both
 from plumbline_conformance.checks.request_reader import request_fields, requested_schema, requested_structure
@@ -60,8 +60,8 @@ def document_of(exchange: Exchange) -> Iterator[Problem]:
 def _text(exchange: Exchange) -> str:
     """Return the constrained text; inconclusive if the answer is a call or a refusal instead."""
     found = finished(choice(exchange))
-    if found.reason not in ("stop", None) and not found.content:
-        raise Inconclusive(f"the answer is not text: it ended with {found.reason}")
+    if found.finish_reason not in ("stop", None) and not found.content:
+        raise Inconclusive(f"the answer is not text: it ended with {found.finish_reason}")
     if not found.content and request_fields(exchange).get("tools"):
         raise Inconclusive("the answer is not text")
     return found.content
@@ -100,10 +100,10 @@ pair("chat/json-cut", "A document that the token limit cuts", _cut)
 )
 def _cut_document(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
-    if found.reason in ("stop", None) and not fits(requested_schema(exchange), parsed(found.content)):
+    if found.finish_reason in ("stop", None) and not fits(requested_schema(exchange), parsed(found.content)):
         if not found.content and request_fields(exchange).get("tools"):
             raise Inconclusive("the answer is not text")
-        yield Problem(expected="length", actual=repr(found.reason), pointer="choices[0].finish_reason")
+        yield Problem(expected="length", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
 
 
 def _with_reasoning(target: Target) -> dict[str, object]:

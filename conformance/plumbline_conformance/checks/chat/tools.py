@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answer_fold import called, choice, deltas, finished, parsed
+from plumbline_conformance.checks.answers import called, choice, deltas, finished, parsed
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
@@ -72,9 +72,9 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
     free = request_fields(exchange).get("tool_choice") in (None, "auto")
     wanted = {"tool_calls"} | (set() if free else {"stop"}) if found.calls else {"stop", "content_filter"}
-    if found.reason not in wanted:
+    if found.finish_reason not in wanted:
         shown = " or ".join(sorted(wanted))
-        yield Problem(expected=shown, actual=repr(found.reason), pointer="choices[0].finish_reason")
+        yield Problem(expected=shown, actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
 
 
 @both(

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from itertools import accumulate
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answer_fold import chunks, deltas
+from plumbline_conformance.checks.answers import chunks, deltas
 from plumbline_conformance.checks.chat.tools import fragments
 from plumbline_conformance.checks.laws import stream
 from plumbline_conformance.checks.request_reader import requested_tools

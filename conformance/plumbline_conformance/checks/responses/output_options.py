@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.answer_fold import parsed
+from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.chat.logprobs import ranked, sampled_in
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, whole_shapes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.checks.answer_fold import is_stream
+from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import (
     accepted,
     content_type,

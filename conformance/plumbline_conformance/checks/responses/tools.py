@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answer_fold import parsed
+from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.common import follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools

@@ -1,1 +1,1 @@
-"""The dialects of the model families: data, one module for each group of relatives."""
+"""Describe the dialects of the model families as data, one module for each group of related families."""

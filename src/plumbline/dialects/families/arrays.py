@@ -1,4 +1,4 @@
-"""Families whose calls are JSON between markers of their own, mostly an array of them."""
+"""Families that write JSON between special markers, mostly an array of calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
-_TOOL_CALLS = Section(form=JsonCall(), open=("<tool_calls>",), close=("</tool_calls>",), array=True)
+_TOOL_CALLS = Section(call_format=JsonCall(), open=("<tool_calls>",), close=("</tool_calls>",), array=True)
 _ANSWER = ("<answer>", "</answer>")
 _COHERE = Section(
-    form=JsonCall(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id"),
+    call_format=JsonCall(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id"),
     open=("<|START_ACTION|>",),
     close=("<|END_ACTION|>",),
     array=True,
@@ -24,9 +24,12 @@ TOOLS = (
     ToolDialect(
         name="granite",
         sections=(
-            Section(form=JsonCall(), open=("<|tool_call|>", "<tool_call>"), array=True),
+            Section(call_format=JsonCall(), open=("<|tool_call|>", "<tool_call>"), array=True),
             Section(
-                form=JsonCall(), open=("<|tool_call|>", "<tool_call>"), close=("</tool_call>",), starts="{"
+                call_format=JsonCall(),
+                open=("<|tool_call|>", "<tool_call>"),
+                close=("</tool_call>",),
+                starts="{",
             ),
         ),
         detect=(r"<\|tool_call\|>", r"<\|start_of_role\|>"),
@@ -35,14 +38,18 @@ TOOLS = (
         name="granite-20b-fc",
         aliases=("granite_20b_fc",),
         sections=(
-            Section(form=JsonCall(), open=("<function_call>",), after_open=" ", between="\n", single=True),
+            Section(
+                call_format=JsonCall(), open=("<function_call>",), after_open=" ", between="\n", single=True
+            ),
         ),
         detect=(r"<function_call>",),
     ),
     ToolDialect(
         name="gigachat3",
         sections=(
-            Section(form=JsonCall(), open=("<|function_call|>", "function call<|role_sep|>"), single=True),
+            Section(
+                call_format=JsonCall(), open=("<|function_call|>", "function call<|role_sep|>"), single=True
+            ),
         ),
         silent=("<|message_sep|>",),
         detect=(r"<\|function_call\|>|function call<\|role_sep\|>",),
@@ -52,7 +59,7 @@ TOOLS = (
         aliases=("interns1",),
         sections=(
             Section(
-                form=JsonCall(arguments_key="parameters"),
+                call_format=JsonCall(arguments_key="parameters"),
                 open=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
                 close=("<|action_end|>",),
                 after_open="\n",
@@ -66,8 +73,8 @@ TOOLS = (
         name="phi4_mini",
         aliases=("phi4_mini_json",),
         sections=(
-            Section(form=JsonCall(), open=("functools",), array=True),
-            Section(form=JsonCall(), open=("<|tool_call|>",), close=("<|/tool_call|>",), array=True),
+            Section(call_format=JsonCall(), open=("functools",), array=True),
+            Section(call_format=JsonCall(), open=("<|tool_call|>",), close=("<|/tool_call|>",), array=True),
         ),
         detect=(r"functools|<\|/tool_call\|>",),
         tokens=("<|tool_call|>", "<|/tool_call|>"),
@@ -102,7 +109,9 @@ TOOLS = (
         name="apertus",
         aliases=("apertus2509",),
         sections=(
-            Section(form=KeyedJson(), open=("<|tools_prefix|>",), close=("<|tools_suffix|>",), array=True),
+            Section(
+                call_format=KeyedJson(), open=("<|tools_prefix|>",), close=("<|tools_suffix|>",), array=True
+            ),
         ),
         detect=(r"<\|tools_prefix\|>",),
         tokens=("<|tools_prefix|>",),

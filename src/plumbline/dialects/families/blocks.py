@@ -1,4 +1,4 @@
-"""Families whose answers are blocks between markers of their own: PLaMo 3, Inkling; and MiniCPM 5's elements."""
+"""Families that write answers in blocks between special markers: PLaMo 3 and Inkling; and MiniCPM 5."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOOLS = (
         name="plamo3",
         sections=(
             Section(
-                form=NamedJson(
+                call_format=NamedJson(
                     prefix=_plamo("begin_tool_name"),
                     separator=_plamo("end_tool_name")
                     + _plamo("begin_tool_arguments")
@@ -41,7 +41,7 @@ TOOLS = (
         name="inkling",
         sections=(
             Section(
-                form=JsonCall(arguments_key="args", other_arguments_keys=("arguments",)),
+                call_format=JsonCall(arguments_key="args", other_arguments_keys=("arguments",)),
                 open=("<|content_invoke_tool_json|>",),
                 close=("<|end_message|>",),
                 between="<|message_model|>",
@@ -56,7 +56,7 @@ TOOLS = (
         name="minicpm5",
         sections=(
             Section(
-                form=TaggedCall(
+                call_format=TaggedCall(
                     open='name="',
                     opened='">',
                     key='<param name="',

@@ -12,7 +12,7 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 __all__ = ["REASONING", "TOOLS"]
 
 _V31 = Section(
-    form=NamedJson(separator="<｜tool▁sep｜>"),
+    call_format=NamedJson(separator="<｜tool▁sep｜>"),
     open=("<｜tool▁calls▁begin｜>",),
     close=("<｜tool▁calls▁end｜>",),
     item_open="<｜tool▁call▁begin｜>",
@@ -20,7 +20,7 @@ _V31 = Section(
 )
 _V3 = msgspec.structs.replace(
     _V31,
-    form=NamedJson(prefix="function<｜tool▁sep｜>", separator="\n```json\n", suffix="\n```"),
+    call_format=NamedJson(prefix="function<｜tool▁sep｜>", separator="\n```json\n", suffix="\n```"),
     between="\n",
 )
 
@@ -28,9 +28,9 @@ _V3 = msgspec.structs.replace(
 def _tagged(
     wrapper: str, space: str = "", variants: tuple[str, ...] = (), prefix: str = "｜DSML｜"
 ) -> tuple[Section, ...]:
-    """Tags whose names all begin with a prefix, and in V4.1 with a space behind it."""
+    """Return tags with a prefix before every name, and in V4.1 a space behind it."""
     name = f"{prefix}{space}"
-    form = TaggedCall(
+    call_format = TaggedCall(
         open=f'<{name}invoke name="',
         opened='">',
         key=f'<{name}parameter name="',
@@ -41,7 +41,7 @@ def _tagged(
         typed="string",
     )
     section = Section(
-        form=form,
+        call_format=call_format,
         open=(f"<{name}{wrapper}>", *(f"<{name}{variant}>" for variant in variants)),
         close=(f"</{name}{wrapper}>", *(f"</{name}{variant}>" for variant in variants)),
         after_open="\n",
@@ -67,6 +67,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="deepseek_v32",
+        prompt_encoding="deepseek_v32",
         aliases=("deepseekv32", "deepseek-v32"),
         sections=_tagged("function_calls"),
         content_gap="\n\n",
@@ -74,6 +75,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="deepseek_v4",
+        prompt_encoding="deepseek_v4",
         aliases=("deepseekv4", "deepseek-v4"),
         sections=_tagged("tool_calls", variants=("toolcalls", "tool")),
         content_gap="\n\n",

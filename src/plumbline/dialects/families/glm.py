@@ -22,7 +22,9 @@ _LINES = TaggedCall(
     newline="\n",
 )
 _ONE_LINE = msgspec.structs.replace(_LINES, value_gap="", newline="")
-_SECTION = Section(form=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True)
+_SECTION = Section(
+    call_format=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True
+)
 
 TOOLS = (
     ToolDialect(
@@ -37,7 +39,7 @@ TOOLS = (
         name="glm47",
         aliases=("spark25",),
         # The same on one line. Both are read by either.
-        sections=(msgspec.structs.replace(_SECTION, form=_ONE_LINE, between=""),),
+        sections=(msgspec.structs.replace(_SECTION, call_format=_ONE_LINE, between=""),),
         detect=(r"<arg_key>",),
         unlike=r"</arg_key>(\\n|\s*\n)<arg_value>|<tool_sep>|<tool_calls>|<iquest_tool_call>",
     ),
@@ -45,7 +47,9 @@ TOOLS = (
         name="iquest_q1",
         sections=(
             Section(
-                form=msgspec.structs.replace(_ONE_LINE, name_ends=("<arg_key>", "</iquest_tool_call>")),
+                call_format=msgspec.structs.replace(
+                    _ONE_LINE, name_ends=("<arg_key>", "</iquest_tool_call>")
+                ),
                 open=("<iquest_tool_call>",),
                 close=("</iquest_tool_call>",),
                 single=True,
@@ -58,7 +62,7 @@ TOOLS = (
         # Checkpoints whose markers have a suffix of their own (`<tool_calls:…>`) are not read.
         sections=(
             Section(
-                form=_ONE_LINE,
+                call_format=_ONE_LINE,
                 open=("<tool_calls>",),
                 close=("</tool_calls>",),
                 item_open="<tool_call>",
@@ -72,7 +76,7 @@ TOOLS = (
         name="k2_horizon",
         sections=(
             Section(
-                form=TaggedCall(
+                call_format=TaggedCall(
                     open="",
                     name_ends=("<ifm|arg_key>", "</ifm|tool_call>"),
                     key="<ifm|arg_key>",
@@ -93,7 +97,7 @@ TOOLS = (
         aliases=("hunyuan",),
         sections=(
             Section(
-                form=msgspec.structs.replace(_LINES, opened="<tool_sep>", name_ends=()),
+                call_format=msgspec.structs.replace(_LINES, opened="<tool_sep>", name_ends=()),
                 open=("<tool_calls>",),
                 close=("</tool_calls>",),
                 item_open="<tool_call>",

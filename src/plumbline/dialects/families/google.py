@@ -13,7 +13,10 @@ TOOLS = (
         name="gemma4",
         sections=(
             Section(
-                form=BracedCall(quote='<|"|>'), open=("<|tool_call>",), close=("<tool_call|>",), single=True
+                call_format=BracedCall(quote='<|"|>'),
+                open=("<|tool_call>",),
+                close=("<tool_call|>",),
+                single=True,
             ),
         ),
         silent=("<|tool_response>",),
@@ -23,7 +26,7 @@ TOOLS = (
         name="functiongemma",
         sections=(
             Section(
-                form=BracedCall(quote="<escape>"),
+                call_format=BracedCall(quote="<escape>"),
                 open=("<start_function_call>",),
                 close=("<end_function_call>",),
                 single=True,

@@ -27,7 +27,7 @@ TOOLS = (
         name="kimi_k2",
         sections=(
             Section(
-                form=NamedJson(numbered=True, separator="<|tool_call_argument_begin|>"),
+                call_format=NamedJson(numbered=True, separator="<|tool_call_argument_begin|>"),
                 # Models write the singular as well.
                 open=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
                 close=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
@@ -41,7 +41,9 @@ TOOLS = (
     ),
     ToolDialect(
         name="kimi_k3",
-        sections=(Section(form=_K3, open=("<|open|>tools<|sep|>",), close=("<|close|>tools<|sep|>",)),),
+        sections=(
+            Section(call_format=_K3, open=("<|open|>tools<|sep|>",), close=("<|close|>tools<|sep|>",)),
+        ),
         ids="kimi",
         silent=_ANSWER,
         detect=(r"<\|open\|>", r"<\|sep\|>"),

@@ -1,4 +1,4 @@
-"""Llama, and others that write calls as plain JSON or Python: often bare, known by how an answer begins."""
+"""Llama, and others that write calls as plain JSON or Python, often without a marker before them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TOOLS = (
         name="llama3_json",
         aliases=("llama3", "llama4_json"),
         sections=(
-            Section(form=_JSON, starts="{", between="; "),
-            Section(form=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
+            Section(call_format=_JSON, starts="{", between="; "),
+            Section(call_format=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
         ),
         detect=(r"<\|start_header_id\|>", r"<\|python_tag\|>|\"parameters\""),
     ),
     ToolDialect(
         name="llama4_pythonic",
         sections=(
-            Section(form=PythonCall(), array=True, starts="["),
+            Section(call_format=PythonCall(), array=True, starts="["),
             Section(
-                form=PythonCall(),
+                call_format=PythonCall(),
                 array=True,
                 open=("<|python_start|>",),
                 close=("<|python_end|>",),
@@ -36,7 +36,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="pythonic",
-        sections=(Section(form=PythonCall(), array=True, starts="["),),
+        sections=(Section(call_format=PythonCall(), array=True, starts="["),),
         detect=(r"\[\w+\(\w+=\w+",),
         unlike=r"<\|header_start\|>|<\|tool_call_start\|>|<function_calls>",
     ),
@@ -44,13 +44,18 @@ TOOLS = (
         name="lfm2",
         sections=(
             Section(
-                form=PythonCall(),
+                call_format=PythonCall(),
                 array=True,
                 open=("<|tool_call_start|>",),
                 close=("<|tool_call_end|>",),
                 starts="[",
             ),
-            Section(form=JsonCall(), open=("<|tool_call_start|>",), close=("<|tool_call_end|>",), starts="{"),
+            Section(
+                call_format=JsonCall(),
+                open=("<|tool_call_start|>",),
+                close=("<|tool_call_end|>",),
+                starts="{",
+            ),
         ),
         detect=(r"<\|tool_call_start\|>|<\|tool_list_start\|>",),
     ),
@@ -58,7 +63,7 @@ TOOLS = (
         name="olmo3",
         sections=(
             Section(
-                form=PythonCall(),
+                call_format=PythonCall(),
                 open=("<function_calls>",),
                 close=("</function_calls>",),
                 between="\n",
@@ -70,10 +75,12 @@ TOOLS = (
     ToolDialect(
         name="xlam",
         sections=(
-            Section(form=JsonCall(), array=True, starts="["),
-            Section(form=JsonCall(), array=True, open=("```json", "```"), close=("```",), starts="["),
-            Section(form=JsonCall(), array=True, open=("<tool_call>",), close=("</tool_call>",), starts="["),
-            Section(form=JsonCall(), array=True, open=("[TOOL_CALLS]",), starts="["),
+            Section(call_format=JsonCall(), array=True, starts="["),
+            Section(call_format=JsonCall(), array=True, open=("```json", "```"), close=("```",), starts="["),
+            Section(
+                call_format=JsonCall(), array=True, open=("<tool_call>",), close=("</tool_call>",), starts="["
+            ),
+            Section(call_format=JsonCall(), array=True, open=("[TOOL_CALLS]",), starts="["),
         ),
         detect=(r"(?i)xlam|\"tool_calls\"\s*:",),
     ),

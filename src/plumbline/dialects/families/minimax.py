@@ -27,7 +27,7 @@ TOOLS = (
         aliases=("minimax-m2",),
         sections=(
             Section(
-                form=_INVOKE,
+                call_format=_INVOKE,
                 open=("<minimax:tool_call>",),
                 close=("</minimax:tool_call>",),
                 after_open="\n",
@@ -42,7 +42,7 @@ TOOLS = (
         name="dots",
         sections=tuple(
             Section(
-                form=form,
+                call_format=call_format,
                 open=("<dots_function_call>",),
                 close=("</dots_function_call>",),
                 after_open="\n",
@@ -50,7 +50,7 @@ TOOLS = (
                 between="\n",
                 starts=starts,
             )
-            for form, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
+            for call_format, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
         ),
         content_gap="\n",
         detect=(r"<dots_function_call>",),
@@ -60,7 +60,7 @@ TOOLS = (
         aliases=("minimax-m3",),
         sections=(
             Section(
-                form=ElementCall(tag=_NAMESPACE),
+                call_format=ElementCall(tag=_NAMESPACE),
                 open=(f"{_NAMESPACE}<tool_call>",),
                 close=(f"{_NAMESPACE}</tool_call>",),
                 after_open="\n",

@@ -13,12 +13,12 @@ TOOLS = (
         name="mistral",
         sections=(
             Section(
-                form=NamedJson(separator="[ARGS]", id_marker="[CALL_ID]"),
+                call_format=NamedJson(separator="[ARGS]", id_marker="[CALL_ID]"),
                 open=("[TOOL_CALLS]",),
                 single=True,
                 inner=("[ARGS]",),
             ),
-            Section(form=JsonCall(), open=("[TOOL_CALLS]",), after_open=" ", array=True, starts="["),
+            Section(call_format=JsonCall(), open=("[TOOL_CALLS]",), after_open=" ", array=True, starts="["),
         ),
         ids="mistral",
         detect=(r"\[TOOL_CALLS\]",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.parsers.harmony import HarmonyFormat
+from plumbline.dialects.formats.harmony import ASSISTANT, MARKERS, HarmonyCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
@@ -11,8 +11,9 @@ TOOLS = (
     ToolDialect(
         name="harmony",
         aliases=("openai", "gpt-oss"),
-        reader="harmony",
-        sections=(Section(form=HarmonyFormat(), between="<|start|>assistant"),),
+        messages=True,
+        prompt_encoding="harmony",
+        sections=(Section(call_format=HarmonyCall(), between=ASSISTANT),),
         detect=(r"<\|channel\|>", r"<\|constrain\|>|functions\.", r"<\|message\|>"),
     ),
 )
@@ -21,13 +22,14 @@ REASONING = (
     ReasoningDialect(
         name="harmony",
         aliases=("openai_gptoss", "gpt-oss"),
-        reader="harmony",
+        messages=True,
+        prompt_encoding="harmony",
         open=("<|channel|>analysis<|message|>",),
         close=("<|end|>",),
         after_open="",
         before_close="",
-        after_close="",
-        markers=HarmonyFormat().markers,
+        after_close=ASSISTANT,
+        markers=MARKERS,
         detect=(r"<\|channel\|>", r"analysis", r"<\|message\|>"),
     ),
 )

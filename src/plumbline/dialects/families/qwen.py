@@ -14,7 +14,7 @@ __all__ = ["ENABLE_THINKING", "REASONING", "TOOLS"]
 ENABLE_THINKING = ThinkingControl(on=(("enable_thinking", True),), off=(("enable_thinking", False),))
 
 _JSON = Section(
-    form=JsonCall(),
+    call_format=JsonCall(),
     open=("<tool_call>",),
     close=("</tool_call>",),
     after_open="\n",
@@ -33,15 +33,15 @@ _CODER = TaggedCall(
     wrapped=True,
 )
 
-_TAGGED = msgspec.structs.replace(_JSON, form=_CODER)
+_TAGGED = msgspec.structs.replace(_JSON, call_format=_CODER)
 
 
-def _coder(form: TaggedCall) -> tuple[Section, ...]:
-    """Calls in this form; models leave out the tag before the function more often than the one after it."""
-    bare = msgspec.structs.replace(form, open="", name_ends=(form.key, form.close))
+def _coder(call_format: TaggedCall) -> tuple[Section, ...]:
+    """Return sections with and without the tag before the function, which models often leave out."""
+    bare = msgspec.structs.replace(call_format, open="", name_ends=(call_format.key, call_format.close))
     return (
-        msgspec.structs.replace(_JSON, form=form),
-        msgspec.structs.replace(_JSON, form=bare, open=(form.open,), at_line=True),
+        msgspec.structs.replace(_JSON, call_format=call_format),
+        msgspec.structs.replace(_JSON, call_format=bare, open=(call_format.open,), at_line=True),
     )
 
 
@@ -119,8 +119,8 @@ REASONING = (
     ReasoningDialect(
         name="think",
         aliases=("qwq", "qwen3_thinking_2507"),
-        # Whoever thinks between these tags and has nothing else to be told by: QwQ, Qwen3's thinking releases, Phi 4's
-        # reasoning ones. Whether the prompt opens the thinking is seen in the prompt, and there is no switch.
+        # Models with these tags and nothing else to recognise them by: QwQ, Qwen3's thinking releases, Phi 4's
+        # reasoning releases. They have no switch; `frame` sees whether the prompt opens the thinking.
         open=("<think>",),
         close=("</think>",),
         call_ends=True,

@@ -12,7 +12,7 @@ TOOLS = (
         name="step3",
         sections=(
             Section(
-                form=TaggedCall(
+                call_format=TaggedCall(
                     open='function<｜tool_sep｜><steptml:invoke name="',
                     opened='">',
                     key='<steptml:parameter name="',

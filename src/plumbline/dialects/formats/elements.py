@@ -1,4 +1,4 @@
-"""Calls of MiniMax M3: parameters and everything inside of them are elements, each tag behind a marker of its own.
+"""Read and write the calls of MiniMax M3, with elements at every level and a marker before each tag.
 
 NS<invoke name="order">
 NS<items>NS<item>NS<sku>a-1NS</sku>NS</item>NS</items>
@@ -12,11 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import with_definitions
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
-from plumbline.dialects.streams.coercion import allowed_types, coerce, member_schema, resolved
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
+from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between
@@ -28,21 +26,26 @@ _TAG = re.compile(r"[^\s<>/]+")
 _NESTING = frozenset(("array", "object"))
 _MAX_DEPTH = 64
 _GRAMMAR_DEPTH = 3
-"""How deep values nest in a grammar where the schema does not say what they are."""
+"""Levels of nesting in a grammar where the schema does not give types."""
 _ITEM = "item"
 
 Write = Callable[[str], None]
 
 
-class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call whose values are text or elements; the schema says which are arrays, and what a text means.
+class ElementCall(CallFormat, frozen=True, kw_only=True):
+    """A call with values that are text or elements. The schema decides which are arrays, and the type of a text.
 
-    Where the schema says what a value is, it is passed on while it is written: strings, the elements of arrays and
-    objects, and their JSON. Everything else is passed on when its element is complete.
+    A value of a known type is passed on while it comes: strings, the elements of arrays and objects, and their JSON.
+    Everything else is passed on when its element is complete.
     """
 
     tag: str
-    """The marker before each tag. No text can have it."""
+    """The marker before each tag. No text can contain it."""
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How the format writes arguments."""
+        return ArgumentSyntax.ELEMENTS
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forbidden(self) -> tuple[str, ...]:
-        """Texts that a string cannot have."""
+        """Texts that a string argument cannot contain."""
         return (self.tag,)
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
@@ -68,7 +71,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             if (yield from cursor.take("/invoke>")):
                 break
             key = yield from self._opened(cursor)
-            schema = member_schema(root, root, key)
+            schema = part_schema(root, root, key)
             if key in keys:  # The first one counts: what has been passed on cannot become a list.
                 yield from self._element(cursor, _ignore, key, schema, root, 1)
                 continue
@@ -78,13 +81,13 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         call.arguments("}" if keys else "{}")
 
     def write(self, call: Call) -> str:
-        """The call."""
+        """Write the call."""
         lines = [f'{self.tag}<invoke name="{call.name}">']
-        lines += [self._written(key, value) for key, value in json.loads(call.arguments).items()]
+        lines += [self._encoded(key, value) for key, value in json.loads(call.arguments).items()]
         return "\n".join([*lines, f"{self.tag}</invoke>"])
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        """Return a call of this tool, with its parameters in the order of the schema, each under its schema."""
         required = schema.get("required") or ()
         parts = [grammar.literal(f'{self.tag}<invoke name="{name}">\n')]
         for key, value in (schema.get("properties") or {}).items():
@@ -95,7 +98,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
     # Reading
 
     def _opened(self, cursor: Cursor) -> Steps[str]:
-        """The name in a tag of which `<` has been read."""
+        """Read the name in a tag behind `<`."""
         key = yield from cursor.run(_TAG, 256)
         if not key:
             cursor.fail("expected the name of an element")
@@ -103,7 +106,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
         return key
 
     def _next(self, cursor: Cursor, key: str) -> Steps[str | None]:
-        """The name of the element that begins, of which the marker has been read; None if `key` ends instead."""
+        """Read the tag behind a marker. Returns the name of the element that begins; None if `key` ends."""
         if (yield from cursor.take(f"</{key}>")):
             return None
         yield from cursor.expect("<")
@@ -112,7 +115,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
     def _element(
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
     ) -> Steps[None]:
-        """Pass on the JSON of an element whose opening tag has been read; read it through its closing one."""
+        """Read an element behind its opening tag, through its closing tag, and pass on its JSON."""
         if depth > _MAX_DEPTH:
             raise MalformedError("the value is nested too deeply")
         types = allowed_types(schema, root)
@@ -124,7 +127,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             yield from self._nesting(cursor, put, key, schema, root, depth)
 
     def _string(self, cursor: Cursor, put: Write, key: str, types: frozenset[str]) -> Steps[None]:
-        """An element that may be a string, and has none in it."""
+        """Read an element that may be a string, without elements in it."""
         out = StringWriter(put, types)
         if (yield from cursor.until(finder(self.tag), out.write)) is None:
             raise EndOfOutputError("expected the end of an element")
@@ -134,10 +137,10 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
     def _nesting(
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
     ) -> Steps[None]:
-        """An element of known types that may have elements in it; what it becomes if it has is known by these."""
+        """Read an element of known types that may contain elements."""
         types = allowed_types(schema, root)
         as_array = "array" in types and "object" not in types
-        # An object whose members the schema does not name may be JSON, in which a string may have the tag.
+        # An object without known properties may be JSON, and the tag may stand in one of its strings.
         is_json = "string" not in types
         comma = first = "[" if as_array else "{"
         keys: set[str] = set()
@@ -151,7 +154,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
                 text = out.text
             else:
                 text, _ = yield from cursor.collect(finder(self.tag))
-            # Until a tag follows, the text may be part of no element at all.
+            # Until a tag follows, the text may not be part of an element.
             held = not cursor.marked and bool(text.strip())
             if held:
                 cursor.mark(text + self.tag)
@@ -169,7 +172,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
                 keys.add(name)
                 put(f"{comma}{quoted(name)}: ")
             comma = ", "
-            inner = member_schema(schema, root, None if as_array else name)
+            inner = part_schema(schema, root, None if as_array else name)
             yield from self._element(cursor, into, name, inner, root, depth + 1)
         if comma != first:
             put("]" if as_array else "}")
@@ -181,7 +184,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
     def _unknown(
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
     ) -> Steps[None]:
-        """An element of which nothing is known: an array if all in it are items."""
+        """Read an element of an unknown type: an array if all elements in it are items."""
         held = not cursor.marked
         if held:
             cursor.mark()
@@ -191,7 +194,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             if (name := (yield from self._next(cursor, key))) is None:
                 break
             parts: list[str] = []
-            inner = member_schema(schema, root, name)
+            inner = part_schema(schema, root, name)
             yield from self._element(cursor, parts.append, name, inner, root, depth + 1)
             found.append((name, "".join(parts)))
         if held:
@@ -208,28 +211,28 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
 
     # Writing
 
-    def _written(self, key: str, value: Any) -> str:
+    def _encoded(self, key: str, value: Any) -> str:
         if isinstance(value, dict):
-            text = "".join(self._written(name, item) for name, item in value.items())
+            text = "".join(self._encoded(name, item) for name, item in value.items())
         elif isinstance(value, list):
-            text = "".join(self._written(_ITEM, item) for item in value)
+            text = "".join(self._encoded(_ITEM, item) for item in value)
         else:
             text = value if isinstance(value, str) else json.dumps(value)
         return f"{self.tag}<{key}>{text}{self.tag}</{key}>"
 
     def _one(self, grammar: Grammar, key: str, schema: Any, root: Mapping[str, Any], depth: int) -> str:
-        """The grammar of an element."""
+        """Return the expression of an element."""
         schema = resolved(schema, root)
         start, end = f"{self.tag}<{key}>", f"{self.tag}</{key}>"
         if isinstance(schema.get("enum"), list):
-            return grammar.choice([grammar.literal(self._written(key, value)) for value in schema["enum"]])
+            return grammar.choice([grammar.literal(self._encoded(key, value)) for value in schema["enum"]])
         if "const" in schema:
-            return grammar.literal(self._written(key, schema["const"]))
+            return grammar.literal(self._encoded(key, schema["const"]))
         types = allowed_types(schema, root) or frozenset(
             ("string", *(("array", "object") if depth < _GRAMMAR_DEPTH else ()))
         )
         options: list[str] = []
-        # One lexeme for both: a lexer that has begun a text of five characters would not find the null in it.
+        # One lexeme for both: a lexer that has begun a text would not find the null in it.
         nullable = types == {"string", "null"}
         if "string" in types:
             options.append(grammar.raw_string(schema, end, self.tag, or_null=nullable))
@@ -238,7 +241,7 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
             options.append(grammar.sequence([some, grammar.literal(end)]))
         if "object" in types and not schema.get("properties"):
-            # Names that the schema does not know cannot be closed again by a grammar. JSON is understood as well.
+            # A grammar cannot close elements with unknown names, but the parser reads JSON too.
             whole = with_definitions({**schema, "type": "object"}, root)
             options.append(grammar.sequence([grammar.json(whole), grammar.literal(end)]))
         elif "object" in types:
@@ -257,4 +260,4 @@ class ElementCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _ignore(_: str) -> None:
-    """Takes what means nothing."""
+    """Drop a piece."""

@@ -1,4 +1,4 @@
-"""Calls of Google's small models: `call:get_weather{city:<|"|>Paris<|"|>,days:3}`."""
+"""Read and write the calls of Gemma 4 and FunctionGemma: `call:get_weather{city:<|"|>Paris<|"|>,days:3}`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
-from plumbline.dialects.streams.coercion import allowed_types, coerce, member_schema, resolved
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
+from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted, quoted_text
 
@@ -21,23 +19,28 @@ _NAME = re.compile(r"[^\s\[\](){}<>|\"',;:]+")
 _BARE = re.compile(r"[^,{}\[\]<\n]+")
 _SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})(:?)")
 _SHORT_VALUE = re.compile(r"([-+.0-9A-Za-z_]{1,48})(?=[,}\]])")
-"""Keys and values as most are. These are taken as they stand once they are there, which costs less."""
+"""Most keys and values. They are taken as they stand once they are complete, which costs less."""
 _STRING = frozenset(("string",))
 _MAX_DEPTH = 32
 _GRAMMAR_DEPTH = 3
-"""How deep values nest in a grammar where the schema does not say what they are."""
+"""Levels of nesting in a grammar where the schema does not give types."""
 
 Write = Callable[[str], None]
 
 
-class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`call:NAME{KEY:VALUE,…}` with keys as they are and strings between quotes of the family's own.
+class BracedCall(CallFormat, frozen=True, kw_only=True):
+    """`call:NAME{KEY:VALUE,…}` with bare keys and strings between special quotes.
 
-    Such a string has no escapes, so it cannot have the quote in it. Objects and arrays are written in the same way.
+    Such a string has no escapes, so it cannot contain the quote. Objects and arrays are written in the same way.
     """
 
     quote: str
     prefix: str = "call:"
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How the format writes arguments."""
+        return ArgumentSyntax.BRACES
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -46,7 +49,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forbidden(self) -> tuple[str, ...]:
-        """Texts that a string cannot have."""
+        """Texts that a string argument cannot contain."""
         return (self.quote,)
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
@@ -64,13 +67,13 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         yield from self._object(cursor, call.arguments, root, root, 0)
 
     def write(self, call: Call) -> str:
-        """The call."""
-        return f"{self.prefix}{call.name}{self._written(json.loads(call.arguments))}"
+        """Write the call."""
+        return f"{self.prefix}{call.name}{self._encoded(json.loads(call.arguments))}"
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        """Return a call of this tool, with its parameters in the order of the schema, each under its schema."""
         before = grammar.literal(f"{self.prefix}{name}")
-        return grammar.sequence([before, self._members(grammar, schema, schema, 0)])
+        return grammar.sequence([before, self._object_grammar(grammar, schema, schema, 0)])
 
     # Reading
 
@@ -98,13 +101,13 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
                 text = match.group()
             else:
                 text = yield from cursor.run(_BARE, 4096)
-            if not text or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
+            if not text or cursor.pos >= len(cursor.text):  # `run` has waited for what follows.
                 cursor.fail("expected a value")
-            # Strings have quotes here, so what has none is one only where nothing else is allowed or fits.
+            # Strings have quotes, so a bare value is one only where no other type is allowed or fits.
             write(coerce(text.strip(), types - _STRING or types))
 
     def _string(self, cursor: Cursor, write: Write) -> Steps[None]:
-        """The rest of a string, passed on while it is written."""
+        """Read the rest of a string, and pass it on while it comes."""
 
         def write_text(piece: str, _: int) -> None:
             write(quoted_text(piece))
@@ -136,7 +139,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
                 keys.add(key)
                 write(f"{comma}{quoted(key)}: ")
                 comma = ", "
-            yield from self._value(cursor, into, member_schema(schema, root, key), root, depth + 1)
+            yield from self._value(cursor, into, part_schema(schema, root, key), root, depth + 1)
             if cursor.has_space():
                 yield from cursor.space()
             if not cursor.skip(","):
@@ -145,7 +148,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         write("}")
 
     def _key(self, cursor: Cursor) -> Steps[str]:
-        """A key, through the colon behind it."""
+        """Read a key, through the colon behind it."""
         while (match := _SHORT_KEY.match(cursor.text, cursor.pos)) is not None:
             if match[2]:
                 cursor.pos = match.end()
@@ -170,7 +173,7 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         cursor.pos += 1
         write("[")
         comma = ""
-        items = member_schema(schema, root, None)
+        items = part_schema(schema, root, None)
         while True:
             if cursor.has_space():
                 yield from cursor.space()
@@ -188,19 +191,19 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     # Writing
 
-    def _written(self, value: Any) -> str:
+    def _encoded(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{self.quote}{value}{self.quote}"
         if isinstance(value, dict):
-            return "{" + ",".join(f"{key}:{self._written(item)}" for key, item in value.items()) + "}"
+            return "{" + ",".join(f"{key}:{self._encoded(item)}" for key, item in value.items()) + "}"
         if isinstance(value, list):
-            return "[" + ",".join(map(self._written, value)) + "]"
+            return "[" + ",".join(map(self._encoded, value)) + "]"
         return json.dumps(value)
 
-    def _members(
+    def _object_grammar(
         self, grammar: Grammar, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> str:
-        """The grammar of an object with the properties of a schema."""
+        """Return the expression of an object with the properties of a schema."""
         required = schema.get("required") or ()
         items = [
             (
@@ -220,12 +223,12 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
         return grammar.sequence([grammar.literal("{"), *([inside] if inside else []), grammar.literal("}")])
 
     def _one(self, grammar: Grammar, schema: Any, root: Mapping[str, Any], depth: int) -> str:
-        """The grammar of a value."""
+        """Return the expression of a value."""
         schema = resolved(schema, root)
         if isinstance(schema.get("enum"), list):
-            return grammar.choice([grammar.literal(self._written(value)) for value in schema["enum"]])
+            return grammar.choice([grammar.literal(self._encoded(value)) for value in schema["enum"]])
         if "const" in schema:
-            return grammar.literal(self._written(schema["const"]))
+            return grammar.literal(self._encoded(schema["const"]))
         types = allowed_types(schema, root) or frozenset(
             ("string", "number", "boolean", "null", *(("array", "object") if depth < _GRAMMAR_DEPTH else ()))
         )
@@ -234,19 +237,19 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
             text = grammar.raw_string(schema, self.quote, self.quote)
             options.append(grammar.sequence([grammar.literal(self.quote), text]))
         if "array" in types:
-            options.append(self._elements(grammar, schema, root, depth))
+            options.append(self._array_grammar(grammar, schema, root, depth))
         if "object" in types:
-            options.append(self._members(grammar, schema, root, depth))
+            options.append(self._object_grammar(grammar, schema, root, depth))
         plain = [kind for kind in ("integer", "number", "boolean", "null") if kind in types]
         if plain:
             limits = {key: value for key, value in schema.items() if key not in ("type", "anyOf", "oneOf")}
             options.append(grammar.json(with_definitions({**limits, "type": plain}, root)))
         return grammar.choice(options)
 
-    def _elements(
+    def _array_grammar(
         self, grammar: Grammar, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> str:
-        """The grammar of an array."""
+        """Return the expression of an array."""
         item = self._one(grammar, schema.get("items") or {}, root, depth + 1)
         least, most = schema.get("minItems") or 0, schema.get("maxItems")
         further = grammar.sequence([grammar.literal(","), item])
@@ -259,4 +262,4 @@ class BracedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _ignore(_: str) -> None:
-    """Takes what means nothing."""
+    """Drop a piece."""

@@ -1,27 +1,27 @@
-"""Pieces of grammars that several forms need."""
+"""Build parts of grammars that several call formats need."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.spec.dialect import Grammar
+from plumbline.dialects.spec.call_format import Grammar
 
 __all__ = ["separated", "with_definitions"]
 
 
 def separated(grammar: Grammar, items: Sequence[tuple[str, bool]], separator: str) -> str | None:
-    """Items in their order with a separator between each two that are there; None if there are no items.
+    """Put items in their order with a separator between each two; None if there are no items.
 
     Args:
-        grammar: what builds the expressions.
-        items: an expression each, and whether it has to be there.
-        separator: the text between two.
+        grammar: builds the expressions.
+        items: the expression of each item, and whether it is required.
+        separator: the text between two items.
     """
     comma = grammar.literal(separator)
     # From the last item to the first. Everything is kept flat, because grammars may not nest deeply.
-    after: list[str] = []  # What may follow once an item stands before it.
-    alone: list[str] = []  # What there may be if none does; nothing at all, if no item has to be there.
+    after: list[str] = []  # What may follow an item.
+    alone: list[str] = []  # What may come first; nothing at all, if no item is required.
     for item, required in reversed(items):
         first = grammar.sequence([item, *after])
         alone = [first] if required else [first, *alone]
@@ -34,6 +34,6 @@ def separated(grammar: Grammar, items: Sequence[tuple[str, bool]], separator: st
 
 
 def with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
-    """A part of a schema with the definitions that it may refer to."""
+    """Add the definitions that a part of a schema may refer to."""
     defined = {name: root[name] for name in ("$defs", "definitions") if name in root}
     return {**defined, **schema} if isinstance(schema, Mapping) and defined else schema

@@ -1,4 +1,4 @@
-"""Calls written as JSON: an object with name and arguments, a name and then the arguments, or the name as a key."""
+"""Read and write calls in JSON: name and arguments in one object, a name before the arguments, or the name as a key."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.cursor import Cursor, MalformedError, Steps
 from plumbline.dialects.streams.json_stream import json_string, json_value
 
@@ -19,18 +17,18 @@ _FURTHER_KEYS = ("type", "id", "index")
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
 
-class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
+class JsonCall(CallFormat, frozen=True, kw_only=True):
     """One JSON object: `{"name": "f", "arguments": {…}}`.
 
-    The keys may come in any order. Arguments that come before the name are held back until it is known. Further keys
-    are passed over, unless they stand where arguments should: an object with a name and other data is no call without
-    arguments. OpenAI's own shape (`{"type": "function", "function": {…}}`) is read too.
+    The keys may come in any order. Arguments before the name are held back until the name is known. Other keys are
+    skipped, but an object with a name and other keys instead of arguments is no call. OpenAI's shape
+    (`{"type": "function", "function": {…}}`) is read too.
     """
 
     name_key: str = "name"
     arguments_key: str = "arguments"
     id_key: str | None = None
-    """A key that holds the call's number in the answer, as a string; it is written first."""
+    """A key for the call's number in the answer, as a string. It is written first."""
     other_name_keys: tuple[str, ...] = ()
     other_arguments_keys: tuple[str, ...] = ("arguments", "parameters")
 
@@ -74,7 +72,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
                             begun = True
                             yield from json_value(cursor, call.arguments)
                         else:
-                            yield from _held_arguments(cursor, held)
+                            yield from _buffered_arguments(cursor, held)
                             if name is not None:
                                 call.begin(name)
                                 begun = True
@@ -97,7 +95,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         except MalformedError:
             if not complete:
                 raise
-            return  # Only braces are missing behind complete arguments: the call is whole.
+            return  # Only braces are missing behind complete arguments, so the call is whole.
         if name is None:
             raise MalformedError("a call without a name")
         if not begun:
@@ -107,7 +105,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
             call.arguments("{}")
 
     def write(self, call: Call) -> str:
-        """The object, with the spaces that Python's and most templates' JSON has."""
+        """Write the object with the spaces of Python's JSON, as most templates do."""
         first = f'{json.dumps(self.id_key)}: "{call.number}", ' if self.id_key else ""
         return (
             f"{{{first}{json.dumps(self.name_key)}: {json.dumps(call.name, ensure_ascii=False)}, "
@@ -115,7 +113,7 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The object with this name, its arguments under the schema."""
+        """Return the object with this name and arguments of the schema."""
         before, _, after = self.write(Call(name, "\0")).partition("\0")
         start = [grammar.literal(before)]
         if self.id_key:
@@ -123,8 +121,8 @@ class JsonCall(msgspec.Struct, frozen=True, kw_only=True):
         return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
 
 
-class KeyedJson(msgspec.Struct, frozen=True):
-    """An object with one member, the call: `{"f": {…}}`."""
+class KeyedJson(CallFormat, frozen=True):
+    """An object with one key, the name of the tool: `{"f": {…}}`."""
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the object."""
@@ -146,27 +144,27 @@ class KeyedJson(msgspec.Struct, frozen=True):
         yield from cursor.take("}")
 
     def write(self, call: Call) -> str:
-        """The object."""
+        """Write the object."""
         return f"{{{json.dumps(call.name, ensure_ascii=False)}: {call.arguments}}}"
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The object with this name, its value under the schema."""
+        """Return the object with this name and arguments of the schema."""
         before = grammar.literal(f"{{{json.dumps(name, ensure_ascii=False)}: ")
         return grammar.sequence([before, grammar.json(schema), grammar.literal("}")])
 
 
-class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
-    """A name and then the arguments: `PREFIX name SEPARATOR {…} SUFFIX`."""
+class NamedJson(CallFormat, frozen=True, kw_only=True):
+    """A name before the arguments: `PREFIX name SEPARATOR {…} SUFFIX`."""
 
     separator: str
-    """Between name and arguments; white space around it is read too."""
+    """Between name and arguments, maybe with white space around it."""
     prefix: str = ""
     suffix: str = ""
-    """After the arguments, if it is there."""
+    """After the arguments; it may be missing."""
     numbered: bool = False
-    """The name is written as `functions.name:0`, the model's own id; it is read with or without its parts."""
+    """The name is written as an id, `functions.name:0`. Either part may be missing when it is read."""
     id_marker: str | None = None
-    """After the name there may be this text and an id, before the separator."""
+    """This text and an id may stand between the name and the separator."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -193,7 +191,7 @@ class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
                 yield from cursor.space()
         separator = self.separator.strip()
         if separator:
-            yield from cursor.take(separator)  # Models that leave it out mean the same.
+            yield from cursor.take(separator)  # Some models leave it out.
             yield from cursor.space()
         if (yield from cursor.peek()) != "{":
             cursor.fail("expected '{'")
@@ -205,12 +203,12 @@ class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
             yield from cursor.take(self.suffix.strip())
 
     def write(self, call: Call) -> str:
-        """The call."""
+        """Write the call."""
         name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
         return f"{self.prefix}{name}{self.separator}{call.arguments}{self.suffix}"
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The call with this name, its arguments under the schema."""
+        """Return the call with this name and arguments of the schema."""
         before, _, after = self.write(Call(name, "\0")).partition("\0")
         start = [grammar.literal(before)]
         if self.numbered:
@@ -220,20 +218,20 @@ class NamedJson(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def numbered(grammar: Grammar, text: str, before: str) -> list[str]:
-    """Text in which the number 0 stands behind `before`, with any number in its place."""
+    """Match a text with any number in the place of the 0 behind `before`."""
     start, _, rest = text.partition(before + "0")
     return [grammar.literal(start + before), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]
 
 
 def _ignore(_: str) -> None:
-    """Takes what means nothing."""
+    """Drop a piece."""
 
 
-def _held_arguments(cursor: Cursor, held: list[str]) -> Steps[None]:
-    """Arguments that cannot be passed on yet. Some models write them as a string that holds JSON; null stands for none.
+def _buffered_arguments(cursor: Cursor, held: list[str]) -> Steps[None]:
+    """Read arguments that cannot be passed on yet. Some models write JSON in a string, or null for none.
 
     Raises:
-        MalformedError: they are no object.
+        MalformedError: the arguments are no object.
     """
     parts: list[str] = []
     yield from json_value(cursor, parts.append)

@@ -1,4 +1,4 @@
-"""Calls written as Python calls them: `get_weather(city="Paris", days=3)`."""
+"""Read and write calls in Python: `get_weather(city="Paris", days=3)`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import admitted, allowed_types
 from plumbline.dialects.streams.cursor import Cursor, Steps
 from plumbline.dialects.streams.json_stream import quoted
@@ -22,11 +20,16 @@ _NAME = re.compile(r"[^\s\[\](){}<>\"'=,;]+")
 _WORDS = {True: "True", False: "False", None: "None"}
 
 
-class PythonCall(msgspec.Struct, frozen=True):
-    """A call with keyword arguments, whose values are Python literals.
+class PythonCall(CallFormat, frozen=True):
+    """A call with keyword arguments that are Python literals.
 
-    Values are written as JSON, which is Python too but for three words; those are Python's at the top.
+    Values are written in JSON, which is Python except for three words. At the top level these are Python's.
     """
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How the format writes arguments."""
+        return ArgumentSyntax.PYTHON
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call. Until its first keyword it may be prose in brackets."""
@@ -51,7 +54,7 @@ class PythonCall(msgspec.Struct, frozen=True):
                 call.begin(name)
             if cursor.has_space():
                 yield from cursor.space()
-            if key in keys:  # Python would refuse it; the first one counts.
+            if key in keys:  # The first one counts; Python would refuse the second.
                 yield from python_value(cursor, lambda _: None)
             else:
                 call.arguments(f"{comma or '{'}{quoted(key)}: ")
@@ -70,12 +73,12 @@ class PythonCall(msgspec.Struct, frozen=True):
         call.arguments("}" if keys else "{}")
 
     def write(self, call: Call) -> str:
-        """The call."""
+        """Write the call."""
         arguments = json.loads(call.arguments)
         return f"{call.name}({', '.join(f'{key}={_literal(value)}' for key, value in arguments.items())})"
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        """Return a call of this tool, with its parameters in the order of the schema, each under its schema."""
         properties: Mapping[str, Any] = schema.get("properties") or {}
         required = schema.get("required") or ()
         opening = grammar.literal(f"{name}(")
@@ -97,7 +100,7 @@ def _literal(value: Any) -> str:
 
 
 def _value(grammar: Grammar, schema: Any, root: Mapping[str, Any]) -> str:
-    """The value of a parameter: JSON, and Python's words for JSON's where the schema admits them."""
+    """Return the value of a parameter: JSON, or a word of Python that the schema allows."""
     types = allowed_types(schema, root)
     options = []
     if types != {"boolean"} and types != {"null"}:

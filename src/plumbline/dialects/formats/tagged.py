@@ -1,4 +1,4 @@
-"""Calls written in tags, one for each parameter, with values that carry no types."""
+"""Read and write calls in tags, one for each parameter, with untyped values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import msgspec
-
 from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.json_calls import numbered
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
@@ -26,7 +24,7 @@ _TYPE_NAMES = {"integer": "number"}
 _CDATA = "<![CDATA["
 
 
-class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
+class TaggedCall(CallFormat, frozen=True, kw_only=True):
     """`OPEN name OPENED  (KEY key KEYED value END)…  CLOSE`, for example
 
         <function=get_weather>
@@ -35,8 +33,8 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         </parameter>
         </function>
 
-    Strings, objects and arrays are passed on while they are written. A string ends at the first `end`, which nothing
-    can escape; in a value that is JSON, an `end` inside of a string is part of that string.
+    Strings, objects and arrays are passed on while they come. A string ends at the first `end`, which has no escape. In
+    a value in JSON, an `end` inside a string is part of that string.
     """
 
     open: str
@@ -44,17 +42,17 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     opened: str = ""
     """After the name; empty if the name ends with its line or with a tag."""
     name_ends: tuple[str, ...] = ()
-    """What follows a name and `opened`, for else it is prose; there are some where `opened` is empty."""
+    """One of these follows a name and `opened`; otherwise it is prose. Required where `opened` is empty."""
     number: str = ""
-    """An attribute between name and `opened` that has the call's number: `" index="`."""
+    """An attribute with the call's number, between name and `opened`: `" index="`."""
     key: str
     """Before the name of a parameter."""
     key_end: str
-    """After it."""
+    """After the name of a parameter."""
     value_open: str = ""
-    """Before the value, if that has a tag of its own."""
+    """Before the value, if it has another tag."""
     value_gap: str = ""
-    """White space that is written before `value_open`."""
+    """White space before `value_open`."""
     end: str
     """After the value."""
     close: str = ""
@@ -63,11 +61,16 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     wrapped: bool = False
     """One line feed at each side of a value belongs to the markup."""
     typed: Literal["", "string", "type"] = ""
-    """An attribute of a parameter that says whether its value is a string (`string="true"`), or its type
+    """An attribute of each parameter: whether the value is a string (`string="true"`), or its type
     (`type="number"`)."""
 
     cdata: bool = False
-    """A value may stand in `<![CDATA[` and `]]>`, which are none of it. They are read and not written."""
+    """A value may stand between `<![CDATA[` and `]]>`. They are read, and never written."""
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How the format writes arguments."""
+        return ArgumentSyntax.TYPED_TAGS if self.typed else ArgumentSyntax.TAGS
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -85,7 +88,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forbidden(self) -> tuple[str, ...]:
-        """Texts that a value cannot have."""
+        """Texts that a string argument cannot contain."""
         return (self.end, _CDATA) if self.cdata else (self.end,)
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
@@ -127,15 +130,15 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         closed = bool(self.close) and (yield from cursor.take(self.close))
         if not closed:
             char = yield from cursor.peek()
-            # The token limit may have cut further parameters. And what goes on with text has not ended: the value
-            # before it had its own end in it, and a call without the rest of it must not be carried out.
+            # The token limit may have cut further parameters. And if text follows, the value before it contained its
+            # own end; a call without the rest of that value must not be carried out.
             ended = any(marker.startswith(char) for marker in self.markers) if char else not cursor.cut
             if not ended:
                 cursor.fail("expected the end of the call")
         call.arguments("{}" if comma == "{" else "}")
 
     def write(self, call: Call) -> str:
-        """The call; strings as they are, everything else as JSON."""
+        """Write the call, with strings unquoted and everything else as JSON."""
         number = f"{self.number}{call.number + 1}" if self.number else ""
         parts = [self.open, call.name, number, self.opened, self.newline]
         for key, value in json.loads(call.arguments).items():
@@ -146,7 +149,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return "".join([*parts, self.close])
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The call of this tool: its parameters in the order of the schema, each value under its own schema."""
+        """Return a call of this tool, with its parameters in the order of the schema, each under its schema."""
         properties: Mapping[str, Any] = schema.get("properties") or {}
         required = schema.get("required") or ()
         line = "\n" if self.wrapped else ""
@@ -169,12 +172,13 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return grammar.sequence(parts)
 
     def _alternatives(self, types: frozenset[str]) -> list[tuple[str, frozenset[str] | None]]:
-        """The ways to write a parameter that may have these types.
+        """List the ways to write a parameter of these types.
 
-        Returns: a type for the attribute, and the types of the JSON under it; None is text, which is not quoted.
+        Returns:
+            For each, the type for the attribute, and the types of the JSON; None for unquoted text.
         """
         if not self.typed:
-            # Where text is allowed, every other value is text as well: it is told apart when it is read.
+            # Where text is allowed, other values are text too: the parser finds out the type.
             return [("", types if types and "string" not in types else None)]
         found: list[tuple[str, frozenset[str] | None]] = []
         if not types or "string" in types:
@@ -188,14 +192,14 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
     def _typed(
         self, grammar: Grammar, schema: Any, root: Mapping[str, Any], types: frozenset[str] | None
     ) -> str:
-        """A value, and what ends it."""
+        """Return a value and its end."""
         after = ("\n" if self.wrapped else "") + self.end
         if types is None:
             known = schema if isinstance(schema, Mapping) else {}
             options = [known["const"]] if "const" in known else known.get("enum")
             if not isinstance(options, list):
                 nullable = not self.typed and allowed_types(schema, root) == {"string", "null"}
-                begun = _CDATA if self.cdata else ""  # What begins like this is read without it.
+                begun = _CDATA if self.cdata else ""  # The parser would drop this beginning.
                 return grammar.raw_string(known, after, self.end, or_null=nullable, not_first=begun)
             texts = [o for o in options if isinstance(o, str) or not self.typed]
             return grammar.choice([grammar.literal(_text(option) + after) for option in texts])
@@ -208,7 +212,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return self.key_end + self.value_gap + self.value_open
 
     def _attribute(self, kind: str) -> str:
-        """The attribute of a value of this type, from the quote that ends the key up to its own last one."""
+        """Return the attribute for a type, from the quote that ends the key to just before its last quote."""
         match self.typed:
             case "string":
                 return f'" string="{"true" if kind == "string" else "false"}'
@@ -217,7 +221,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def _key(self, cursor: Cursor) -> Steps[tuple[str, bool | None]]:
-        """The name of a parameter, and whether the markup says that its value is a string."""
+        """Read the name of a parameter, and whether it is a string; None if there is no attribute."""
         yield from cursor.space()
         text, _ = yield from cursor.collect(finder(self.key_end))
         if self.value_open:
@@ -230,7 +234,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return key.strip(), attribute.endswith(yes) if attribute else None
 
     def _skip(self, cursor: Cursor, is_json: bool) -> Steps[None]:
-        """Read a value that means nothing."""
+        """Skip a value."""
         if is_json:
             yield from json_between(cursor, JsonWriter(None, _ANYTHING), finder(self.end))
         else:
@@ -249,7 +253,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
             call.arguments(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
 
     def _string(self, cursor: Cursor, call: CallSink, end: str, types: frozenset[str]) -> Steps[None]:
-        """Pass a string on while it is written; what may be something else, as soon as that is certain."""
+        """Read a value that may be a string, and pass it on as soon as its type is certain."""
         out = StringWriter(call.arguments, types, wrapped=self.wrapped)
         if (yield from cursor.until(finder(end), out.write)) is None:
             raise EndOfOutputError(f"expected {end!r}")
@@ -257,7 +261,7 @@ class TaggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _type_name(value: Any) -> str:
-    """The JSON type of a value, as attributes name it."""
+    """Return the JSON type of a value, as attributes name it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -268,5 +272,5 @@ def _type_name(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as it stands between tags."""
+    """Write a value as it stands between tags."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

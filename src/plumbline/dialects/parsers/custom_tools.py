@@ -1,7 +1,7 @@
-"""Calls of custom tools: the text that a model has written as `{"input": "…"}`, passed on while it is written.
+"""Turn calls of custom tools from `{"input": "…"}` into the input, while it comes.
 
-A model knows functions with JSON arguments only, so a custom tool is shown to it as a function with the one string
-`input` (`plumbline.turn.Tool`). Here that string is taken out again, escapes decoded, in any cutting.
+Models know only functions with JSON arguments, so they see a custom tool as a function with the one string `input`
+(`plumbline.turn.Tool`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 class InputReader:
-    """Reads the value of `input` out of JSON that comes in pieces."""
+    """Decode the value of `input` from JSON that comes in pieces."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -28,7 +28,7 @@ class InputReader:
         self._done = False
 
     def push(self, text: str) -> str:
-        """More of the JSON; returns what it adds to the input. Never half a character."""
+        """Add a piece of the JSON and return what it adds to the input, never half a character."""
         if self._done:
             return ""
         self._held += text
@@ -43,16 +43,16 @@ class InputReader:
         self._done = self._held[len(piece) : len(piece) + 1] == '"'
         half = None if self._done else _HALF.search(piece)
         if half is not None:
-            # The second half of a character beyond the first 65,536 is still to come.
+            # The second half of a surrogate pair is still to come.
             piece = piece[: half.start()]
         self._held = self._held[len(piece) :]
         decoded: str = json.loads(f'"{piece}"', strict=False)
-        # A half without its other half is no character, and cannot be sent.
+        # Half of a surrogate pair is no character, and cannot be sent.
         return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class CustomCalls:
-    """Turns the calls of custom tools into their inputs; everything else passes as it is.
+    """Turn calls of custom tools into their inputs, and pass on everything else.
 
     Args:
         names: the custom tools.
@@ -63,7 +63,7 @@ class CustomCalls:
         self._reader: InputReader | None = None
 
     def translate(self, events: Iterable[OutputEvent]) -> Iterator[OutputEvent]:
-        """The same events, calls of custom tools marked and their input as text."""
+        """Yield the events, with calls of custom tools marked and their input as text."""
         for event in events:
             match event:
                 case ToolCallStart() if event.name in self._names:

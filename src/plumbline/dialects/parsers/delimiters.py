@@ -1,8 +1,8 @@
-"""Where a delimiter of a response template may begin: what decides for most tokens that none does.
+"""Search for the delimiters of a response template.
 
-Searching text for a regular expression that may still be half written costs microseconds, and a template has several.
-Most of them begin with plain text, white space before it aside, and that is found in a fraction of the time. So a
-delimiter is searched for only where its beginning stands, and the result is that of searching always.
+A search for a regular expression that may still be half written costs microseconds, and a template has several. Most of
+them begin with plain text, white space before it aside, which is found in a fraction of the time. So a delimiter is
+searched for only where its beginning stands; the result is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
     "\u202f\u205f\u3000"
 )
-r"""What `\s` means to the module `regex`: Unicode's white space, which is less than that of `str.isspace`."""
+r"""What `\s` matches in the module `regex`: Unicode's white space, which is less than that of `str.isspace`."""
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\[\]\\])*\]|\(\?:|\(\?P<\w+>|.", re.DOTALL)
 _QUANTIFIERS = frozenset("*+?{")
@@ -28,7 +28,7 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r"}
 
 
 class Head(NamedTuple):
-    """What every text that a pattern matches begins with."""
+    """The beginning of every text that a pattern matches."""
 
     texts: tuple[str, ...]
     """One of these, none of them empty."""
@@ -37,13 +37,13 @@ class Head(NamedTuple):
 
 
 class Delimiter(NamedTuple):
-    """What opens or closes a region."""
+    """A pattern that opens or closes a region."""
 
     pattern: Any
     """A pattern of the module `regex`."""
     head: Head | None
     settled: bool
-    """A match that ends where the text ends stays what it is, whatever comes."""
+    """A match at the end of the text stays the same, whatever follows."""
     field: Any
     """The field that it opens; None if it closes one."""
 
@@ -53,7 +53,7 @@ Found = tuple[int, Any, Any]
 
 
 class Delimiters:
-    """Those that may come next in one region. Immutable."""
+    """The delimiters that may come next in one region. Immutable."""
 
     def __init__(self, delimiters: Sequence[Delimiter]) -> None:
         self._all = tuple(delimiters)
@@ -70,9 +70,12 @@ class Delimiters:
         }
 
     def search(self, text: str, pos: int, *, closed: bool) -> Found:
-        """The first delimiter behind `pos`; the text may go on unless it is `closed`.
+        """Find the first delimiter behind `pos`; of several at one place the longest, and openings before closings.
 
-        Of those that begin at the same place the longest counts, and one that opens before one that closes.
+        Args:
+            text: the text.
+            pos: where to begin.
+            closed: nothing follows the text.
         """
         hold = len(text)
         if pos > hold:
@@ -80,14 +83,14 @@ class Delimiters:
         begins, whole = self._begins(text, pos, closed)
         if begins < hold:
             if whole is not None and (likely := self._likely.get(whole)):
-                # The beginning of another delimiter is no part of this one, and white space before it is none of this
-                # one either: others come later than here, and have no say if one of these is here or earlier.
+                # No other delimiter begins within this one, so all others come later, and do not matter if one of
+                # these is here or earlier.
                 found = _search(likely, text, pos, hold, closed)
                 if found[0] <= begins:
                     return found
             if whole is not None or not self._apart:
                 return _search(self._all, text, pos, hold, closed)
-            # Of no beginning there is more than a part, and nothing is certain from the first part on.
+            # Only a part of a beginning stands here, so nothing is certain from here on.
             hold = begins
             if any(map(str.startswith, self._padded, repeat(text[begins:]))):
                 hold = max(pos, len(text[:begins].rstrip(SPACE)))
@@ -96,14 +99,14 @@ class Delimiters:
         return _search(self._headless, text, pos, hold, closed) if self._headless else (hold, None, None)
 
     def begun(self, text: str, pos: int) -> int:
-        """Where the text before a delimiter ends that a token limit has cut; too little of one is text."""
+        """Return where text ends before a delimiter that the token limit has cut; a single character is text."""
         end = self.search(text, pos, closed=False)[0]
         rest = text[end:].lstrip()
         return end if len(rest) > 1 and not rest[0].isalnum() else len(text)
 
 
 def _search(delimiters: Sequence[Delimiter], text: str, pos: int, hold: int, closed: bool) -> Found:
-    """The first of these, each looked for; text behind `hold` may belong to a delimiter that is none of them."""
+    """Search for each of these; text behind `hold` may belong to another delimiter."""
     best: tuple[tuple[int, int, int], Any, Any] | None = None
     for pattern, _, settled, field in delimiters:
         match = pattern.search(text, pos) if closed else pattern.search(text, pos, partial=True)
@@ -122,10 +125,10 @@ def _search(delimiters: Sequence[Delimiter], text: str, pos: int, hold: int, clo
 
 
 def head(pattern: str) -> Head | None:
-    """What every match of the pattern begins with; None if that cannot be told, which is always a right answer."""
+    """Return the beginning of every match of a pattern; None if it is not known, which is always safe."""
     tokens = _TOKEN.findall(pattern)
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        # Sets of sets, flags, looks around and verbs change what the rest means; `\K` moves where a match begins.
+        # Sets of sets, flags, lookarounds and verbs change the meaning of the rest; `\K` moves the start of a match.
         if token in ("[", r"\K") or (token == "(" and following in ("?", "*")):
             return None
     return _head(tokens)
@@ -145,12 +148,12 @@ def _head(tokens: Sequence[str]) -> Head | None:
             return None
         texts += found.texts
         padded.add(spaced or found.padded)
-    # White space before one alternative is none before another.
+    # White space before one alternative does not stand before the others.
     return Head(tuple(texts), padded.pop()) if len(padded) == 1 else None
 
 
 def _first(tokens: list[str]) -> Head | None:
-    """What a sequence begins with: a group, or characters that mean themselves."""
+    """Return the beginning of a sequence: of a group, or plain characters."""
     if tokens and tokens[0].startswith("("):
         depth = 0
         for index, token in enumerate(tokens):
@@ -168,12 +171,12 @@ def _first(tokens: list[str]) -> Head | None:
 
 
 def _repeated(tokens: Sequence[str], index: int) -> bool:
-    """Whether what ends at this token may be there several times, or not at all."""
+    """Whether a quantifier follows this token."""
     return index + 1 < len(tokens) and tokens[index + 1] in _QUANTIFIERS
 
 
 def _literal(token: str) -> str:
-    """The character that the token means; empty if it means more than one."""
+    """Return the character that a token matches; empty if it matches several."""
     if token.startswith("\\"):
         plain = len(token) == 2 and not token[1].isalnum() and token[1] != "_"
         return _ESCAPES.get(token, token[1] if plain else "")
@@ -181,7 +184,7 @@ def _literal(token: str) -> str:
 
 
 def _alternatives(tokens: Sequence[str]) -> list[list[str]]:
-    """The tokens between those `|` that stand in no group."""
+    """Split tokens at each `|` outside of groups."""
     found: list[list[str]] = [[]]
     depth = 0
     for token in tokens:

@@ -1,4 +1,4 @@
-"""What a parser has read, told as events: runs of text and of thinking, arguments of calls, logprobs with the text."""
+"""Collect parser output as events: runs of text and of thinking, arguments of calls, logprobs with the text."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ __all__ = ["EventSink"]
 
 
 class EventSink:
-    """The telling half of a parser: collects what the reading half finds, until the next flush.
+    """Collect events until the next flush.
 
     Args:
         logprobs: the deltas carry logprobs.
-        hold: white space at the end of a text is held until it is known to belong to it.
+        hold: hold white space at the end of text back until it is known to belong to the text.
     """
 
     def __init__(self, *, logprobs: bool, hold: bool) -> None:
         self._cursor = Cursor()
-        self._content = WhitespaceBuffer(self._say, hold=hold)
-        self._thought = WhitespaceBuffer(self._think_aloud, hold=True)
+        self._content = WhitespaceBuffer(self._emit_text, hold=hold)
+        self._thought = WhitespaceBuffer(self._emit_thought, hold=True)
         self._spans = LogprobSpans() if logprobs else None
         self._out: list[OutputEvent] = []
         self._run_text: list[str] = []
         self._run_thought: list[str] = []
         self._arguments: list[str] = []
-        """Pieces of the open call's arguments that have not been told yet; nothing else is told between them."""
+        """Arguments of the open call that are not events yet. No other event comes between them."""
         self.call_arguments = self._arguments.append
-        """Takes more of the arguments of the announced call; the list's own method, because it is called most."""
+        """Adds to the arguments of the open call. A method of the list itself, because no other is called as often."""
         self._prose_offset: int | None = None
-        """Where text begins that may still turn out to be markup."""
+        """Offset of the first character that may still turn out to be markup."""
         self._silent = False
-        """Text and thinking from before the output are not told."""
+        """Text and thinking from before the output make no events."""
         self._open = False
-        """A call has been announced and not ended."""
+        """A call has begun and not ended."""
         self.num_calls = 0
         self.num_broken_calls = 0
 
-    def _say(self, text: str, offset: int) -> None:
+    def _emit_text(self, text: str, offset: int) -> None:
         if offset < 0 and self._silent:
             text, offset = text[-offset:], 0
             if not text:
                 return
-        if self._run_thought:  # Logprobs wait until it is noted that these characters are text.
+        if (
+            self._run_thought
+        ):  # Not `_end_run`: it would take logprobs before these characters are noted as text.
             self._out.append(ReasoningDelta("".join(self._run_thought)))
             self._run_thought = []
         self._run_text.append(text)
         if self._spans is not None:
             self._spans.content(offset, offset + len(text))
 
-    def _think_aloud(self, text: str, offset: int) -> None:
+    def _emit_thought(self, text: str, offset: int) -> None:
         if offset < 0 and self._silent and not (text := text[-offset:]):
             return
         if self._run_text:
@@ -62,7 +64,7 @@ class EventSink:
         if self._run_thought:
             self._out.append(ReasoningDelta("".join(self._run_thought)))
             self._run_thought = []
-        # Of a token that ends inside of a call, what is text is told when the call has ended.
+        # The text of a token that ends amid a call comes after the call.
         entries = () if self._spans is None or self._open else self._spans.take(self._decided())
         if self._run_text or entries:
             self._out.append(TextDelta("".join(self._run_text), entries))
@@ -77,7 +79,7 @@ class EventSink:
         return out
 
     def _decided(self) -> int:
-        """Up to where it is certain what the characters of the output are."""
+        """Return the offset up to which it is certain which characters are text."""
         read = self._cursor.offset if self._prose_offset is None else self._prose_offset
         return self._content.undecided_from(read)
 

@@ -1,76 +1,83 @@
-"""OpenAI's harmony format (gpt-oss): an answer is a row of messages, each with a channel and perhaps a recipient.
+"""Parse OpenAI's harmony format (gpt-oss): an answer is a row of messages, each with a channel and maybe a recipient.
 
     <|channel|>analysis<|message|>Think.<|end|>
     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
     <|start|>assistant<|channel|>final<|message|>Text.<|return|>
 
-The prompt ends with `<|start|>assistant`, so an answer begins inside of a header. Analysis is the thinking. A message
-to `functions.NAME` is a call if the request has that tool. Everything else is text: the final channel, commentary
-without a recipient (the preamble before calls), and whatever a broken header leaves. Source: OpenAI's harmony format
-documentation; the header forms that gpt-oss models write in practice (recipient before or after the channel, with or
-without `<|constrain|>`).
+The prompt ends with `<|start|>assistant`, so an answer begins inside a header. Messages of the channel `analysis` are
+thinking. A message to `functions.NAME` is a call if the request has that tool. Everything else is text: the final
+channel, commentary without a recipient (the preamble before calls), and the rest of a broken header. Source: OpenAI's
+documentation of the format, and headers that gpt-oss models write in practice (recipient before or after the channel,
+with or without `<|constrain|>`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
+from plumbline.dialects.formats.harmony import (
+    ASSISTANT,
+    CHANNEL,
+    CONSTRAIN,
+    ENDS,
+    HEADERS,
+    MARKERS,
+    MESSAGE,
+    START,
+    HarmonyCall,
+    Header,
+    parse_header,
+    read_arguments,
+)
+from plumbline.dialects.parsers.cursor_parser import CursorParser
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import NewId, Utterance
+from plumbline.dialects.streams.cursor import EndOfOutputError, Finder, MalformedError, Steps, Write
 
-from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.spec.dialect import Call, CallSink, Grammar, Utterance
-from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps, Write
-from plumbline.dialects.streams.json_stream import json_value
+__all__ = ["HarmonyParser", "is_inside", "write_harmony"]
 
-__all__ = ["HEADERS", "HarmonyFormat", "HarmonyParser", "Header", "is_inside", "write_harmony"]
-
-_START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
-_ENDS = ("<|end|>", "<|return|>", "<|call|>")
-_MARKERS = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS)
-
-HEADERS = (_START, _CHANNEL)
-"""What headers begin with: free text before promised calls or text must have none of its own."""
-
-_IN_BODY = Finder((*HEADERS, *_ENDS))
-_FIRST = Finder((_START, _CHANNEL, _MESSAGE, "to="))
-_IN_HEADER = Finder((_CHANNEL, _CONSTRAIN, _MESSAGE, "to="))
+_IN_BODY = Finder((*HEADERS, *ENDS))
+_FIRST = Finder((START, CHANNEL, MESSAGE, "to="))
+_IN_HEADER = Finder((CHANNEL, CONSTRAIN, MESSAGE, "to="))
 _WORD = re.compile(r"[\w./+\u2013-]+")
-_WORDS = {_CHANNEL: re.compile(r"\w+"), "to=": re.compile(r"[\w.-]+")}
+_WORDS = {CHANNEL: re.compile(r"\w+"), "to=": re.compile(r"[\w.-]+")}
 _ROLES = ("assistant", "user", "system", "developer", "tool", "functions.")
 _CHANNELS = ("analysis", "commentary", "final")
 _CALL = "to=functions."
-_BEGINNINGS = (*_MARKERS, _CALL)
-_RECIPIENT = re.compile(r"to=([^\s<]+)")
-_CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
+_BEGINNINGS = (*MARKERS, _CALL)
 _MAX_WORD = 256
 _MAX_PARTS = 8
 """Of a header: role, recipient, channel and content type are four."""
 
 
-class Header(msgspec.Struct, frozen=True):
-    """What a message's header says."""
+class HarmonyParser(CursorParser):
+    """Parse the messages of one answer.
 
-    channel: str
-    recipient: str | None
+    A marker counts only where the format has it: an end before the next message or the end of the output, a beginning
+    before a header. Anywhere else the model writes about it.
 
-
-def _parsed(header: str) -> Header:
-    channel = _CHANNEL_NAME.search(header)
-    recipient = _RECIPIENT.search(header)
-    return Header(
-        channel.group(1) if channel is not None else "final",
-        recipient.group(1) if recipient is not None else None,
-    )
-
-
-class HarmonyParser(MarkerParser):
-    """Reads the messages of one answer.
-
-    A marker means something where the format has it: an end before the next message or the end of the output, a
-    beginning before a header. Anywhere else it is a text that somebody writes about.
+    Args:
+        tools: the parameters of each tool that may be called, by name (TOOL-02, TOOL-06).
+        inside: generation starts inside a message of analysis.
+        new_id: makes the id of a call from its name and its number in this answer.
+        logprobs: the deltas carry logprobs.
+        marker_ids: see `AnswerParser`.
     """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        inside: bool,
+        new_id: NewId,
+        logprobs: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        super().__init__(
+            tools, inside=inside, new_id=new_id, logprobs=logprobs, hold=False, marker_ids=marker_ids
+        )
 
     def _answer(self) -> Steps[None]:
         self._header_start = 0
@@ -81,7 +88,7 @@ class HarmonyParser(MarkerParser):
         self._content.flush()
 
     def _first(self) -> Steps[Header | None]:
-        """The header that the prompt has begun; plain text has none and is all of the final message."""
+        """Read the header that the prompt has begun. Plain text has none; all of it is the final message."""
         cursor = self._cursor
         cursor.mark()
         self._prose_offset = start = cursor.offset
@@ -111,22 +118,22 @@ class HarmonyParser(MarkerParser):
                     continue
                 header = None
             self._unmark()
-            self._end_thought(start + (len(marker) if marker in _ENDS else 0))
+            self._end_thought(start + (len(marker) if marker in ENDS else 0))
             return header
         self._end_thought(cursor.offset)
         return None
 
     def _after(self, marker: str) -> Steps[Header | None]:
-        """The header that this marker begins, or that follows it; None at the end of the output.
+        """Read the header that this marker begins, or that follows it; None at the end of the output.
 
-        A message that has ended may be followed by a header that the model forgot to begin.
+        After the end of a message, a header counts even without the marker that begins it.
 
         Raises:
             MalformedError: neither follows.
         """
         cursor = self._cursor
         part: str | None = marker
-        while part in _ENDS:
+        while part in ENDS:
             yield from cursor.space()
             if not (yield from cursor.peek()):
                 return None
@@ -135,7 +142,7 @@ class HarmonyParser(MarkerParser):
         try:
             return (yield from self._header(part))
         except EndOfOutputError:
-            if marker in _ENDS and part is not None:
+            if marker in ENDS and part is not None:
                 self._warn("the output ended inside of a header")
                 return None
             raise
@@ -144,21 +151,21 @@ class HarmonyParser(MarkerParser):
         """Read a header, of which this part has been read, through `<|message|>`.
 
         Raises:
-            MalformedError: this is none.
+            MalformedError: this is no header.
         """
         cursor = self._cursor
         channel = recipient = None
         first, words = part, []
         for _ in range(_MAX_PARTS):
-            if part == _MESSAGE:
+            if part == MESSAGE:
                 break
             yield from cursor.space()
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
-            if part == _START and not word.startswith(_ROLES):
+            if part == START and not word.startswith(_ROLES):
                 cursor.fail("expected a role")
-            if not word and part not in (_CHANNEL, _CONSTRAIN):
+            if not word and part not in (CHANNEL, CONSTRAIN):
                 cursor.fail("expected a word of a header")
-            if part == _CHANNEL:
+            if part == CHANNEL:
                 channel = word
             elif part == "to=":
                 recipient = word
@@ -174,12 +181,12 @@ class HarmonyParser(MarkerParser):
         return Header(channel or "".join(named[:1]) or "final", recipient)
 
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
-        """What looked like markup is text, unless the token limit cut it. Returns whether it is."""
+        """Pass on what looked like markup as text, unless the token limit cut it. Returns whether it is text."""
         raw = self._unmark()
         begun = raw.strip()
-        marked = any(marker in raw for marker in _MARKERS)
+        marked = any(marker in raw for marker in MARKERS)
         cut = isinstance(error, EndOfOutputError) and self._reason == "length"
-        # Of plain text that is cut, nothing is lost: it has to be markup, or the beginning of some.
+        # Only markup, or the beginning of some, is dropped where the limit cuts it. Plain text is not.
         cut = cut and (marked or begun.startswith(_CALL) or any(m.startswith(begun) for m in _BEGINNINGS))
         if marked:
             self._warn("the token limit cut a header" if cut else f"a marker was kept as text: {error}")
@@ -210,7 +217,7 @@ class HarmonyParser(MarkerParser):
         cursor = self._cursor
         self.begin_call(name, None)
         try:
-            yield from _arguments(cursor, self.call_arguments, cut=lambda: self._reason == "length")
+            yield from read_arguments(cursor, self.call_arguments, cut=lambda: self._reason == "length")
         except MalformedError as error:
             self._end_call(complete=False)
             self._warn(f"a call of {name} broke off: {error}")
@@ -224,75 +231,36 @@ class HarmonyParser(MarkerParser):
         return header
 
 
-class HarmonyFormat(msgspec.Struct, frozen=True):
-    """A call as a message to its tool, without the `<|start|>assistant` before it."""
-
-    markers: tuple[str, ...] = _MARKERS
-
-    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
-        """Read the message up to its end marker."""
-        header, _ = yield from cursor.collect(Finder((_MESSAGE,)))
-        recipient = _parsed(header).recipient
-        if recipient is None:
-            raise MalformedError("a message without a recipient")
-        call.begin(recipient.removeprefix("functions."))
-        yield from _arguments(cursor, call.arguments, cut=lambda: False)
-
-    def write(self, call: Call) -> str:
-        """The message with its end."""
-        return f"{self._header(call.name)}{call.arguments}<|call|>"
-
-    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The message without its end, which is an end of sequence."""
-        return grammar.sequence([grammar.literal(self._header(name)), grammar.json(schema)])
-
-    def _header(self, name: str) -> str:
-        return f"{_CHANNEL}commentary to=functions.{name} {_CONSTRAIN}json{_MESSAGE}"
-
-
 def is_inside(token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> bool:
-    """Whether a prompt ends inside of an analysis message, decided by the control tokens that its template wrote.
+    """Whether a prompt ends inside an analysis message, by the control tokens that its template wrote.
 
     Args:
         token_ids: the end of the prompt.
         added: the added tokens by their text.
         table: the bytes of each token id.
     """
-    message, start = added.get(_MESSAGE), added.get(_START)
-    ends = {added[text] for text in _ENDS if text in added}
+    message, start = added.get(MESSAGE), added.get(START)
+    ends = {added[text] for text in ENDS if text in added}
     for index in range(len(token_ids) - 1, -1, -1):
         if token_ids[index] == start or token_ids[index] in ends:
             return False
         if token_ids[index] == message:
             header = b"".join(table[token_id] for token_id in token_ids[max(0, index - 32) : index])
-            return _parsed(header.decode("utf-8", "replace").rpartition(_START)[2]).channel == "analysis"
+            return parse_header(header.decode("utf-8", "replace").rpartition(START)[2]).channel == "analysis"
     return False
 
 
 def write_harmony(utterance: Utterance) -> str:
-    """What a gpt-oss model writes to say this, after a prompt that ends with `<|start|>assistant`."""
-    form = HarmonyFormat()
+    """Write an utterance as a gpt-oss model does after a prompt that ends with `<|start|>assistant`."""
+    call_format = HarmonyCall()
     messages: list[str] = []
     if utterance.reasoning is not None:
-        messages.append(f"{_CHANNEL}analysis{_MESSAGE}{utterance.reasoning}<|end|>")
+        messages.append(f"{CHANNEL}analysis{MESSAGE}{utterance.reasoning}<|end|>")
     last = len(utterance.parts) - 1
     for number, part in enumerate(utterance.parts):
         if isinstance(part, Call):
-            messages.append(form.write(part))
+            messages.append(call_format.write(part))
         else:
             channel, end = ("final", "<|return|>") if number == last else ("commentary", "<|end|>")
-            messages.append(f"{_CHANNEL}{channel}{_MESSAGE}{part}{end}")
-    return f"{_START}assistant".join(messages)
-
-
-def _arguments(cursor: Cursor, write: Callable[[str], None], *, cut: Callable[[], bool]) -> Steps[None]:
-    """Read a body of arguments. One that is empty stands for none, unless the token limit cut it."""
-    yield from cursor.space()
-    char = yield from cursor.peek()
-    if char == "{":
-        yield from json_value(cursor, write)
-        return
-    ended = (yield from cursor.look_for(_IN_BODY)) is not None
-    if not ended and (char or cut()):
-        cursor.fail("expected '{'")
-    write("{}")
+            messages.append(f"{CHANNEL}{channel}{MESSAGE}{part}{end}")
+    return ASSISTANT.join(messages)

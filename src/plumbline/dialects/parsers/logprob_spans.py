@@ -1,4 +1,4 @@
-"""Logprobs of the characters that became text, cut loose from those that were markup."""
+"""Separate the logprobs of text from those of markup."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["LogprobSpans"]
 
 
 class LogprobSpans:
-    """Follows the entries of an output's tokens and gives out those of its text (LP-03).
+    """Keep the logprob entries of an output's tokens and release those of its text (LP-03).
 
-    Positions count characters of the output. An entry whose characters are partly markup is cut to those that are text.
+    Positions count characters of the output. An entry that is partly markup is cut to the characters that are text.
     """
 
     __slots__ = ("_content", "_end", "_waiting")
@@ -27,26 +27,26 @@ class LogprobSpans:
         self._end = 0
 
     def add(self, entries: Sequence[Logprob]) -> None:
-        """Entries of further tokens, in order."""
+        """Add the entries of further tokens, in order."""
         for entry in entries:
             self._waiting.append((entry, self._end))
             self._end += len(entry.text)
 
     def content(self, start: int, end: int) -> None:
-        """These characters are text."""
+        """Note that the characters [start, end) are text."""
         if self._content and self._content[-1][1] == start:
             self._content[-1] = (self._content[-1][0], end)
         else:
             self._content.append((start, end))
 
     def take(self, decided: int) -> tuple[Logprob, ...]:
-        """The entries of text among the first `decided` characters that were not taken yet."""
+        """Return the entries of text among the first `decided` characters that were not returned yet."""
         found: list[Logprob] = []
         waiting = self._waiting
         while waiting:
             entry, start = waiting[0]
             end = start + len(entry.text)
-            # An entry without characters has a part of the next one: what that is must be decided first.
+            # An entry without characters has a part of the next character, which must be decided first.
             if end > decided or (end == start and start >= decided):
                 break
             waiting.popleft()
@@ -54,8 +54,8 @@ class LogprobSpans:
         return tuple(found)
 
     def close(self) -> None:
-        """The output has ended."""
-        # A last token without a complete character belongs to no text, because there is none of it.
+        """End the output."""
+        # A last token without a complete character is part of no text.
         while self._waiting and not self._waiting[-1][0].text and self._waiting[-1][1] >= self._end:
             self._waiting.pop()
 
@@ -77,10 +77,10 @@ class LogprobSpans:
 
 
 def _part(entry: Logprob, low: int, high: int) -> Logprob:
-    """The entry cut to the characters [low, high) of its text."""
+    """Cut an entry to the characters [low, high) of its text."""
     text = entry.text[low:high]
     before = len(entry.text[:low].encode())
-    # The first characters may have begun in the token before, and the last bytes may begin a character of the next one.
+    # The first character may have begun in the token before, and the last bytes may begin one of the next token.
     borrowed = max(0, len(entry.text.encode()) - len(entry.raw))
     first = max(0, before - borrowed)
     last = len(entry.raw) if high == len(entry.text) else max(first, before + len(text.encode()) - borrowed)

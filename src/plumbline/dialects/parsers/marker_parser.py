@@ -1,144 +1,77 @@
-"""The one parser of answers: text in, reasoning, text and calls out, for every dialect and every way of cutting.
+"""Parse answers with markers into thinking, text and calls, the same for every way of cutting them.
 
-What an answer means is decided by its characters alone, in their order:
+The characters alone decide, in their order:
 
 * Thinking begins where the prompt left it open, or with its marker at the beginning of the answer or after a call.
-* A marker of calls begins a call if a call follows. Nothing is announced before its name is certain, so what turns out
-  to be no call is still text, marker and all. The same words in prose stay prose.
-* An announced call whose arguments break off stays as far as it got and is marked incomplete; what is left of its
-  markup is text. A call that the token limit cut before its name was known leaves nothing.
+* A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is no
+  call is still text, with its marker. A marker in prose stays prose.
+* An announced call with arguments that break off stays as far as it got and is marked incomplete; the rest of its
+  markup is text. A call that the token limit cuts before its name leaves nothing.
 * White space between text and markup belongs to neither.
 
-What was emitted is never taken back.
+Events are never taken back.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.parsers.event_sink import EventSink
+from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.whitespace import SPACE
 from plumbline.dialects.spec.dialect import NewId, Section
 from plumbline.dialects.spec.markers import Markers
 from plumbline.dialects.streams.cursor import EndOfOutputError, MalformedError, Steps, Write
-from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallStart
 
 __all__ = ["MarkerParser"]
 
-_MAX_ID = 64
-_MAX_WARNINGS = 32
-"""Of one answer: each is a line of the log."""
 
-
-class MarkerParser(EventSink):
-    """Parses one choice of one answer. Sans-IO: text goes in by `push` and `finish`, events come out.
+class MarkerParser(CursorParser):
+    """Parse an answer in which markers stand around thinking and calls.
 
     Args:
-        markup: the dialects.
+        markers: the markers of the dialects.
         tools: the parameters of each tool that may be called, by name (TOOL-02, TOOL-06).
         inside: generation starts inside the thinking.
         new_id: makes the id of a call from its name and its number in this answer.
         logprobs: the deltas carry logprobs.
-        holds: white space at the end of a text is held even if no marker of `markup` can follow it.
-
-    Attributes:
-        num_calls: calls announced so far.
-        num_broken_calls: those of them that ended before they were whole.
-        warnings: what was malformed, for the log.
+        marker_ids: see `AnswerParser`.
     """
 
     def __init__(
         self,
-        markup: Markers,
+        markers: Markers,
         tools: Mapping[str, Mapping[str, Any]],
         *,
         inside: bool,
         new_id: NewId,
         logprobs: bool = False,
-        holds: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self._markup = markup
-        self._tools = tools
-        self._new_id = new_id
-        # White space at the end of a text is held only where markup may follow it.
-        super().__init__(logprobs=logprobs, hold=holds or bool(markup.in_text.markers))
-        self._reason: FinishReason | None = None
-        self._regions: list[tuple[int, int]] = []
-        self._thought_start: int | None = None
+        self._markers = markers
         self._next_marker: str | None = None
-        reasoning = markup.reasoning
-        self._starts_inside = reasoning is not None and inside
-        self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
-        self._forgotten = 0
-        self.warnings: list[str] = []
-        self._steps = self._answer()
-        next(self._steps, None)
-
-    def push(self, delta: TextDelta) -> list[OutputEvent]:
-        """More of the output."""
-        if self._spans is not None:
-            self._spans.add(delta.logprobs)
-        self._cursor.feed(delta.text)
-        next(self._steps, None)
-        return self._flushed()
-
-    def finish(self, reason: FinishReason) -> list[OutputEvent]:
-        """The output has ended, for this reason of the engine (`stop` or `length`)."""
-        self._reason = reason
-        self._cursor.closed = True
-        self._cursor.cut = reason == "length"
-        next(self._steps, None)
-        if self._spans is not None:
-            self._spans.close()
-        return self._flushed()
-
-    def read_before(self, num_chars: int, *, silent: bool) -> None:
-        """So many characters were there before the output; with `silent`, none of their text is said again."""
-        self._cursor.begin_at(-num_chars)
-        self._silent = silent
-
-    def forget_calls(self, count: int) -> None:
-        """The calls so far are none of this answer but the last, if it goes on; the numbers of others follow on."""
-        self._forgotten = count
-        self.num_calls -= count
-        self.num_broken_calls = 0
-        self.warnings.clear()
-
-    @property
-    def is_amid_markup(self) -> bool:
-        """Whether what was read so far ends in a call, or in what may become one."""
-        cursor = self._cursor
-        return self._open or cursor.marked or bool(cursor.text[cursor.pos :].strip())
-
-    @property
-    def reads_calls(self) -> bool:
-        """Whether calls are looked for at all."""
-        return self._markup.tool is not None
-
-    def num_reasoning_tokens(self, ends: Sequence[int]) -> int:
-        """How many tokens belong to the thinking and its markers.
-
-        Args:
-            ends: for each token, how many characters of the output it completed, never less than the one before.
-        """
-        return sum(bisect_right(ends, end) - bisect_right(ends, start) for start, end in self._regions)
-
-    # Reading
+        super().__init__(
+            tools,
+            inside=inside and markers.reasoning is not None,
+            new_id=new_id,
+            logprobs=logprobs,
+            # White space at the end of a text is held back only where markup may follow it.
+            hold=bool(markers.in_text.markers),
+            marker_ids=marker_ids,
+        )
 
     def _answer(self) -> Steps[None]:
-        cursor, markup = self._cursor, self._markup
-        reasoning = markup.reasoning
+        cursor, markers = self._cursor, self._markers
+        reasoning = markers.reasoning
         if self._starts_inside and reasoning is not None:
             if reasoning.append:
-                # What the prompt said is no text of the output, and has no logprobs.
+                # The prompt has written this, so it has no logprobs.
                 self._run_text.append(reasoning.open[0] + reasoning.after_open)
             else:
                 if cursor.has_space():
                     yield from cursor.space()
                 yield from cursor.take_one(
-                    markup.opening
+                    markers.opening
                 )  # Some models open what the prompt has opened already.
                 yield from self._think(0)
         boundary = True
@@ -147,21 +80,21 @@ class MarkerParser(EventSink):
                 continue
             marker, self._next_marker = self._next_marker, None
             if marker is None:
-                marker = yield from cursor.until(markup.in_text, self._content.write)
+                marker = yield from cursor.until(markers.in_text, self._content.write)
             if marker is None:
                 break
-            if marker in markup.at_line and not self._content.at_line:
+            if marker in markers.at_line and not self._content.at_line:
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
-            elif marker in markup.sections:
-                boundary = yield from self._section(markup.sections[marker], marker, self._content.write)
+            elif marker in markers.sections:
+                boundary = yield from self._section(markers.sections[marker], marker, self._content.write)
             else:
                 boundary = yield from self._silent_text(marker)
         self._content.flush()
 
     def _boundary(self) -> Steps[bool]:
-        """What may only come at the beginning of the answer, or after thinking or calls. Returns whether it did."""
-        cursor, markup = self._cursor, self._markup
+        """Read what may come only where the answer begins, or after thinking or calls. Returns whether it came."""
+        cursor, markers = self._cursor, self._markers
         if self._next_marker is not None:
             return False
         while (char := (yield from cursor.peek())) and char in SPACE:
@@ -169,31 +102,29 @@ class MarkerParser(EventSink):
             cursor.pos += 1
         if not char:
             return False
-        marker = yield from cursor.take_one(markup.at_boundary)
+        marker = yield from cursor.take_one(markers.at_boundary)
         if marker is not None:
             self._content.drop()
-            if marker in markup.opens:
+            if marker in markers.opens:
                 yield from self._think(cursor.offset - len(marker))
-            return (
-                True  # An end without a beginning means nothing, and neither does what stands around answers.
-            )
-        if char in markup.before_bare.starts and (yield from cursor.may_become(markup.before_bare)):
-            return False  # A marker that begins like a bare call, and is found as any other.
-        for section in markup.bare:
+            return True  # An end of thinking without a beginning is dropped, and so are texts around answers.
+        if char in markers.before_bare.starts and (yield from cursor.may_become(markers.before_bare)):
+            return False  # A marker that begins like a bare call.
+        for section in markers.bare:
             if char in section.starts:
                 return (yield from self._section((section,), "", self._content.write))
         return False
 
     def _silent_text(self, marker: str) -> Steps[bool]:
-        """A text that means nothing around an answer has been read inside of one. Returns whether the answer ends here.
+        """Drop a text that stands around answers if only markup follows. Returns whether the answer ends here.
 
-        It does where nothing but markup follows; anywhere else the model writes about the text, and it stays.
+        Anywhere else the model writes about the text, so it stays.
         """
         cursor = self._cursor
         cursor.mark(marker)
         self._prose_offset = start = cursor.offset - len(marker)
         yield from cursor.space()
-        marked = (yield from cursor.look_for(self._markup.after_silent)) is not None
+        marked = (yield from cursor.look_for(self._markers.after_silent)) is not None
         ends = marked or not (yield from cursor.peek())
         raw = cursor.unmark()
         self._prose_offset = None
@@ -204,31 +135,24 @@ class MarkerParser(EventSink):
         return ends
 
     def _think(self, start: int) -> Steps[None]:
-        cursor, markup, thought = self._cursor, self._markup, self._thought
+        cursor, markers, thought = self._cursor, self._markers, self._thought
         thought.drop()
         self._thought_start = start
         while True:
-            marker = yield from cursor.until(markup.in_thought, thought.write)
-            if marker is not None and marker not in markup.closes:
-                if (yield from self._section(markup.sections[marker], marker, thought.write)):
+            marker = yield from cursor.until(markers.in_thought, thought.write)
+            if marker is not None and marker not in markers.closes:
+                if (yield from self._section(markers.sections[marker], marker, thought.write)):
                     return
                 continue
             self._end_thought(cursor.offset)
             return
 
-    def _end_thought(self, end: int) -> None:
-        if self._thought_start is not None:
-            self._regions.append((self._thought_start, end))
-            self._thought_start = None
-            self._thought.drop()
-            self._content.drop()
-
     def _section(self, sections: tuple[Section, ...], marker: str, prose: Write) -> Steps[bool]:
         """Read the calls of a section, of which `marker` has been read. Returns whether there was any.
 
         Args:
-            sections: those that begin with this marker; the first character of the calls says which it is.
-            prose: takes the text, markers and all, if this is no call.
+            sections: those that begin with this marker. The first character of the calls decides between them.
+            prose: takes the text with its markers if this is no call.
         """
         cursor = self._cursor
         cursor.mark(marker)
@@ -259,7 +183,7 @@ class MarkerParser(EventSink):
                     if cursor.has_space():
                         yield from cursor.space()
                 at_item = False
-                yield from section.form.read(cursor, call)
+                yield from section.call_format.read(cursor, call)
             except MalformedError as error:
                 raw = cursor.unmark()
                 self._prose_offset = None
@@ -294,7 +218,7 @@ class MarkerParser(EventSink):
                 return True
 
     def _another(self, section: Section) -> Steps[bool]:
-        """Read what stands after a call. Returns whether a further one of the section has to follow."""
+        """Read what stands after a call. Returns whether another call of the section has to follow."""
         cursor = self._cursor
         if cursor.has_space():
             yield from cursor.space()
@@ -317,7 +241,7 @@ class MarkerParser(EventSink):
             if cursor.has_space():
                 yield from cursor.space()
         if section.close and not more:
-            closers = self._markup.closers[id(section)]
+            closers = self._markers.closers[id(section)]
             if cursor.may_take(closers) and (yield from cursor.take_one(closers)) is not None:
                 return False
             if section.array or section.single or not (yield from cursor.peek()):
@@ -331,44 +255,16 @@ class MarkerParser(EventSink):
         return bool(char) and (bool(section.close) or char in section.starts)
 
     def _after_broken(self, section: Section) -> Steps[None]:
-        """Keep what is left of a broken call's markup as text; its end means nothing any more."""
-        marker = yield from self._cursor.until(self._markup.after_broken[id(section)], self._content.write)
-        if marker is not None and marker in self._markup.sections:
+        """Pass on the rest of a broken call's markup as text, and drop its end."""
+        marker = yield from self._cursor.until(self._markers.after_broken[id(section)], self._content.write)
+        if marker is not None and marker in self._markers.sections:
             self._next_marker = marker
         else:
             self._content.drop()
 
-    # Calls
-
-    def begin_call(self, name: str, call_id: str | None) -> None:
-        """A form is certain that this is a call."""
-        if name not in self._tools:  # TOOL-02: what calls none of the request's tools is no call.
-            raise MalformedError(f"{name[:40]!r} is no tool of this request")
-        self._content.drop()
-        self._cursor.unmark()
-        start, self._prose_offset = self._prose_offset, None
-        if self._thought_start is not None:
-            self._end_thought(self._cursor.offset if start is None else start)
-        self._end_run()
-        if call_id is None or call_id in self._ids or len(call_id) > _MAX_ID:
-            call_id = self._new_id(name, self.num_calls + self._forgotten)
-        self._ids.add(call_id)
-        self._out.append(ToolCallStart(name, call_id))
-        self.num_calls += 1
-        self._open = True
-
-    @property
-    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
-        """The parameters of the tools."""
-        return self._tools
-
-    def _warn(self, message: str) -> None:
-        if len(self.warnings) < _MAX_WARNINGS:
-            self.warnings.append(message)
-
 
 class _OpenCall:
-    """What a form is given: the call that it reads."""
+    """Take the call that a call format reads."""
 
     __slots__ = ("_parser", "arguments", "begun", "name")
 

@@ -1,4 +1,4 @@
-"""Utterances written in a dialect: the other direction of the parser, from the same data."""
+"""Write utterances in a dialect, from the same data that parsers read them with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import takewhile
 
 import msgspec
 
-from plumbline.dialects.parsers.harmony import write_harmony
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, Section, ToolDialect, Utterance
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect, Utterance
 
 __all__ = ["openings", "render_calls", "render_utterance"]
 
@@ -16,27 +16,25 @@ __all__ = ["openings", "render_calls", "render_utterance"]
 def render_utterance(
     utterance: Utterance, tool: ToolDialect | None, reasoning: ReasoningDialect | None
 ) -> str:
-    """What a model of these dialects writes to say this, from the beginning of its turn to its end."""
-    if any(dialect is not None and dialect.reader == "harmony" for dialect in (tool, reasoning)):
-        return write_harmony(utterance)
+    """Write an utterance as a model of these dialects does, from the beginning of its turn to its end."""
     parts: list[str] = []
     if utterance.reasoning is not None and reasoning is not None:
         parts += [reasoning.open[0], reasoning.after_open, utterance.reasoning]
         parts += [reasoning.before_close, reasoning.close[0], reasoning.after_close]
     position = number = 0
-    said = utterance.parts
-    while position < len(said):
-        part = said[position]
+    given = utterance.parts
+    while position < len(given):
+        part = given[position]
         if isinstance(part, str):
             parts.append(part)
             position += 1
             continue
         end = position
-        while end < len(said) and isinstance(said[end], Call):
+        while end < len(given) and isinstance(given[end], Call):
             end += 1
         calls = [
             msgspec.structs.replace(call, number=number + index)
-            for index, call in enumerate(said[position:end])
+            for index, call in enumerate(given[position:end])
             if isinstance(call, Call)
         ]
         number += len(calls)
@@ -45,32 +43,32 @@ def render_utterance(
         if position and gap:
             parts.append(gap)
         parts.append(render_calls(calls, tool.sections[0]))
-        if end < len(said) and gap:
+        if end < len(given) and gap:
             parts.append(gap)
         position = end
     return "".join(parts)
 
 
 def render_calls(calls: list[Call], section: Section) -> str:
-    """Calls that follow each other, with the markers around them."""
+    """Write calls that follow each other, with the markers around them."""
     if section.single:
         return section.between.join(_section([call], section) for call in calls)
     return _section(calls, section)
 
 
 def openings(tool: ToolDialect, names: Iterable[str]) -> tuple[str, ...]:
-    """What an answer that is calls of these tools and nothing else begins with: one of these texts.
+    """Return the texts that an answer of calls alone begins with.
 
-    None for harmony, whose headers say what a message is.
+    There are none where calls are messages, because the header of a message says what it is.
     """
     section = tool.sections[0]
-    if tool.reader == "harmony":
+    if tool.messages:
         return ()
     return section.open[:1] or tuple(_opening(section, name) for name in names)
 
 
 def _opening(section: Section, name: str) -> str:
-    """What bare calls of a tool begin with, whatever their arguments are."""
+    """Return what bare calls of a tool begin with, whatever their arguments are."""
     one, other = (render_calls([Call(name, arguments)], section) for arguments in ("{}", '{"a": 1}'))
     return "".join(
         char for char, _ in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False))
@@ -78,8 +76,8 @@ def _opening(section: Section, name: str) -> str:
 
 
 def _section(calls: list[Call], section: Section) -> str:
-    written = [section.item_open + section.form.write(call) + section.item_close for call in calls]
-    body = (", " if section.array else section.between).join(written)
+    calls_ = [section.item_open + section.call_format.write(call) + section.item_close for call in calls]
+    body = (", " if section.array else section.between).join(calls_)
     if section.array:
         body = f"[{body}]"
     return "".join(

@@ -1,13 +1,13 @@
-"""Hugging Face response templates: a tokenizer's own declaration of how its model's answers are read.
+"""Parse answers by a Hugging Face response template, in which a tokenizer declares how its model writes.
 
-The template language belongs to transformers, and so do its checks and its content parsers; the reading is ours, so
+The template language, its checks and its content parsers are those of transformers; the search for regions is ours, so
 that these answers obey the same laws as all others. Source: `response_template` of `tokenizer_config.json`, version 1,
 as transformers reads it.
 
-Arguments come in one piece, when the region of their call closes. Earlier nothing is certain, also of JSON with a name
-in front: of two members of one name the last counts, what is no JSON at its end is no call at all, and the region ends
-at its delimiter wherever that stands, also inside of a string. To announce before that is to read by other rules than
-those that the tokenizer declares; a dialect has such rules (`hermes`), and can be given by its name.
+Arguments come in one piece, when the region of their call closes. Before that nothing is certain, even in JSON with the
+name in front: of two properties with one name the last counts, a region that is no JSON at its end is no call at all,
+and a region ends at its delimiter even inside a string. To stream arguments, give a dialect by its name (`hermes`); its
+rules allow that.
 """
 
 from __future__ import annotations
@@ -15,46 +15,38 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.delimiters import Delimiter, Delimiters, Head, head
-from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.spec.dialect import NewId, ReasoningDialect
-from plumbline.dialects.spec.markers import Markers
 from plumbline.dialects.streams.coercion import allowed_types, coerce
 from plumbline.dialects.streams.cursor import MalformedError, Steps
+from plumbline.events import OutputEvent, TextDelta
 
-__all__ = ["BadResponseTemplateError", "Frame", "ResponseTemplate", "ResponseTemplateParser"]
+__all__ = ["BadResponseTemplateError", "PlainText", "ResponseTemplate", "ResponseTemplateParser"]
 
 _LITTLE = 256
-"""Characters that are looked through again with every token."""
+"""Characters that are searched again with every token."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _MARKUP = re.compile(r'(?![{"\w]|.[{["]).{3}', re.DOTALL)
-"""What text has little use for, unlike `[` and the beginnings of JSON."""
+"""The beginning of a text that is rare in prose, unlike `[` and the beginnings of JSON."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
 
 class BadResponseTemplateError(ValueError):
-    """The tokenizer's response template cannot be used; the text says why."""
+    """The tokenizer's response template cannot be used. The message says why."""
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """What stands around the text of an answer that is read by a response template."""
+class PlainText(msgspec.Struct, frozen=True):
+    """How a template frames plain text."""
 
     reasoning: ReasoningDialect | None
     """How the thinking before it is written, if there may be any."""
-
-    def state(self, opening: str) -> Literal["before", "inside", "after"]:
-        """Where a prompt leaves the answer that it has begun with this text."""
-        if self.reasoning is None:
-            return "after"
-        opened = max(opening.rfind(text) for text in self.reasoning.open)
-        closed = max(opening.rfind(text) for text in self.reasoning.close)
-        return "inside" if opened > closed else "after" if closed >= 0 else "before"
 
 
 class ResponseTemplate:
@@ -102,7 +94,7 @@ class ResponseTemplate:
             name: Delimiters([*(opens if name == self.implicit else ()), *closes.get(name or "", ())])
             for name in (*self.fields, self.implicit)
         }
-        """Those that may come next, by the field whose region is being read."""
+        """The delimiters that may come next, by the field of the open region."""
         self._process = content_parsers.process_field
         anchors = loaded.start_anchor_literals or ()
         self.markers = frozenset(
@@ -114,12 +106,12 @@ class ResponseTemplate:
         begins = [one.head for one in opens if one.field.name == "tool_calls"]
         texts = tuple(text for one in begins if one is not None for text in one.texts)
         self.call_begins: tuple[str, ...] = texts if all(map(_MARKUP.match, texts)) else ()
-        """With one of these every call begins, white space aside; empty if that is not known, or is no markup."""
+        """Every call begins with one of these, white space aside; empty if that is not known or looks like prose."""
 
     def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
-        """What the prompt has already written of the answer: its text behind the last start anchor.
+        """Return the part of the answer that the prompt has: its text behind the last start anchor.
 
-        An anchor that begins with an added token is looked for among the ids, so that text of a user cannot be it.
+        An anchor that begins with an added token is searched for among the ids, where text of a user cannot match.
         """
         firsts = {
             token_id
@@ -131,26 +123,26 @@ class ResponseTemplate:
         rest: str = self._loaded.truncate_past_last_anchor(text)
         return "" if rest == text else rest
 
-    def frame(self) -> Frame | None:
-        """How an answer of thinking and text is written; None if the template has more to say of it than that."""
+    def plain_text(self) -> PlainText | None:
+        """Return how thinking and plain text are framed; None if the template transforms text."""
         content = self.fields.get("content")
         thoughts = [field for name, field in self.fields.items() if name in _THOUGHTS]
         if content is None or self.implicit != "content" or content.content != "text" or content.transform:
             return None
         if not thoughts:
-            return Frame(None)
+            return PlainText(None)
         (thought, *others) = thoughts
         plain = thought.content == "text" and not thought.transform and not others
         if not plain or not thought.open_literals or not thought.close_literals:
             return None
         opens, closes = tuple(thought.open_literals), tuple(thought.close_literals)
-        return Frame(ReasoningDialect(name="hf", open=opens, close=closes))
+        return PlainText(ReasoningDialect(name="hf", open=opens, close=closes))
 
     def value(self, field: Any, body: str, captures: Mapping[str, str]) -> Any:
-        """What a region says.
+        """Parse the content of a region.
 
         Raises:
-            MalformedError: it is not what the template calls for.
+            MalformedError: it is not what the template declares.
         """
         try:
             return self._process(body, field, captures)
@@ -158,8 +150,8 @@ class ResponseTemplate:
             raise MalformedError(str(error)) from error
 
 
-class ResponseTemplateParser(MarkerParser):
-    """Reads one choice by a response template."""
+class ResponseTemplateParser(CursorParser):
+    """Parse one choice by a response template."""
 
     def __init__(
         self,
@@ -169,6 +161,7 @@ class ResponseTemplateParser(MarkerParser):
         *,
         new_id: NewId,
         logprobs: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._template = template
         self._field: str | None = template.implicit
@@ -176,25 +169,29 @@ class ResponseTemplateParser(MarkerParser):
         self._body: list[str] = []
         self._raw: list[str] = []
         self._quiet = True
-        # Delimiters without a character that stand here. There may be no end of them: what ends the implicit field, or
-        # ends what another has just begun, is not read a second time.
+        # Empty delimiters at this place. There could be endlessly many: one that ends the implicit field, or a region
+        # that another has just begun, is not read a second time.
         self._empties = 0
         self._opening = opening
         super().__init__(
-            Markers(None, None), tools, inside=False, new_id=new_id, logprobs=logprobs, holds=True
+            tools, inside=False, new_id=new_id, logprobs=logprobs, hold=True, marker_ids=marker_ids
         )
 
+    def continue_message(self, text: str, *, echo: bool) -> list[OutputEvent]:
+        """Return the text if the client wants it. It is part of the opening, and so has been parsed already."""
+        return [TextDelta(text)] if echo else []
+
     @property
-    def reads_calls(self) -> bool:
-        """A template always says how calls look; without tools they are text."""
-        return True
+    def is_amid_markup(self) -> bool:
+        """Never known: the template decides when its regions close."""
+        return False
 
     def _answer(self) -> Steps[None]:
         self._run_opening()
         cursor, delimiters = self._cursor, self._template.delimiters
         if self._field in _THOUGHTS:
             self._thought_start = 0
-        # A delimiter that begins with any amount of white space would be looked for in all of it with every token.
+        # A delimiter that begins with any amount of white space would be searched for in all of it with every token.
         again = 0
         while True:
             if again > _LITTLE < len(cursor.text) - cursor.pos < again and not cursor.closed:
@@ -230,7 +227,7 @@ class ResponseTemplateParser(MarkerParser):
         self._content.flush()
 
     def _run_opening(self) -> None:
-        """Bring the regions to where the prompt has left them."""
+        """Read the regions that the prompt has begun."""
         text, pos = self._opening, 0
         while True:
             watched = self._template.delimiters[self._field]
@@ -258,7 +255,7 @@ class ResponseTemplateParser(MarkerParser):
         self._thought.write(piece, offset)
 
     def _switch(self, match: Any, field: Any, offset: int) -> None:
-        """A delimiter was read: one region ends, another begins."""
+        """End one region and begin another, at a delimiter."""
         if match.start() < match.end():
             self._empties = 0
         else:
@@ -277,7 +274,9 @@ class ResponseTemplateParser(MarkerParser):
             return
         start = offset - len(match.group())
         if field.name == "tool_calls":
-            self._prose_offset = start  # LP-03: what turns out to be no call is text, and has its logprobs.
+            self._prose_offset = (
+                start  # LP-03: a region that turns out to be no call is text with its logprobs.
+            )
             return
         self._content.drop()
         if field.name in _THOUGHTS:
@@ -285,7 +284,7 @@ class ResponseTemplateParser(MarkerParser):
             self._thought_start = start
 
     def _close_region(self, offset: int, *, ended: bool = True) -> None:
-        """Tell what the region was; not `ended`, the output has, and its delimiter never came."""
+        """Emit the events of a region. It has not `ended` if the output has, before its delimiter."""
         name = self._field
         if self._quiet or name is None or name == "content":
             return
@@ -300,7 +299,7 @@ class ResponseTemplateParser(MarkerParser):
             return
         field = self._template.fields[name]
         try:
-            # JSON shows by itself whether it is whole. Of lines and tags what is missing would be left out unnoticed.
+            # Incomplete JSON is recognisable. Incomplete lines and tags are not, so arguments would be lost.
             if not ended and field.close_re is not None and field.content != "json":
                 raise MalformedError("its end never came")
             calls = self._calls(self._template.value(field, body, self._captures))
@@ -318,7 +317,7 @@ class ResponseTemplateParser(MarkerParser):
         self._content.drop()
 
     def _calls(self, value: Any) -> list[tuple[str, str]]:
-        """Name and arguments of each of the calls that a region says.
+        """Return name and arguments of each call of a region.
 
         Raises:
             MalformedError: one of them is no call.
@@ -335,7 +334,7 @@ class ResponseTemplateParser(MarkerParser):
 
 
 def _check_tags(arguments: Any, compiled: Callable[[str], Any]) -> None:
-    """See to it that patterns of tags are patterns: transformers looks at them only when it reads with them."""
+    """Check that patterns of tags compile: transformers compiles them only when it parses."""
     while isinstance(arguments, Mapping):
         if "tag_pattern" in arguments:
             compiled(arguments["tag_pattern"])
@@ -349,10 +348,10 @@ def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, f
 
 
 def _call(value: Any) -> tuple[str, Any]:
-    """Name and arguments of a call in the form of the chat API.
+    """Return name and arguments of a call in the chat API's shape.
 
     Raises:
-        MalformedError: it has another form.
+        MalformedError: it has another shape.
     """
     function = value.get("function", value) if isinstance(value, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -372,11 +371,11 @@ def _call(value: Any) -> tuple[str, Any]:
 
 
 def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Arguments as JSON; texts become what the schema allows where it allows no text.
+    """Encode arguments as JSON; strings become other values where the schema allows no strings.
 
     Raises:
-        ValueError: they have numbers that are no JSON.
-        RecursionError: they are nested too deep.
+        ValueError: a number has no JSON.
+        RecursionError: the arguments nest too deeply.
     """
     properties = schema.get("properties")
     parts: list[str] = []
@@ -387,5 +386,5 @@ def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         else:
             text = _encoded(value)
         parts.append(f"{_encoded(key)}: {text}")
-    # Half of a surrogate pair can be escaped in JSON, but not be sent as a character.
+    # Half of a surrogate pair can be escaped in JSON, but not sent as a character.
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", "{" + ", ".join(parts) + "}")

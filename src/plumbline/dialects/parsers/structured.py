@@ -1,9 +1,8 @@
-"""Answers whose text has a promised form: once the thinking is over nothing in them means anything but itself.
+"""Parse answers with constrained text: after the thinking, nothing in the text is markup.
 
-A promised text may look like markup (`</think>`, a marker of calls) or begin with white space. The dialects' own
-parsers would take it for what it looks like; these read the thinking as they do and pass on everything after it as it
-stands. Where calls may come instead of the text, how the answer goes on after the thinking says which of them it is:
-the grammar mixes them in no answer.
+Constrained text may look like markup (`</think>`, a marker of calls) or begin with white space. The usual parsers would
+take it for that; these parse the thinking in the same way and pass on everything after it unchanged. Where calls may
+come instead of the text, the beginning after the thinking decides: the grammar never mixes the two in one answer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.parsers.harmony import HarmonyParser, Header
+from plumbline.dialects.formats.harmony import Header
+from plumbline.dialects.parsers.harmony import HarmonyParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import openings
 from plumbline.dialects.parsers.whitespace import SPACE
@@ -23,37 +23,40 @@ __all__ = ["StructuredHarmonyParser", "StructuredTextParser"]
 
 
 class StructuredTextParser(MarkerParser):
-    """Reads an answer of thinking and then promised text or calls; see `MarkerParser`.
+    """Parse an answer of thinking and then constrained text or calls; see `MarkerParser`.
 
     Args:
-        markup: the dialects. Without a reasoning dialect there is no thinking.
+        markers: the markers of the dialects. Without a reasoning dialect there is no thinking.
         tools: the tools that may be called instead; empty if the answer is text.
         inside: generation starts inside the thinking.
         new_id: makes ids of calls.
-        exact: between the thinking and what follows stands exactly what the dialect writes there; else white space
-            there belongs to neither.
+        exact: the gap after the thinking is exactly what the dialect writes there; otherwise it is any white space.
         logprobs: the deltas carry logprobs.
+        marker_ids: see `AnswerParser`.
     """
 
     def __init__(
         self,
-        markup: Markers,
+        markers: Markers,
         tools: Mapping[str, Mapping[str, Any]],
         *,
         inside: bool,
         new_id: NewId,
         exact: bool,
         logprobs: bool = False,
+        marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._exact = exact
-        self._openings = Finder(() if markup.tool is None else openings(markup.tool, tools))
-        super().__init__(markup, tools, inside=inside, new_id=new_id, logprobs=logprobs)
+        self._openings = Finder(() if markers.tool is None else openings(markers.tool, tools))
+        super().__init__(
+            markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
+        )
 
     def _answer(self) -> Steps[None]:
         cursor = self._cursor
-        if self._markup.reasoning is None:
-            yield from _begun(cursor, self._say)
-        elif self._markup.reasoning.append:
+        if self._markers.reasoning is None:
+            yield from _begun(cursor, self._emit_text)
+        elif self._markers.reasoning.append:
             yield from self._thinking_kept()
         else:
             yield from self._thinking()
@@ -62,27 +65,27 @@ class StructuredTextParser(MarkerParser):
             yield from super()._answer()
         else:
             self._content.flush()
-            yield from _rest(cursor, self._say)
+            yield from _rest(cursor, self._emit_text)
 
     def _thinking(self) -> Steps[None]:
-        cursor, markup = self._cursor, self._markup
-        assert markup.reasoning is not None
+        cursor, markers = self._cursor, self._markers
+        assert markers.reasoning is not None
         if self._starts_inside:
             yield from cursor.space()
-            yield from cursor.take_one(markup.opening)
+            yield from cursor.take_one(markers.opening)
             yield from self._think(0)
-        elif (marker := (yield from cursor.take_one(markup.opening))) is not None:
+        elif (marker := (yield from cursor.take_one(markers.opening))) is not None:
             yield from self._think(cursor.offset - len(marker))
         else:
             return
         if self._exact:
-            yield from cursor.take(markup.reasoning.after_close)
+            yield from cursor.take(markers.reasoning.after_close)
         else:
             yield from cursor.space()
 
     def _thinking_kept(self) -> Steps[None]:
-        """Thinking that stays in the text, where its end matters only if calls may follow it."""
-        cursor, reasoning = self._cursor, self._markup.reasoning
+        """Pass on thinking that stays in the text. Its end matters only if calls may follow."""
+        cursor, reasoning = self._cursor, self._markers.reasoning
         assert reasoning is not None
         if self._starts_inside:
             self._run_text.append(reasoning.open[0] + reasoning.after_open)
@@ -97,7 +100,7 @@ class StructuredTextParser(MarkerParser):
             cursor.pos += 1
 
     def _goes_on_as_calls(self) -> Steps[bool]:
-        """Whether what comes next is the beginning of calls, or was cut where it may have become one."""
+        """Whether calls begin here, or the output was cut where they may have begun."""
         cursor = self._cursor
         while True:
             closed = cursor.closed and not cursor.cut
@@ -108,36 +111,36 @@ class StructuredTextParser(MarkerParser):
 
 
 class StructuredHarmonyParser(HarmonyParser):
-    """The same for harmony's messages: the final one is text to its end."""
+    """Parse harmony messages, the final one of which is text to its end."""
 
     def _body(self, header: Header, start: int) -> Steps[Header | None]:
         if header.channel != "final":
             return (yield from super()._body(header, start))
-        yield from _rest(self._cursor, self._say)
+        yield from _rest(self._cursor, self._emit_text)
         return None
 
 
-def _begun(cursor: Cursor, say: Write) -> Steps[None]:
-    """The text that was there before the output is text; what the answer goes on as is decided behind it."""
+def _begun(cursor: Cursor, write: Write) -> Steps[None]:
+    """Pass on the text from before the output; whether calls follow is decided behind it."""
     yield from cursor.peek()
     while cursor.offset < 0:
         if cursor.pos < len(cursor.text):
             piece, offset = cursor.text[cursor.pos : cursor.pos - cursor.offset], cursor.offset
             cursor.pos += len(piece)
-            say(piece, offset)
+            write(piece, offset)
         elif cursor.closed:
             return
         else:
             yield
 
 
-def _rest(cursor: Cursor, say: Write) -> Steps[None]:
-    """Everything that is still to come is text."""
+def _rest(cursor: Cursor, write: Write) -> Steps[None]:
+    """Pass on everything that is still to come as text."""
     while True:
         if cursor.pos < len(cursor.text):
             piece, offset = cursor.text[cursor.pos :], cursor.offset
             cursor.pos = len(cursor.text)
-            say(piece, offset)
+            write(piece, offset)
         if cursor.closed:
             return
         yield

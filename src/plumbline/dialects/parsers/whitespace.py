@@ -1,4 +1,4 @@
-"""Text between markup, and the white space that belongs to neither."""
+"""Separate text from the white space between text and markup."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ SPACE = " \t\r\n"
 
 
 class WhitespaceBuffer:
-    """Text of one kind. White space at its end is held until more text shows that it belongs to it.
+    """Emit text, and hold white space at its end back until more text shows that it belongs to the text.
 
-    Text that goes on behind markup keeps the white space before it, because without it two words would become one.
+    Text that goes on behind markup keeps the white space before it: without that, two words would become one.
+
+    Args:
+        emit: takes a piece of text and its offset.
+        hold: hold white space back; otherwise only after markup.
     """
 
     __slots__ = ("_emit", "_held", "_hold", "_skip", "_written")
@@ -25,7 +29,7 @@ class WhitespaceBuffer:
         self._written = False
 
     def write(self, piece: str, offset: int) -> None:
-        """More text."""
+        """Add text."""
         if self._skip and not self._written:
             stripped = piece.lstrip(SPACE)
             offset += len(piece) - len(stripped)
@@ -43,27 +47,27 @@ class WhitespaceBuffer:
             self._held.append((piece[len(body) :], offset + len(body)))
 
     def wait(self, space: str, offset: int) -> None:
-        """White space of which it is not known yet whether it belongs to the text."""
+        """Add white space that may or may not belong to the text."""
         if self._written or not self._skip:
             self._held.append((space, offset))
 
     def drop(self) -> None:
-        """Markup stands here: the white space before and after it is none of the text's."""
+        """Note that markup stands here. The white space before and after it is not text."""
         self._held = []
         self._skip = True
 
     @property
     def at_line(self) -> bool:
-        """What comes next begins a line, or is the first of this text after markup."""
+        """Whether a line begins here, or the text after markup."""
         return self._skip or not self._written or any("\n" in held for held, _ in self._held)
 
     def flush(self) -> None:
-        """The output has ended: what is held belongs to the text, unless nothing but markup stands before it."""
+        """End the output: white space that is held back is text, unless only markup stands before it."""
         if not self._skip:
             for held, at in self._held:
                 self._emit(held, at)
         self._held = []
 
     def undecided_from(self, default: int) -> int:
-        """The offset of the first character that is held."""
+        """Return the offset of the first character that is held back, or the default."""
         return self._held[0][1] if self._held else default

@@ -1,30 +1,26 @@
-"""What a dialect is: how one family of models writes its thinking and its calls. Mostly data.
+"""Describe how one family of models writes thinking and calls, mostly as data.
 
     reasoning:  <think> … </think>                      ReasoningDialect: markers
     calls:      <tool_call> … </tool_call>              Section: markers around calls, and how calls follow each other
                 {"name": …, "arguments": {…}}           CallFormat: how one call is written
 
-One incremental parser (`plumbline.dialects.parsers.marker_parser`) reads all of them. A call format is an object with
-three sides that must agree: it reads a call, writes one, and returns the grammar of one.
+One incremental parser (`plumbline.dialects.parsers.marker_parser`) reads all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
+from plumbline.dialects.spec.call_format import Call, CallFormat
 from plumbline.dialects.spec.thinking_control import ThinkingControl
-from plumbline.dialects.streams.cursor import Cursor, Steps
 
 __all__ = [
-    "Call",
-    "CallFormat",
-    "CallSink",
-    "Grammar",
     "IdStyle",
     "NewId",
+    "PromptEncoding",
     "ReasoningDialect",
     "Section",
     "ThinkingControl",
@@ -34,142 +30,26 @@ __all__ = [
 ]
 
 IdStyle = Literal["call", "mistral", "kimi"]
-"""`call_…`; nine letters or digits; `functions.name:index` counted over the conversation."""
+"""How ids of calls look: `call_…`; nine letters or digits; `functions.name:index`, counted over the conversation."""
 
-
-Reader = Literal["sections", "harmony"]
-"""Which parser reads the answer: the general one, or the one of harmony's messages."""
+PromptEncoding = Literal["deepseek_v32", "deepseek_v4", "harmony"]
+"""How prompts are encoded for models that come without a chat template."""
 
 NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
 
 Unread = Literal["all", "after thinking", "after the gap"]
-"""What of an answer has a promised form, and so is text whatever it looks like: all of it, what follows the thinking
-and white space after it, or what follows the thinking and exactly the gap that the dialect writes. Where tools may be
-called, an answer that goes on there as calls begin is calls instead."""
-
-
-class Call(msgspec.Struct, frozen=True):
-    """A call to be written."""
-
-    name: str
-    arguments: str
-    """A JSON object."""
-    number: int = 0
-    """Its place among the calls of the answer, for dialects that number them."""
+"""Which part of an answer is constrained text, and so is text even where it looks like markup: all of it, what follows
+the thinking and any white space, or what follows the thinking and exactly the gap that the dialect writes. Where tools
+may be called, an answer that goes on there as calls begin is calls instead."""
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """What a model says in one turn, to be written in its dialect."""
+    """The output of a model in one turn, before it is written in a dialect."""
 
     parts: tuple[str | Call, ...] = ()
     """Text and calls in their order."""
     reasoning: str | None = None
-
-
-class CallSink(Protocol):
-    """Where a form puts the call that it reads. `begin` once, then `arguments` as they come."""
-
-    @property
-    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
-        """The parameters of each tool that may be called, by name."""
-        ...
-
-    def begin(self, name: str, call_id: str | None = None) -> None:
-        """Announce the call. Until then everything may still turn out to be text.
-
-        Args:
-            name: its final name.
-            call_id: the id that the model gave it, if its dialect has ids of the model's own.
-
-        Raises:
-            MalformedError: no tool of the request has this name.
-        """
-        ...
-
-    def arguments(self, text: str) -> None:
-        """More of its arguments, JSON text."""
-        ...
-
-
-class Grammar(Protocol):
-    """Build the grammar of a call; expressions are strings.
-
-    Implemented by `plumbline.structured_output.grammar.builder.GrammarBuilder`.
-    """
-
-    def literal(self, text: str) -> str:
-        """Exactly this text."""
-        ...
-
-    def json(self, schema: Mapping[str, Any] | bool) -> str:
-        """One JSON document that satisfies the schema."""
-        ...
-
-    def regex(self, pattern: str) -> str:
-        """Text that matches the pattern."""
-        ...
-
-    def until(self, marker: str) -> str:
-        """Any text without the marker, then the marker."""
-        ...
-
-    def raw_string(
-        self,
-        schema: Mapping[str, Any],
-        after: str,
-        marker: str,
-        *,
-        or_null: bool = False,
-        not_first: str = "",
-    ) -> str:
-        """Raw text that satisfies a schema of strings, then `after`, which ends with the marker at which a reader ends
-        the text; with `or_null` the text may also be `null`, and it never begins with `not_first`."""
-        ...
-
-    def choice(self, expressions: list[str]) -> str:
-        """One of these."""
-        ...
-
-    def sequence(self, expressions: list[str]) -> str:
-        """All of these, in order."""
-        ...
-
-    def optional(self, expression: str) -> str:
-        """This or nothing."""
-        ...
-
-    def repeat(self, expression: str, minimum: int, maximum: int | None) -> str:
-        """This several times."""
-        ...
-
-
-class CallFormat(Protocol):
-    """How one call is written.
-
-    A form may also have `markers`, texts inside of calls that may be control tokens, and `forbidden`, texts that a
-    string argument cannot have because the format has no way to escape them.
-    """
-
-    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
-        """Read one call from its first character to its last. White space around it is not the form's.
-
-        Raises:
-            MalformedError: this is no call. If it was announced, it stays as far as it got, and what is still marked in
-                the cursor, or is the error's `rest`, is text.
-        """
-        ...
-
-    def write(self, call: Call) -> str:
-        """The call as a model of the family writes it."""
-        ...
-
-    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """The expression of a call of this tool, as `write` writes it; arguments satisfy the schema.
-
-        Of its literals the one that the call begins with is made first.
-        """
-        ...
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,15 +57,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
         open  after_open  item_open CALL item_close  between  item_open CALL item_close  before_close  close
 
-    Between all of these any white space is read; the strings with white space say how models write it.
+    White space between any of these is skipped; the strings with white space are how models write it.
     """
 
-    form: CallFormat
+    call_format: CallFormat
     open: tuple[str, ...] = ()
-    """Texts that begin a section; the first is the one to write. Without one calls stand bare, at the beginning of the
+    """Texts that begin a section; the first is the one to write. Without any, calls stand bare: at the beginning of the
     answer or after another call."""
     close: tuple[str, ...] = ()
-    """Texts that end it. Without one it ends where no further call follows."""
+    """Texts that end it. Without any, it ends where no further call follows."""
     item_open: str = ""
     item_close: str = ""
     after_open: str = ""
@@ -194,14 +74,13 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     array: bool = False
     """The calls are the elements of a JSON array: `[CALL, CALL]`."""
     single: bool = False
-    """A section holds one call, and each further call has a section of its own, `between` them."""
+    """A section has one call; each further call has another section, with `between` before it."""
     starts: str = ""
-    """The characters that calls may begin with: by these bare calls are found, and of several sections with the same
-    marker one is chosen."""
+    """The characters that calls may begin with. They find bare calls, and choose between sections with one marker."""
     inner: tuple[str, ...] = ()
-    """Control tokens inside of its calls, where another section of the family has the same markers and not these."""
+    """Control tokens inside its calls that another section with the same markers does not have."""
     at_line: bool = False
-    """Its markers mean a call only where a line of text begins. In thinking they are what the model thinks of."""
+    """Its markers begin a call only at the beginning of a line of text, and never in thinking."""
 
 
 class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,25 +90,27 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Names that other servers have for it."""
     sections: tuple[Section, ...]
-    """The first is the one to write; the others are read too. For a served model `section_choice` says which it is."""
-    reader: Reader = "sections"
+    """The first is the one to write; the others are read too. For a served model, `variant` chooses the first."""
+    messages: bool = False
+    """Each call is a message with a header of its own, which ends the answer, as in harmony."""
     ids: IdStyle = "call"
+    prompt_encoding: PromptEncoding | None = None
     silent: tuple[str, ...] = ()
-    """Texts around calls or answers that mean nothing to a client where an answer begins or ends."""
+    """Texts around calls or answers that a client does not get where an answer begins or ends."""
     content_gap: str = ""
-    """What stands between text and a section after it, as models write it."""
+    """What models write between text and a section."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a chat template of this family matches."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False
-    """Many families write so: it is chosen only where no other dialect fits."""
+    """Many families write so: it is chosen only where no other dialect matches."""
     tokens: tuple[str, ...] = ()
-    """Added tokens that are this family's alone: where the template says nothing, all of them say as much."""
+    """Added tokens that only this family has. Where no template matches, a tokenizer with all of them does."""
 
 
 class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """How a family writes its thinking."""
+    """How a family writes thinking."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -239,26 +120,28 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     after_open: str = "\n"
     before_close: str = "\n"
     after_close: str = "\n\n"
-    """How models write the white space around it; none of it is part of the thinking or of the answer."""
+    """White space around the thinking as models write it. It belongs neither to the thinking nor to the answer."""
     starts_inside: bool = False
-    """The model writes its thinking without opening it, also where the prompt does not open it; a prompt that closes it
-    counts all the same."""
+    """The model starts with thinking even where neither it nor the prompt opens it, unless the prompt closes it."""
     call_ends: bool = False
     """A call ends the thinking even if its end was not written."""
     append: bool = False
-    """The thinking stays in the text, markers and all ("append think"), as some clients of the family expect."""
+    """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()
-    """Texts around the answer that mean nothing to a client where it begins or ends."""
-    reader: Reader = "sections"
+    """Texts around the answer that a client does not get where it begins or ends."""
+    messages: bool = False
+    """Thinking is one message or several, each with a header of its own and with `after_close` behind it, as in
+    harmony."""
+    prompt_encoding: PromptEncoding | None = None
     markers: tuple[str, ...] = ()
-    """Further texts that the parser has to see."""
+    """Further texts that the parser needs to see."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a chat template of this family matches."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False
-    """Many families write so: it is chosen only where no other dialect fits."""
+    """Many families write so: it is chosen only where no other dialect matches."""
     tokens: tuple[str, ...] = ()
-    """Added tokens that are this family's alone."""
+    """Added tokens that only this family has."""
     switch: ThinkingControl = ThinkingControl()
-    """How thinking is turned on, off, up and down."""
+    """How a chat template turns thinking on, off, up and down."""

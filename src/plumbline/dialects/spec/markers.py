@@ -1,4 +1,4 @@
-"""What can be prepared once for a pair of dialects: which texts mean something, and where."""
+"""Prepare the searches for the markers of a tool dialect and a reasoning dialect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ __all__ = ["Markers"]
 
 
 class Markers:
-    """The texts of a tool dialect and a reasoning dialect, either of which may be missing. Immutable."""
+    """The markers of a tool dialect and a reasoning dialect, either of which may be missing. Immutable.
+
+    Attributes:
+        sections: for each marker of calls, the sections that begin with it.
+        bare: the sections without a marker.
+        texts: all texts of the dialects. Those that are control tokens have to come to the parser as text.
+    """
 
     def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
         self.tool = tool
@@ -31,7 +37,7 @@ class Markers:
         self.opening = Finder(self.opens)
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent))
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens))
-        # In a line of prose, and in thinking, these are texts that somebody writes about.
+        # Amid a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
             marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
         )
@@ -42,17 +48,16 @@ class Markers:
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
         }
-        self.markers = (
+        self.texts = (
             frozenset((*self.in_text.markers, *self.at_boundary.markers))
             | frozenset(
                 marker
                 for section in (tool.sections if tool else ())
-                for marker in (*section.close, section.item_close, *getattr(section.form, "markers", ()))
+                for marker in (*section.close, section.item_close, *section.call_format.markers)
                 if marker
             )
             | frozenset(reasoning.markers if reasoning is not None else ())
         )
-        """Every text of this dialect; those that are control tokens have to be shown to the parser."""
         self.closers = {
             id(section): Finder(section.close) for section in (tool.sections if tool else ()) if section.close
         }

@@ -1,4 +1,4 @@
-"""How a chat template lets thinking be chosen: the names of its variables, as data."""
+"""Describe the variables of chat templates that control thinking."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ _EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
 
 
 class ThinkingControl(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables by which a chat template lets thinking be chosen."""
+    """The variables of a chat template that control thinking."""
 
     on: tuple[tuple[str, bool | str], ...] = ()
     """What to set for thinking."""
     off: tuple[tuple[str, bool | str | int], ...] = ()
-    """What to set for an answer without it; empty if the family always thinks."""
+    """What to set for an answer without thinking; empty if the family always thinks."""
     effort: str = ""
-    """A variable that takes the effort as a word."""
+    """The variable for the effort, a word."""
     efforts: tuple[str, ...] = ("low", "medium", "high")
-    """The words that it takes, from little to much."""
+    """The words that it takes, from least to most."""
     budget: str = ""
-    """A variable that takes a number of tokens."""
+    """The variable for a number of tokens."""
 
     def variables(self, effort: str | None, budget: int | None = None) -> dict[str, bool | str | int]:
-        """What to give the template.
+        """Return the variables to set.
 
         Args:
-            effort: the request's word: `none`, `minimal`, `low`, `medium`, `high` or `xhigh`; None leaves the choice to
-                the template.
+            effort: the word of the request: `none`, `minimal`, `low`, `medium`, `high` or `xhigh`; None leaves the
+                choice to the template.
             budget: how many tokens of thinking the request allows.
         """
         found: dict[str, bool | str | int] = {}
@@ -44,7 +44,7 @@ class ThinkingControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _nearest(effort: str, words: tuple[str, ...]) -> str:
-    """The word of the template that comes nearest to the request's."""
+    """Return the template's word that is nearest to the request's."""
     if effort in words or effort not in _EFFORTS:
         return effort
     wanted = _EFFORTS.index(effort)

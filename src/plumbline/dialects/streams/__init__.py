@@ -1,1 +1,1 @@
-"""Read JSON, Python literals and tag values from text that is still being written."""
+"""Read JSON, Python literals and tag values from text that comes in pieces."""

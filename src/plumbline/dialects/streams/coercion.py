@@ -1,13 +1,13 @@
-"""Text to JSON by schema: for dialects that write arguments without types (`<parameter=count>3</parameter>`).
+"""Convert text to JSON by a schema, for dialects with untyped arguments (`<parameter=count>3</parameter>`).
 
-What a text means is decided by the types that the parameter's schema allows:
+The types that the parameter's schema allows decide:
 
 | the schema allows | the text becomes |
 |---|---|
-| strings and nothing else | that string, character by character |
-| no strings | the JSON that it is; a string if it is none of an allowed type |
-| strings and other types | null, an object or an array if that is allowed and the text is one; else a string |
-| nothing that is known | the JSON that it is; else a string |
+| only strings | a string |
+| no strings | the JSON that the text is, if its type is allowed; else a string |
+| strings and other types | null, an object or an array, if the text is one and the type is allowed; else a string |
+| unknown types | the JSON that the text is; else a string |
 
 So "02134" stays a string everywhere, and `7` is a number only where no string is allowed or nothing is known.
 """
@@ -22,20 +22,20 @@ from typing import Any
 from plumbline.dialects.streams.json_stream import quoted
 
 __all__ = [
-    "LOOKED_AT",
+    "LOOK_AHEAD",
     "admitted",
     "allowed_types",
     "coerce",
     "is_text",
-    "member_schema",
+    "part_schema",
     "referred",
     "resolved",
 ]
 
-LOOKED_AT = 64
-"""Characters of a text by which it is told whether it can be something else than a string."""
+LOOK_AHEAD = 64
+"""Characters of a text that decide whether it can be something else than a string."""
 _NUMBER_BEGUN = re.compile(r"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?\s*")
-"""More than the beginnings of numbers, and all of those."""
+"""Every beginning of a number, and some other texts."""
 _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
@@ -45,13 +45,13 @@ _MAX_DEPTH = 16
 def allowed_types(
     schema: Any, root: Mapping[str, Any], depth: int = 0, seen: dict[int, frozenset[str]] | None = None
 ) -> frozenset[str]:
-    """The JSON types that a schema allows; empty if it does not say. `integer` counts as a type of its own.
+    """Return the JSON types that a schema allows, with `integer` apart from `number`; empty if they are unknown.
 
     Args:
         schema: the schema.
-        root: what references refer to.
-        depth: how many references and branches were followed to it.
-        seen: what was found of schemas on the way, by their identity: many branches may refer to the same one.
+        root: the schema that references refer to.
+        depth: how many references and branches led to this schema.
+        seen: results for schemas on the way, by `id`, because many branches may refer to the same schema.
     """
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return frozenset()
@@ -59,7 +59,7 @@ def allowed_types(
         return frozenset((kind,))
     seen = {} if seen is None else seen
     if id(schema) not in seen:
-        seen[id(schema)] = frozenset()  # For those that need themselves.
+        seen[id(schema)] = frozenset()  # For schemas that refer to themselves.
         seen[id(schema)] = _types(schema, root, depth, seen)
     return seen[id(schema)]
 
@@ -92,12 +92,12 @@ def _types(
 
 
 def coerce(text: str, types: frozenset[str]) -> str:
-    """The JSON text that `text` means where these types are allowed."""
+    """Convert a text to JSON where these types are allowed."""
     if types == {"string"}:
         return quoted(text)
     bare = _PYTHON_WORDS.get(text.strip(), text.strip())
     kind = _WORD_TYPES.get(bare) or ("integer" if _SHORT_INTEGER.fullmatch(bare) else None)
-    if kind is None:  # Else it is known without decoding it.
+    if kind is None:  # Words and short integers are known without decoding.
         try:
             value = _DECODER.decode(bare)
         except (ValueError, RecursionError):
@@ -107,21 +107,21 @@ def coerce(text: str, types: frozenset[str]) -> str:
         return quoted(text) if kind == "string" and bare[:1] != '"' else bare
     fits = kind in types or (kind == "integer" and "number" in types)
     if kind == "number" and types & {"integer"} and value - value == 0 and value == int(value):
-        fits = True  # `3.0` is an integer; what is infinite as a float is none.
+        fits = True  # `3.0` is an integer; a number that overflows a float is not.
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
     return bare if fits else quoted(text)
 
 
 def is_text(begun: str, types: frozenset[str]) -> bool:
-    """Whether a text that begins like this is certain to become a string, whatever follows.
+    """Whether a text that begins like this becomes a string, whatever follows.
 
-    What is certain of a beginning is certain of all that begin with it, so that it does not matter in which pieces a
-    text comes. Nothing beyond the first `LOOKED_AT` characters is looked at.
+    If a beginning is certain to, so is every longer one, so it does not matter in which pieces a text comes. Only the
+    first `LOOK_AHEAD` characters count.
     """
     if types == {"string"}:
         return True
-    begun = begun[:LOOKED_AT].lstrip()
+    begun = begun[:LOOK_AHEAD].lstrip()
     if not begun or (types and "string" not in types):
         return False
     if begun[0] in "{[":
@@ -139,13 +139,13 @@ def _refuse(constant: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
-"""Made once: `json.loads` makes one for every text that it reads with an option."""
+"""Made once, because `json.loads` with an option makes a decoder for every call."""
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema that a reference leads to, or the schema itself; empty if there is none.
+    """Follow references and branches of a schema; empty if they lead nowhere.
 
-    Of several branches the one that describes an object or an array is taken, because only those have parts.
+    Of several branches, the one of an object or an array counts, because only these have parts.
     """
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, Mapping):
@@ -162,8 +162,8 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def member_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
-    """The schema of a member of an object, or with None of an array's elements; None if the schema does not say."""
+def part_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
+    """Return the schema of a property, or of the items of an array if `name` is None; None if it is unknown."""
     whole = resolved(schema, root)
     if name is None:
         return whole.get("items")
@@ -174,7 +174,7 @@ def member_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any
 
 
 def admitted(schema: Any, value: Any) -> bool:
-    """Whether the `enum` or `const` of a schema, if it has one, lets a value through."""
+    """Whether the `enum` or `const` of a schema, if it has one, allows a value."""
     if not isinstance(schema, Mapping):
         return schema is not False
     options = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
@@ -182,7 +182,7 @@ def admitted(schema: Any, value: Any) -> bool:
 
 
 def referred(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a local reference leads to; None if it leads nowhere."""
+    """Return the target of a local reference; None if there is none."""
     if not reference.startswith("#"):
         return None
     value: Any = root

@@ -1,10 +1,10 @@
-"""Reading text that is still being written.
+"""Read text that comes in pieces.
 
-A `Cursor` holds the part of an output that nobody has read yet. What reads from it is a generator: it yields whenever
-it needs more text than there is, and is resumed when there is more, or when there will be no more. So a reader is
-written as if the whole output lay before it, and gives the same result however the output was cut.
+A `Cursor` keeps the unread part of an output. Its readers are generators: a reader yields when it needs more text, and
+is resumed when there is more, or when no more will come. So it is written as if the whole output were there, and gives
+the same result however the output is cut.
 
-What is unread is never longer than the longest marker that may be beginning, so reading is linear in the output.
+The unread part is never longer than the longest marker that may be beginning, so reading is linear in the output.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeVar
+
+from plumbline.dialects.streams.affixes import proper_prefixes
 
 __all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps", "finder"]
 
@@ -27,7 +29,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class MalformedError(Exception):
-    """The text is not what the dialect calls for. The message says what was expected.
+    """The text is not in the format of the dialect. The message names what was expected.
 
     Attributes:
         rest: text that was read and not passed on, where the reader stopped.
@@ -39,15 +41,15 @@ class MalformedError(Exception):
 
 
 class EndOfOutputError(MalformedError):
-    """The output ended inside of markup."""
+    """The output ended amid markup."""
 
 
 class Finder:
-    """Finds the first of several markers in text that may end inside of one.
+    """Find the first of several markers in text that may end amid one.
 
     Args:
         markers: the texts to find.
-        least: how much of a marker has to stand at the cut end of an output to be taken for one, and not for text.
+        least: how many characters of a marker, at the cut end of an output, are taken for a marker and not for text.
 
     Attributes:
         starts: the first characters of the markers.
@@ -62,15 +64,15 @@ class Finder:
         whole = [re.escape(marker) for marker in longest_first]
         self._pattern = re.compile("|".join(whole)) if whole else None
         self._scan = re.compile(_whole_or_begun(self.markers))
-        self._beginnings = frozenset(m[:size] for m in self.markers for size in range(1, len(m)))
+        self._beginnings = proper_prefixes(self.markers)
         self._longest = max(map(len, self.markers), default=0)
         self.starts = frozenset(marker[0] for marker in self.markers)
 
     def search(self, text: str, start: int, closed: bool) -> tuple[int, str | None]:
-        """Where the text before the first marker ends, and the marker, or None if there is none yet.
+        """Return where the text before the first marker ends, and the marker, or None if there is none yet.
 
-        Unless `closed`, the text ends before anything that may turn out to be a marker: of two that could begin the
-        earlier counts, and of two that begin alike the longer.
+        Unless `closed`, the text ends before anything that may turn out to be a marker. Of two possible markers the
+        earlier counts, and of two at one place the longer.
         """
         if self._pattern is None:
             return len(text), None
@@ -83,7 +85,7 @@ class Finder:
         return match.start(), found
 
     def at(self, text: str, start: int, closed: bool) -> tuple[bool, str | None]:
-        """Whether it is certain which marker stands at `start`, and which it is, if any."""
+        """Return whether it is certain which marker stands at `start`, and that marker, or None."""
         rest = text[start : start + self._longest]
         if not closed and start + len(rest) == len(text) and (not rest or rest in self._beginnings):
             return False, None
@@ -92,9 +94,11 @@ class Finder:
 
 
 def _whole_or_begun(markers: Iterable[str], size: int = 0) -> str:
-    """A pattern of the markers, which are alike in their first characters, behind these; and of what ends amid one.
+    """Build a pattern of markers, and of their beginnings at the end of the text.
 
-    What is a marker and may become a longer one is a beginning where the text ends: longer ones are tried first.
+    Args:
+        markers: the markers, which have their first `size` characters in common. The pattern begins behind these.
+        size: the number of these characters.
     """
     longer: dict[str, list[str]] = {}
     for marker in markers:
@@ -110,18 +114,18 @@ def _whole_or_begun(markers: Iterable[str], size: int = 0) -> str:
 
 @lru_cache(maxsize=1024)
 def finder(*markers: str) -> Finder:
-    """A finder for these markers; the same one for the same markers."""
+    """Return a finder for these markers, the same one for the same markers."""
     return Finder(markers)
 
 
 class Cursor:
-    """The unread part of one output. Public attributes are for readers that scan by themselves.
+    """Keep the unread part of one output. Readers that scan by themselves use the attributes.
 
     Attributes:
         text: what has come and was not dropped yet.
         pos: everything before it in `text` has been read.
         closed: nothing more will come.
-        cut: the token limit has ended the output, so what looks like the beginning of a marker at its end is one.
+        cut: the token limit has ended the output, so the beginning of a marker at its end is markup, and not text.
     """
 
     __slots__ = ("_base", "_kept", "_mark", "closed", "cut", "pos", "text")
@@ -137,15 +141,15 @@ class Cursor:
 
     @property
     def offset(self) -> int:
-        """How many characters of the output have been read."""
+        """The number of characters of the output that have been read."""
         return self._base + self.pos
 
     def begin_at(self, offset: int) -> None:
-        """What comes next has this offset; negative for text that was there before the output."""
+        """Set the offset of the next character, which is negative for text from before the output."""
         self._base = offset
 
     def feed(self, text: str) -> None:
-        """More text has come."""
+        """Add text."""
         if self._mark is not None:
             self._kept.append(self.text[self._mark : self.pos])
             self._mark = 0
@@ -155,17 +159,17 @@ class Cursor:
         self.pos = 0
 
     def mark(self, before: str = "") -> None:
-        """Remember what is read from here on, until `unmark`; `before` was read just now and belongs to it."""
+        """Remember what is read from here on, until `unmark`, and `before`, which was read just now."""
         self._mark = self.pos
         self._kept = [before] if before else []
 
     @property
     def marked(self) -> bool:
-        """Something is being remembered."""
+        """Whether a mark is set."""
         return self._mark is not None
 
     def unmark(self) -> str:
-        """Forget the mark; returns what was read since."""
+        """Remove the mark and return what was read since."""
         if self._mark is None:
             return ""
         raw = "".join(self._kept) + self.text[self._mark : self.pos]
@@ -174,7 +178,7 @@ class Cursor:
         return raw
 
     def peek(self) -> Steps[str]:
-        """The next character, or the empty string at the end of the output."""
+        """Return the next character without reading it, or the empty string at the end of the output."""
         while self.pos >= len(self.text):
             if self.closed:
                 return ""
@@ -193,17 +197,17 @@ class Cursor:
             yield
 
     def has_space(self) -> bool:
-        """Whether `space` has anything to do; asking costs less than a reader that does nothing."""
+        """Whether `space` has anything to do. A call of this costs less than a reader that does nothing."""
         return self.pos >= len(self.text) or self.text[self.pos] in " \t\r\n"
 
     def skip(self, char: str) -> bool:
-        """Read this one character if it comes next. To be asked where `space` has been read, so that one is there."""
+        """Read this one character if it comes next. Call it after `space`, when there is a character or the end."""
         found = self.text.startswith(char, self.pos)
         self.pos += found
         return found
 
     def take(self, literal: str) -> Steps[bool]:
-        """Read exactly this text if it comes next; else read nothing."""
+        """Read exactly this text if it comes next; otherwise read nothing."""
         while not self.text.startswith(literal, self.pos):
             rest = self.text[self.pos : self.pos + len(literal)]
             if len(rest) == len(literal) or not literal.startswith(rest):
@@ -216,7 +220,7 @@ class Cursor:
         return True
 
     def take_ahead(self, literal: str) -> Steps[bool]:
-        """Whether exactly this text comes next; it stays unread."""
+        """Return whether exactly this text comes next, without reading it."""
         found = yield from self.take(literal)
         if found:
             self.pos -= len(literal)
@@ -226,13 +230,13 @@ class Cursor:
         """Read exactly this text.
 
         Raises:
-            MalformedError: something else comes.
+            MalformedError: other text comes.
         """
         if not (yield from self.take(literal)):
             self.fail(f"expected {literal!r}")
 
     def take_one(self, finder: Finder) -> Steps[str | None]:
-        """Read the marker that comes next, if one of these does."""
+        """Read the next marker, if one of these comes next."""
         while True:
             certain, marker = finder.at(self.text, self.pos, self.closed and not self.cut)
             if certain:
@@ -245,17 +249,17 @@ class Cursor:
             yield
 
     def may_take(self, finder: Finder) -> bool:
-        """Whether `take_one` has anything to do; asking costs less than a reader that finds nothing."""
+        """Whether `take_one` has anything to do. A call of this costs less than a reader that finds nothing."""
         return self.pos >= len(self.text) or self.text[self.pos] in finder.starts
 
     def look_for(self, finder: Finder) -> Steps[str | None]:
-        """The marker that comes next, if one of these does; it stays unread."""
+        """Return the next marker, if one of these comes next, without reading it."""
         marker = yield from self.take_one(finder)
         self.pos -= len(marker or "")
         return marker
 
     def may_become(self, finder: Finder) -> Steps[bool]:
-        """Whether one of these markers comes next, or enough of one at the cut end of the output; it stays unread."""
+        """Return whether one of these markers comes next, or enough of one at the cut end of the output."""
         while True:
             certain, marker = finder.at(self.text, self.pos, self.closed and not self.cut)
             if certain:
@@ -265,7 +269,7 @@ class Cursor:
             yield
 
     def run(self, pattern: re.Pattern[str], limit: int) -> Steps[str]:
-        """Read the characters that match `pattern`, which matches one or more of a class.
+        """Read the characters that match `pattern`, which is a repeated character class.
 
         Raises:
             MalformedError: there are more than `limit`.
@@ -283,7 +287,7 @@ class Cursor:
             yield
 
     def until(self, finder: Finder, write: Write) -> Steps[str | None]:
-        """Pass text to `write` up to a marker and read that; returns it, or None at the end of the output."""
+        """Pass text to `write` up to a marker, and read and return that; None at the end of the output."""
         while True:
             start = self.pos
             end, marker = finder.search(self.text, start, self.closed and not self.cut)
@@ -302,10 +306,10 @@ class Cursor:
             yield
 
     def collect(self, finder: Finder) -> Steps[tuple[str, str]]:
-        """The text before a marker, and the marker.
+        """Return the text before a marker, and the marker.
 
         Raises:
-            EndOfOutputError: none came.
+            EndOfOutputError: no marker came.
         """
         parts: list[str] = []
         marker = yield from self.until(finder, lambda piece, _: parts.append(piece))
@@ -314,11 +318,11 @@ class Cursor:
         return "".join(parts), marker
 
     def fail(self, message: str) -> None:
-        """Say that what comes next is wrong.
+        """Raise the error for unexpected text.
 
         Raises:
-            EndOfOutputError: because nothing comes.
-            MalformedError: because something else does.
+            EndOfOutputError: the output has ended.
+            MalformedError: other text comes.
         """
         if self.closed and self.pos >= len(self.text):
             raise EndOfOutputError(message)

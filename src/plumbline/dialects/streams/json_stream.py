@@ -1,8 +1,8 @@
-"""JSON read while it is being written: checked character by character, passed on as it stands.
+"""Check JSON character by character while it comes, and pass it on unchanged.
 
-Arguments of calls are passed to clients as the model wrote them, so nothing is parsed into values here. Three things
-that models often get wrong and that have one meaning only are put right on the way: raw control characters inside
-strings are escaped, and Python's `True`, `False` and `None` become JSON's words.
+Clients get arguments of calls as the model wrote them, so nothing is parsed into values here. Two mistakes that models
+often make and that have only one meaning are corrected: raw control characters inside strings are escaped, and Python's
+`True`, `False` and `None` become JSON's words.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _MAX_ATOM = 400
 
 
 class JsonScanner:
-    """Checks one JSON value as it comes.
+    """Check one JSON value while it comes.
 
     Args:
-        max_depth: what nests deeper is refused.
-        max_atom: numbers and words of more characters are refused.
+        max_depth: levels of nesting at most.
+        max_atom: characters of a number or word at most.
 
     Attributes:
-        done: the value is complete. A number at the very top is complete only when something follows it.
-        stopped: where the last `feed` stopped, also where it raised.
+        done: the value is complete. A number at the top level is complete only when something follows it.
+        stopped: where the last `feed` stopped, also if it raised.
     """
 
     __slots__ = ("_atom", "_digits", "_max_atom", "_max_depth", "_raw", "_stack", "_state", "done", "stopped")
@@ -61,25 +61,26 @@ class JsonScanner:
         self._atom = ""
         self._digits = 0
         self._raw = False
-        """The string that is open has had a control character."""
+        """The open string has a raw control character."""
 
     @property
     def in_string(self) -> bool:
-        """What was read ends inside of a string without raw control characters, and not inside of an escape."""
+        """Whether the text so far ends amid a string without raw control characters, and not amid an escape."""
         return self._state == _STRING and not self._raw
 
     @property
     def atom(self) -> str:
-        """The number or word in which what was read ends: it is held until it is complete."""
+        """The incomplete number or word at the end of the text so far, which is held back."""
         return self._atom if self._state == _ATOM else ""
 
     def feed(self, text: str, pos: int, out: list[str]) -> int:
-        """Read on from `pos`; returns where it stopped: at the end of the text, or right after the value.
+        """Read from `pos` and append to `out` what can be passed on.
 
-        Appends to `out` what can be passed on.
+        Returns:
+            Where it stopped: at the end of the text, or right after the value.
 
         Raises:
-            MalformedError: this is no JSON. What was appended before is still good.
+            MalformedError: this is no JSON. What was appended before is.
         """
         start = pos
         end = len(text)
@@ -97,7 +98,7 @@ class JsonScanner:
                         self._close_string()
                     elif char == "\\":
                         self._state = _ESCAPE
-                    else:  # A control character: JSON wants it escaped.
+                    else:  # A control character, which JSON requires to be escaped.
                         out.append(text[start:pos])
                         out.append(quoted_text(char))
                         self._raw = True
@@ -152,7 +153,7 @@ class JsonScanner:
                         stack.pop()
                         self._value_done()
                     elif state in (_VALUE, _FIRST_VALUE) and _ATOM_RUN.match(char):
-                        # Held back until it is complete, so that nothing is passed on that is no JSON.
+                        # Held back until it is complete, so that no invalid number or word is passed on.
                         out.append(text[start:pos])
                         start = pos
                         self._state, self._atom = _ATOM, ""
@@ -167,7 +168,7 @@ class JsonScanner:
         return pos
 
     def close(self, out: list[str]) -> None:
-        """Nothing more comes: a number or word at the very top is complete now.
+        """End the text, which completes a number or word at the top level.
 
         Raises:
             EndOfOutputError: the value is not complete.
@@ -196,20 +197,20 @@ class JsonScanner:
 
 
 quoted: Final = encode_basestring
-"""The text as a JSON string, without the encoder that `json.dumps` makes for every text."""
+"""Encode a text as a JSON string, without the encoder that `json.dumps` makes for every call."""
 
 
 def quoted_text(text: str) -> str:
-    """The text as it stands inside of a JSON string."""
+    """Encode a text as it stands inside a JSON string, without the quotes."""
     return encode_basestring(text)[1:-1]
 
 
 def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:
-    """Read one JSON value, passing on what is certain of it.
+    """Read one JSON value and pass it on while it comes.
 
     Raises:
         MalformedError: this is no JSON.
-        EndOfOutputError: the output ended inside of it.
+        EndOfOutputError: the output ended amid the value.
     """
     scanner = JsonScanner()
     while True:
@@ -234,11 +235,11 @@ def json_string(cursor: Cursor, limit: int = 256) -> Steps[str]:
     """Read a short JSON string, such as a key or a name, and decode it.
 
     Raises:
-        MalformedError: something else comes, or it is longer than `limit`.
+        MalformedError: other text comes, or the string is longer than `limit`.
     """
     if (yield from cursor.peek()) != '"':
         cursor.fail("expected a string")
-    while True:  # Most names are plain and short: they are taken as they stand once they are there.
+    while True:  # Most names are plain and short. They are taken as they stand, once they are complete.
         match = _SHORT_STRING.match(cursor.text, cursor.pos)
         if match is None or cursor.closed or match.end() - cursor.pos > _AT_ONCE:
             break

@@ -1,4 +1,4 @@
-"""Python literals read while they are being written, and passed on as JSON."""
+"""Read Python literals while they come, and pass them on as JSON."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _ESCAPES: Final = {
     "v": "\\u000b",
     "\n": "",
 }
-"""What a backslash and a character mean, as they stand in a JSON string."""
+"""The JSON of each escape: the character behind the backslash, and the text in a JSON string."""
 _CODES: Final = {"x": 2, "u": 4, "U": 8}
-"""How many hexadecimal digits follow."""
+"""The number of hexadecimal digits behind each of these."""
 
 _STRING_ENDS: Final = {quote: finder(quote, "\\") for quote in ("'", '"', "'''", '"""')}
 
@@ -46,11 +46,11 @@ Write = Callable[[str], None]
 
 
 def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
-    """Read one literal: a string, number, word, list, tuple or dict. JSON's words are understood too.
+    """Read one literal: a string, number, word, list, tuple or dict, also with JSON's words.
 
     Raises:
         MalformedError: this is no literal.
-        EndOfOutputError: the output ended inside of it.
+        EndOfOutputError: the output ended amid the literal.
     """
     if depth > _MAX_DEPTH:
         raise MalformedError("the literal is nested too deeply")
@@ -65,13 +65,13 @@ def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
         yield from _items(cursor, write, depth, ")", keyed=False)
     else:
         atom = yield from cursor.run(_ATOM, _MAX_ATOM)
-        if not atom or cursor.pos >= len(cursor.text):  # What follows has come, unless nothing does.
+        if not atom or cursor.pos >= len(cursor.text):  # `run` has waited for what follows.
             cursor.fail("expected a value")
         write(_word(atom))
 
 
 def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool) -> Steps[None]:
-    """The elements of a list or tuple, or the members of a dict."""
+    """Read the elements of a list or tuple, or the items of a dict."""
     cursor.pos += 1
     write("{" if keyed else "[")
     comma = ""
@@ -102,7 +102,7 @@ def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool)
 
 
 def _string(cursor: Cursor, write: Write) -> Steps[None]:
-    """A string in any of Python's quotes, passed on while it is written."""
+    """Read a string in any of Python's quotes, and pass it on while it comes."""
     quote = cursor.text[cursor.pos]
     if cursor.text[cursor.pos + 1 : cursor.pos + 2] not in ("", quote):
         cursor.pos += 1
@@ -127,7 +127,7 @@ def _string(cursor: Cursor, write: Write) -> Steps[None]:
 
 
 def _escape(cursor: Cursor, write: Write) -> Steps[None]:
-    """What follows a backslash."""
+    """Read what follows a backslash."""
     char = yield from cursor.peek()
     if not char:
         cursor.fail("expected an escape")
@@ -156,13 +156,13 @@ def _escape(cursor: Cursor, write: Write) -> Steps[None]:
 def _character(code: int) -> str:
     if code > 0x10FFFF:
         raise MalformedError("there is no such character")
-    if 0xD800 <= code < 0xE000:  # Half of a pair: JSON writes such halves as they are.
+    if 0xD800 <= code < 0xE000:  # Half of a surrogate pair, which JSON can only escape.
         return f"\\u{code:04x}"
     return quoted_text(chr(code))
 
 
 def _word(atom: str) -> str:
-    """A word or number of Python as JSON."""
+    """Convert a word or number of Python to JSON."""
     word = _WORDS.get(atom)
     if word is not None:
         return word

@@ -1,7 +1,7 @@
-"""Values between tags that are passed on while they are written, as soon as it is certain what they are.
+"""Convert values between tags to JSON, and pass them on as soon as their type is certain.
 
-A text may be anything, so a value is held until its beginning shows a string, or the JSON of an object or array. What
-has been passed on is never taken back.
+A value is held back until its beginning shows that it is a string, or the JSON of an object or array. What has been
+passed on is never taken back.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from plumbline.dialects.streams.coercion import LOOKED_AT, coerce, is_text
+from plumbline.dialects.streams.coercion import LOOK_AHEAD, coerce, is_text
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
 from plumbline.dialects.streams.json_stream import JsonScanner, quoted_text
 
 __all__ = ["JsonWriter", "StringWriter", "json_between", "unwrapped"]
 
 _SHOWN = re.compile(r"[\[{ \t\r\n]*(?:[^-\[{ \t\r\n+.0-9A-Za-z_]|[-+.0-9A-Za-z_]+[^-+.0-9A-Za-z_])")
-"""The beginning of an object or array through its first token that is no opening bracket, and a character behind that
-if it is a number or word."""
+"""The beginning of an object or array through its first token that is no opening bracket, and one more character if
+that token is a number or word."""
 _MAX_DEPTH = 512
 _MAX_ATOM = 4300
-"""Nearly what Python's own reader of JSON takes: more nesting or a longer integer it refuses."""
+"""Nearly the limits of Python's `json`, which refuses more nesting and longer integers."""
 
 
 class StringWriter:
-    """Writes one value into the arguments of a call.
+    """Convert one value that may be a string to JSON.
 
     Args:
         put: takes the JSON text of the value, piece by piece.
-        types: what its schema allows; a string is among them, or nothing is known.
+        types: the JSON types that its schema allows, with `string`; empty if nothing is known.
         wrapped: one line feed at each side belongs to the markup.
     """
 
@@ -39,7 +39,7 @@ class StringWriter:
         self._begun = self._first = False
         self._held: list[str] = []
         self._late = False
-        """Only the end will show what it is."""
+        """Only the end will show the type."""
         self._feed = ""
         """A line feed that may be the last one."""
         if is_text("", types):
@@ -58,10 +58,10 @@ class StringWriter:
             self._begin()
             self._pass(unwrapped(begun, end=False) if self._wrapped else begun)
         else:
-            self._late = len(begun) >= LOOKED_AT
+            self._late = len(begun) >= LOOK_AHEAD
 
     def close(self) -> None:
-        """The text is whole."""
+        """End the value."""
         if self._begun:
             self._put('"')
             return
@@ -86,24 +86,23 @@ class StringWriter:
 
 
 class JsonWriter:
-    """Writes one object or array, in the JSON that stands between tags, into the arguments of a call.
+    """Check one object or array between tags, and pass it on.
 
-    It is passed on as soon as its beginning shows that it is JSON: its first string, number, word or closing bracket,
-    all before it being opening brackets. What shows to be something else by then, such as Python's `[{'a': 1}]`, is
-    held up to its end, and read as a text without types. What stops being JSON later is malformed, as it is in the
-    dialects that write whole calls in JSON. So a mistake at the very beginning, of a model that writes another language
-    than JSON, still gives a whole call with that text as a string. A mistake later, such as a bracket or quote that is
-    missing, gives a call that broke off instead of a string where the schema wants none.
+    The value is passed on as soon as its beginning is certain to be JSON: after its first string, number, word or
+    closing bracket, with only opening brackets before it. A value that is something else by then, such as Python's
+    `[{'a': 1}]`, is held back up to its end, and becomes a string. A value that stops being JSON later is malformed, as
+    in dialects with whole calls in JSON. So a model that writes another language than JSON still gives a whole call,
+    with the text as a string; a missing bracket or quote gives a call that broke off.
 
-    `True`, `None` and raw line feeds in strings are put right, also as in those dialects.
+    `True`, `None` and raw line feeds in strings are corrected, as in those dialects.
 
     Args:
-        put: takes the JSON text of the value, piece by piece; None if it is to be held whatever it is.
-        types: what its schema allows; no string is among them. Empty if nothing is known.
+        put: takes the JSON text of the value, piece by piece; None to hold the value back in any case.
+        types: the JSON types that its schema allows, without `string`; empty if nothing is known.
 
     Attributes:
-        begun: it is being passed on.
-        unread: how many characters of what was written last were not read, where that raised.
+        begun: the value is being passed on.
+        unread: how many characters of the last piece were not read, if `write` raised.
     """
 
     __slots__ = (
@@ -128,9 +127,9 @@ class JsonWriter:
         self._seen = False
         """There was more than white space."""
         self._whole = False
-        """It is held up to its end, but read as JSON so that its strings are known."""
+        """The value is held back up to its end, but checked, so that its strings are known."""
         self._plain = False
-        """It is no object or array in JSON, so nothing in it can be a string of JSON."""
+        """The value is no JSON object or array, so nothing in it is a JSON string."""
         self.begun = False
         self.unread = 0
 
@@ -138,10 +137,10 @@ class JsonWriter:
         """Take the next piece of the text.
 
         Raises:
-            MalformedError: what has been passed on does not go on as JSON.
+            MalformedError: a value that has been passed on in part does not go on as JSON.
         """
         if not self.begun:
-            self._hold(piece)
+            self._buffer(piece)
             return
         scanner = self._scanner
         out: list[str] = []
@@ -159,29 +158,29 @@ class JsonWriter:
 
     @property
     def in_string(self) -> bool:
-        """Whether a marker that comes now stands in a string.
+        """Whether a marker that comes now is part of a string.
 
-        One that a raw control character has come in is none where a marker comes: most likely its quote is missing.
+        It is not if the string has a raw control character: most likely a quote is missing then.
         """
         return not self._plain and self._scanner.in_string
 
     @property
     def text(self) -> str:
-        """All of the value, if it was held."""
+        """The value, if it was held back."""
         return "".join(self._held)
 
     def close(self, marker: str) -> None:
-        """The value has ended with this marker.
+        """End the value with this marker.
 
         Raises:
-            MalformedError: what was passed on is not complete.
+            MalformedError: a value that was passed on is not complete.
         """
         if self.begun and not self._scanner.done:
             raise MalformedError(
                 f"the JSON of a value is not complete before {marker}", self._scanner.atom + marker
             )
 
-    def _hold(self, piece: str) -> None:
+    def _buffer(self, piece: str) -> None:
         self._held.append(piece)
         if self._whole:
             self._check(piece)
@@ -190,7 +189,7 @@ class JsonWriter:
             self._look("".join(self._held).lstrip())
 
     def _look(self, begun: str) -> None:
-        """Find out what it is from its beginning, which is not passed on yet."""
+        """Find out the type from the beginning of the value, and pass that on if it is certain."""
         kind = {"{": "object", "[": "array"}.get(begun[0])
         if kind is None:
             self._plain = True
@@ -199,11 +198,11 @@ class JsonWriter:
             self._whole = True
             self._check(begun)
             return
-        shown = _SHOWN.match(begun, 0, LOOKED_AT)
-        if shown is None and len(begun) < LOOKED_AT:
+        shown = _SHOWN.match(begun, 0, LOOK_AHEAD)
+        if shown is None and len(begun) < LOOK_AHEAD:
             return
-        # Of what is read together, nothing depends on how it was cut.
-        end = LOOKED_AT if shown is None else shown.end()
+        # Exactly this much is checked at once, so that the result does not depend on how the value was cut.
+        end = LOOK_AHEAD if shown is None else shown.end()
         out: list[str] = []
         try:
             self._scanner.feed(begun[:end], 0, out)
@@ -224,18 +223,18 @@ class JsonWriter:
 def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder | None = None) -> Steps[None]:
     """Read a value that should be JSON, through the marker that ends it.
 
-    A marker inside of a string is part of the string. So an object or array goes on where it is JSON so far, has a
-    string open, and what follows the marker may stand in one: a control character, such as the line feed between two
-    tags, may not. A text that is no JSON up to the marker ends there.
+    A marker inside a string is part of the string. So an object or array goes on behind a marker if it is JSON so far,
+    a string is open, and the character behind the marker may stand in a string, as a line feed between two tags may
+    not. Any other value ends at the first marker.
 
     Args:
-        cursor: where the value begins.
+        cursor: stands at the beginning of the value.
         out: takes the value.
-        ends: the marker; it has neither quotes nor backslashes.
-        follows: what cannot follow the marker inside of a string.
+        ends: the marker. It has neither quotes nor backslashes.
+        follows: what cannot follow the marker inside a string.
 
     Raises:
-        MalformedError: what has been passed on does not go on as JSON.
+        MalformedError: a value that has been passed on in part does not go on as JSON.
         EndOfOutputError: the output ended before the marker.
     """
     while True:
@@ -258,10 +257,10 @@ def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder 
 
 
 def unwrapped(text: str, *, end: bool = True) -> str:
-    """A text without one line feed at its beginning, and at its end."""
+    """Remove one line feed from the beginning of a text, and from its end."""
     text = text.removeprefix("\n")
     return text.removesuffix("\n") if end else text
 
 
 def _ignore(_: str) -> None:
-    """Takes what means nothing."""
+    """Drop a piece."""

@@ -108,8 +108,8 @@ class Slots:
         for index in range(num_decodes, len(entries)):
             entry = entries[index]
             state = entry.state
-            span = state.token_ids[entry.start : entry.start + entry.count]
-            tokens.append(np.array(span, dtype=np.int64))
+            chunk = state.token_ids[entry.start : entry.start + entry.count]
+            tokens.append(np.array(chunk, dtype=np.int64))
             positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
             rows.append(np.full(entry.count, state.slot, dtype=np.int64))
             if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:

@@ -24,7 +24,7 @@ import msgspec
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.text.prompts.encoders import Conversation, PromptEncoder
 from plumbline.text.templates.template import TemplateError
 

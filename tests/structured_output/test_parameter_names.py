@@ -1,4 +1,4 @@
-"""Names of parameters that markup cannot carry: a call is never written that is read as text or with another name."""
+"""Laws of parameter names: no call is possible that is parsed as text or with another name."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 from typing import Any
 
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import TextDelta
 from plumbline.structured_output.constraints import Constraint
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import Tool
 
-from .test_promise import promised
-from .walk import accepts, sampled, speech
+from .test_constraints import compiled_constraint
+from .walk import accepts, frame, model_dialect, sampled
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
 HOSTILE = (
@@ -49,21 +49,20 @@ def parameters(name: str, *, required: bool, nested: bool = False) -> dict[str, 
 
 
 def read(dialect: str, schema: dict[str, Any], text: str) -> list[tuple[str, ...]]:
-    parser = speech(TOOL_DIALECTS[dialect]).parser({"f": schema}, inside=False)
-    assert parser is not None
+    parser = model_dialect(TOOL_DIALECTS[dialect]).parser({"f": schema}, frame())
     return fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
 
 
 def tried(dialect: str, schema: dict[str, Any]) -> Constraint | ConstraintError:
     try:
-        return promised(Tool(name="f", parameters=schema), dialect=dialect)
+        return compiled_constraint(Tool(name="f", parameters=schema), dialect=dialect)
     except ConstraintError as error:
         return error
 
 
 @pytest.mark.parametrize("dialect", TOOL_NAMES)
-def test_a_name_is_read_as_it_is_written_or_is_not_written(dialect: str) -> None:
-    """TOOL-04: also of a tool that is not strict, every promised call is one."""
+def test_a_name_is_parsed_back_or_excluded(dialect: str) -> None:
+    """TOOL-04: every required call is a call, also without `strict`."""
     section = TOOL_DIALECTS[dialect].sections[0]
     for name in HOSTILE:
         arguments = {name: True}
@@ -87,7 +86,9 @@ def test_a_name_is_read_as_it_is_written_or_is_not_written(dialect: str) -> None
             assert is_read or dialect == "harmony", name
             assert outcome.grammar is not None
             assert accepts(outcome.grammar, text), text
-        left = promised(Tool(name="f", parameters=parameters(name, required=False)), dialect=dialect)
+        left = compiled_constraint(
+            Tool(name="f", parameters=parameters(name, required=False)), dialect=dialect
+        )
         assert left.grammar is not None
         both = json.dumps({name: True, "plain": 3}, ensure_ascii=False)
         written = render_calls([Call("f", both)], section).removesuffix(
@@ -119,6 +120,6 @@ def test_what_is_drawn_with_such_names_is_a_call(dialect: str, name: str) -> Non
 def test_a_strict_tool_with_such_a_name_is_refused() -> None:
     strict = {**parameters("filter[status]", required=True), "additionalProperties": False}
     with pytest.raises(ConstraintError) as caught:
-        promised(Tool(name="f", parameters=strict, strict=True), dialect="pythonic")
+        compiled_constraint(Tool(name="f", parameters=strict, strict=True), dialect="pythonic")
     assert caught.value.tool == "f"
-    assert promised(Tool(name="f", parameters=strict, strict=True)).grammar is not None
+    assert compiled_constraint(Tool(name="f", parameters=strict, strict=True)).grammar is not None

@@ -1,4 +1,4 @@
-"""Of a family's ways to write calls, the one to promise is what the model's template and tokens say."""
+"""The model's template and tokens choose between the variants of a family's calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.folding import fold
 from support.models import byte_level
-from support.speech import fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import render_calls
@@ -40,7 +40,7 @@ def _renderer(source: str) -> Renderer:
 
 
 def _chosen(source: str) -> ToolDialect | None:
-    return choose(source, shows=partial(shown_call, _renderer(source))).tool
+    return choose(source, show_call=partial(shown_call, _renderer(source))).tool
 
 
 def _rendered(source: str, dialect: ToolDialect) -> tuple[str, str]:
@@ -78,7 +78,7 @@ def _called(dialect: ToolDialect, text: str) -> bool:
 RENDERING = {
     name: (dialect, text)
     for name, source in TEMPLATES.items()
-    if (dialect := _chosen(source)) is not None and dialect.reader == "sections"
+    if (dialect := _chosen(source)) is not None and not dialect.messages
     if _called(TOOL_DIALECTS[dialect.name], text := _rendered(source, dialect)[1])
 }
 """The templates that write a turn that calls, as their families' models do: the dialect and the turn."""
@@ -179,7 +179,7 @@ def test_markers_choose_where_no_turn_is_shown(
 ) -> None:
     dialect = choose(template, tool=tool, added_tokens=tokens).tool
     assert dialect is not None
-    assert dialect.sections[0].form == TOOL_DIALECTS[tool].sections[number].form
+    assert dialect.sections[0].call_format == TOOL_DIALECTS[tool].sections[number].call_format
     assert "".join(dialect.sections[0].open[:1]) == opened
 
 
@@ -192,7 +192,7 @@ def test_both_ends_of_a_section_are_those_that_the_template_writes() -> None:
         ("", lambda call_id: f"Hm.{written}"),
         ("<｜DSML｜toolcalls></｜DSML｜toolcalls>", None),
     ):
-        dialect = choose(template, tool="deepseek_v4", shows=shows).tool
+        dialect = choose(template, tool="deepseek_v4", show_call=shows).tool
         assert dialect is not None
         assert dialect.sections[0].open[0] == "<｜DSML｜toolcalls>"
         assert dialect.sections[0].close[0] == "</｜DSML｜toolcalls>"
@@ -208,9 +208,9 @@ def test_both_ends_of_a_section_are_those_that_the_template_writes() -> None:
         '<|python_start|><|python_end|>{"name": "get_weather", "parameters": {"city": "Paris"}}',
     ],
 )
-def test_a_turn_without_the_call_says_nothing(written: str) -> None:
+def test_a_turn_without_the_call_chooses_nothing(written: str) -> None:
     assert (
-        choose("", tool="llama4_pythonic", shows=lambda call_id: written).tool
+        choose("", tool="llama4_pythonic", show_call=lambda call_id: written).tool
         is TOOL_DIALECTS["llama4_pythonic"]
     )
 
@@ -223,10 +223,10 @@ def test_only_dialects_that_leave_a_choice_ask_the_template() -> None:
         return ""
 
     for name in ("hermes", "qwen3_coder", "harmony", "minimax_m2"):
-        assert choose("", tool=name, shows=shows).tool is TOOL_DIALECTS[name]
+        assert choose("", tool=name, show_call=shows).tool is TOOL_DIALECTS[name]
     assert asked == []
-    choose("", tool="kimi_k2", shows=shows)
-    choose("", tool="mistral", shows=shows)
+    choose("", tool="kimi_k2", show_call=shows)
+    choose("", tool="mistral", show_call=shows)
     assert asked == ["functions.get_weather:0", "abcdefghi"]
 
 

@@ -1,4 +1,4 @@
-"""Promised texts arrive as they were promised, also where they look like thinking, like calls or begin with space."""
+"""Laws of constrained text: it arrives unchanged, also if it looks like thinking or calls, or begins with space."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.folding import cut, fold
 from support.laws import EXAMPLES
-from support.speech import cut, fold
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.parsers.response_template import ResponseTemplate
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.events import OutputEvent, TextDelta
@@ -19,7 +19,7 @@ from plumbline.structured_output.answer_grammar import compose, unread_part
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChoiceFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
-from .walk import accepts, builder, sampled, tokenizer
+from .walk import accepts, builder, frame, model_dialect, sampled, thinking, tokenizer
 
 NAMES = sorted({dialect.name for dialect in REASONING_DIALECTS.values() if not dialect.append})
 """All but those that leave the thinking in the text."""
@@ -27,30 +27,23 @@ NO_CALLS = ToolChoice(mode="none")
 
 
 class Answering:
-    """A model of a reasoning dialect and a promised form."""
+    """A model of a reasoning dialect with a constraint."""
 
     def __init__(self, name: str, form: OutputFormat, *, inside: bool = False, thought: bool = False) -> None:
-        ours = tokenizer()
         self.reasoning = REASONING_DIALECTS[name]
         self.harmony = name == "harmony"
         tool = TOOL_DIALECTS["harmony"] if self.harmony else TOOL_DIALECTS["hermes"]
         self.inside = (inside or self.reasoning.starts_inside) and not thought
-        self._chosen = DialectChoice(tool, self.reasoning)
-        self._speech = ModelDialect(
-            self._chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table
-        )
-        found = compose(
-            builder(), output_format=form, dialects=self._chosen, inside=self.inside, thought=thought
-        )
+        self._model = model_dialect(tool, self.reasoning)
+        starts = thinking(inside=self.inside, ended=thought)
+        found = compose(builder(), output_format=form, syntax=self._model.syntax, thinking=starts)
         assert found is not None
         self.grammar = found
-        self._unread = unread_part(form, (), NO_CALLS, self._chosen, inside=self.inside, thought=thought)
+        self._unread = unread_part(form, (), NO_CALLS, self._model.syntax, starts)
 
     def read(self, text: str, sizes: list[int]) -> tuple[str, str]:
         """Thinking and text of an answer."""
-        parser = self._speech.parser({}, inside=self.inside, unread=self._unread)
-        if parser is None:
-            return "", text
+        parser = self._model.parser({}, frame(inside=self.inside), unread=self._unread)
         events: list[OutputEvent] = []
         for piece in cut(text, sizes):
             events += parser.push(TextDelta(piece))
@@ -74,7 +67,7 @@ class Answering:
 
 
 def hostile(name: str) -> list[str]:
-    """Texts that the dialect's own parser would not leave as they are."""
+    """Texts that the dialect's parser would change."""
     reasoning = REASONING_DIALECTS[name]
     marks = (reasoning.open[0], reasoning.close[0])
     return [
@@ -151,47 +144,50 @@ TEMPLATE: dict[str, Any] = {
 }
 
 
+def declared(source: dict[str, Any]) -> DialectChoice:
+    """The choice of a response template."""
+    return DialectChoice(None, None, response_template=ResponseTemplate(source))
+
+
 @pytest.mark.parametrize("opening", ["", "<think>\n", "<think>\n\n</think>\n\n"])
-def test_a_form_is_held_where_a_response_template_reads_the_answers(opening: str) -> None:
-    """The template's delimiters are text in a promised text, and its thinking stays thinking."""
-    chosen = DialectChoice(None, None, template=ResponseTemplate(TEMPLATE))
+def test_text_under_a_response_template_can_be_constrained(opening: str) -> None:
+    """The template's delimiters are text in constrained text, and its thinking stays thinking."""
     ours = tokenizer()
-    speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
-    ids = ours.encode_generated("<turn>model\n" + opening)
-    inside, ended = speech.starts_inside(ids), speech.has_ended(ids)
+    model = build_dialect(declared(TEMPLATE), ours)
+    starts = model.frame(ours.encode_generated("<turn>model\n" + opening))
+    inside, ended = starts.thinking == "inside", starts.thinking == "after"
     assert (inside, ended) == (opening == "<think>\n", "</think>" in opening)
     choices = ("<call>{}</call>", " yes", "</think>", "no")
     form = ChoiceFormat(choices)
-    grammar = compose(builder(), output_format=form, dialects=chosen, inside=inside, thought=ended)
+    grammar = compose(builder(), output_format=form, syntax=model.syntax, thinking=starts.thinking)
     assert grammar is not None
-    unread = unread_part(form, (), NO_CALLS, chosen, inside=inside, thought=ended)
+    unread = unread_part(form, (), NO_CALLS, model.syntax, starts.thinking)
     for choice in choices:
         for thought in (None, "Hm.") if not opening else ("Hm.",) if inside else (None,):
             before = "" if thought is None else f"{'' if inside else '<thought>'}{thought}</think>\n\n"
             assert accepts(grammar, before + choice)
-            parser = speech.parser({}, inside=inside, prompt_token_ids=ids, unread=unread)
-            if parser is None:
-                assert ended
-                continue
+            parser = model.parser({}, starts, unread=unread)
             events = [event for piece in cut(before + choice, [3]) for event in parser.push(TextDelta(piece))]
             folded = fold([*events, *parser.finish("stop")])
             assert folded == [*([("reasoning", thought)] if thought else []), ("text", choice)]
     with pytest.raises(ConstraintError, match="no dialect"):
-        compose(builder(), tools=(Tool(name="f"),), choice=ToolChoice(mode="required"), dialects=chosen)
+        compose(builder(), tools=(Tool(name="f"),), choice=ToolChoice(mode="required"), syntax=model.syntax)
 
 
 @pytest.mark.parametrize("opening", ["", "<think>\n", "<think>\n\n</think>\n\n"])
 def test_no_call_is_begun_that_a_response_template_would_read(opening: str) -> None:
-    """TOOL-03: also where the tokenizer says how calls look, their markup does not get into text with `none`."""
-    chosen = DialectChoice(None, None, template=ResponseTemplate(TEMPLATE))
+    """TOOL-03: with `none`, markup of calls does not get into text under a response template either."""
+    syntax = build_dialect(declared(TEMPLATE)).syntax
     inside, thought = opening == "<think>\n", "</think>" in opening
-    grammar = compose(builder(), choice=FORBIDDEN, dialects=chosen, inside=inside, thought=thought)
+    grammar = compose(
+        builder(), choice=FORBIDDEN, syntax=syntax, thinking=thinking(inside=inside, ended=thought)
+    )
     assert grammar is not None
     for before in ("Hm.</think>\n\n",) if inside else ("", *(() if thought else ("<think>Hm.</think>",))):
         assert accepts(grammar, f"{before}It is < 5 [degrees] {{now}}.")
         assert not accepts(grammar, f"{before}It is so: <call>")
         assert not accepts(grammar, f"{before}<call>{{}}</call>")
-    assert compose(builder(), choice=NO_CALLS, dialects=chosen, inside=inside) is None
+    assert compose(builder(), choice=NO_CALLS, syntax=syntax, thinking=thinking(inside=inside)) is None
 
 
 @pytest.mark.parametrize(
@@ -207,13 +203,13 @@ def test_no_call_is_begun_that_a_response_template_would_read(opening: str) -> N
 def test_what_begins_no_known_text_is_not_kept_out(calls: dict[str, Any]) -> None:
     fields = {"tool_calls": {**calls, "close": "</call>", "content": "json"}} if calls else {}
     source = {"start_anchor": "<a>", "fields": {**fields, "content": {}}}
-    chosen = DialectChoice(None, None, template=ResponseTemplate(source))
-    assert compose(builder(), choice=FORBIDDEN, dialects=chosen) is None
+    syntax = build_dialect(declared(source)).syntax
+    assert compose(builder(), choice=FORBIDDEN, syntax=syntax) is None
 
 
-def test_a_template_that_says_more_of_the_text_is_refused() -> None:
+def test_a_template_that_transforms_text_is_refused() -> None:
     framed = {"start_anchor": "<a>", "fields": {"content": {"open": "<text>", "close": "</text>"}}}
-    chosen = DialectChoice(None, None, template=ResponseTemplate(framed))
+    syntax = build_dialect(declared(framed)).syntax
     with pytest.raises(ConstraintError, match="response template"):
-        compose(builder(), output_format=ChoiceFormat(("a",)), dialects=chosen)
-    assert compose(builder(), choice=FORBIDDEN, dialects=chosen) is None
+        compose(builder(), output_format=ChoiceFormat(("a",)), syntax=syntax)
+    assert compose(builder(), choice=FORBIDDEN, syntax=syntax) is None

@@ -1,4 +1,4 @@
-"""Each of a family's ways to write calls is promised where the model writes it, and what is promised is read."""
+"""Laws of call variants: calls are constrained to the variant that the model's template writes, and parsed back."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import json
 
 import msgspec
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS, choose
-from plumbline.dialects.spec.dialect import Call, Section, ToolDialect
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.variant import EXAMPLE
 from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import unread_part
 from plumbline.turn import JsonFormat, ToolChoice
 
-from .test_calls import SCHEMAS, TOOLS, check_calls, composed, drawn, read
-from .walk import accepts, speech
+from .test_answer_grammar import SCHEMAS, TOOLS, check_calls, composed, drawn, read
+from .walk import accepts, frame, model_dialect
 
 ONE = Call("get_weather", '{"city": "Paris", "days": 3}')
 TWO = Call("set_alarm", '{"on": true, "sound": "bell"}')
@@ -39,35 +40,35 @@ def _ways(dialect: ToolDialect) -> list[Section]:
 WAYS = {
     f"{dialect.name} {number}": (dialect, way)
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
-    if dialect.reader == "sections" and len(_ways(dialect)) > 1
+    if not dialect.messages and len(_ways(dialect)) > 1
     for number, way in enumerate(_ways(dialect))
 }
 """Of the dialects that leave a choice."""
 
 
 def model(dialect: ToolDialect, way: Section) -> ModelDialect:
-    """A model whose template writes a turn that called in this way."""
+    """Return a model whose template writes calls in this variant."""
     written = render_calls([EXAMPLE], way)
-    chosen = choose("", tool=dialect.name, shows=lambda call_id: f"<user>Hi<model>{written}<end>").tool
+    chosen = choose("", tool=dialect.name, show_call=lambda call_id: f"<user>Hi<model>{written}<end>").tool
     assert chosen is not None
-    assert chosen.sections[0].form == way.form
+    assert chosen.sections[0].call_format == way.call_format
     assert chosen.sections[0].open == way.open
     assert len(chosen.sections) == len(dialect.sections)
-    return speech(chosen)
+    return model_dialect(chosen)
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_calls_are_promised_in_the_way_that_the_template_writes_them(name: str) -> None:
+def test_calls_are_constrained_to_the_variant_of_the_template(name: str) -> None:
     found = model(*WAYS[name])
     section = WAYS[name][1]
     several = composed(found, ToolChoice(mode="required"))
-    alone = composed(found, ToolChoice(mode="required", parallel=False))
+    text_besides_calls = composed(found, ToolChoice(mode="required", parallel=False))
     beside = composed(found, ToolChoice(mode="auto"))
     for said in ([ONE], [TWO], [ONE, TWO], [TWO, TWO, ONE]):
         text = render_calls(said, section)
         assert accepts(several, text), text
         assert accepts(beside, text), text
-        assert accepts(alone, text) == (len(said) == 1), text
+        assert accepts(text_besides_calls, text) == (len(said) == 1), text
         folded, warnings = read(found, text)
         assert [(part[1], json.loads(part[2]), part[3]) for part in folded] == [
             (call.name, json.loads(call.arguments), "whole") for call in said
@@ -79,7 +80,7 @@ def test_calls_are_promised_in_the_way_that_the_template_writes_them(name: str) 
 @pytest.mark.parametrize("name", WAYS)
 def test_what_is_drawn_in_each_way_is_read_as_calls(name: str) -> None:
     found = model(*WAYS[name])
-    dialect = found.chosen.tool
+    dialect = found.choice.tool
     assert dialect is not None
     grammar = composed(found, ToolChoice(mode="required"))
     for text in drawn(grammar, dialect):
@@ -96,7 +97,7 @@ _WRONG = Call("set_alarm", '{"on": "perhaps"}')
 
 @pytest.mark.parametrize("name", WAYS)
 def test_no_way_is_open_to_a_call_that_breaks_its_schema(name: str) -> None:
-    """TOOL-01: with `auto`, of all that a family reads, only what is promised can be a call of a strict tool."""
+    """TOOL-01: with `auto`, only the constrained variant can be a call of a strict tool."""
     dialect, way = WAYS[name]
     found = model(dialect, way)
     grammar = composed(found, ToolChoice(mode="auto"))
@@ -133,11 +134,10 @@ def test_a_document_may_come_instead_of_calls_in_each_way(name: str) -> None:
     auto = ToolChoice(mode="auto")
     form = JsonFormat({})
     grammar = composed(found, auto, output_format=form)
-    unread = unread_part(form, TOOLS, auto, found.chosen, inside=False, thought=False)
+    unread = unread_part(form, TOOLS, auto, found.syntax, "before")
     for text in (*DOCUMENTS, render_calls([ONE], way), render_calls([ONE, TWO], way)):
         assert accepts(grammar, text), text
-        parser = found.parser(SCHEMAS, inside=False, unread=unread)
-        assert parser is not None
+        parser = found.parser(SCHEMAS, frame(), unread=unread)
         folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
         if text in DOCUMENTS:
             assert folded == [("text", text)]

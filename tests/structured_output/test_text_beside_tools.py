@@ -1,4 +1,4 @@
-"""A form of text beside tools: an answer is the one or the other, each is reachable, and each is read as what it is."""
+"""Laws of constrained text beside tools: an answer is text or calls, both are reachable and parsed correctly."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.folding import Folded, cut, fold
 from support.laws import EXAMPLES
-from support.speech import Folded, cut, fold
 
-from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.dialects.parsers.continuation import continue_message
-from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import Logprob, TextDelta
 from plumbline.structured_output.answer_grammar import compose, unread_part
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
-from .test_promise import promised
-from .walk import ENDS, builder, matcher, tokenizer
+from .test_constraints import compiled_constraint
+from .walk import ENDS, builder, frame, matcher, model_dialect, thinking, tokenizer
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
 AUTO = ToolChoice(mode="auto")
@@ -49,37 +47,40 @@ ANYTHING: OutputFormat = JsonFormat({})
 
 
 class Answering:
-    """A model of these dialects, a form and two tools."""
+    """A model of these dialects with a constraint and two tools."""
 
     def __init__(self, tool: str, form: OutputFormat, reasoning: str | None = None, *, inside: bool = False):
-        ours = tokenizer()
         self.dialect = TOOL_DIALECTS[tool]
         self.harmony = tool == "harmony"
         self.reasoning = REASONING_DIALECTS["harmony"] if self.harmony else None
         if reasoning is not None:
             self.reasoning = REASONING_DIALECTS[reasoning]
         self.inside = inside
-        chosen = DialectChoice(self.dialect, self.reasoning)
-        self._speech = ModelDialect(chosen, added=ours.added, special_ids=ours.special_ids, table=ours.table)
+        self._model = model_dialect(self.dialect, self.reasoning)
+        syntax = self._model.syntax
         found = compose(
-            builder(), output_format=form, tools=TOOLS, choice=AUTO, dialects=chosen, inside=inside
+            builder(),
+            output_format=form,
+            tools=TOOLS,
+            choice=AUTO,
+            syntax=syntax,
+            thinking=thinking(inside=inside),
         )
         assert found is not None
         self.grammar = found
-        self._unread = unread_part(form, TOOLS, AUTO, chosen, inside=inside, thought=False)
+        self._unread = unread_part(form, TOOLS, AUTO, syntax, thinking(inside=inside))
 
-    def parser(self, *, logprobs: bool = False) -> MarkerParser:
+    def parser(self, *, logprobs: bool = False) -> AnswerParser:
         """What reads one answer."""
-        found = self._speech.parser(PARAMETERS, inside=self.inside, unread=self._unread, logprobs=logprobs)
-        assert found is not None
-        return found
+        return self._model.parser(
+            PARAMETERS, frame(inside=self.inside), unread=self._unread, logprobs=logprobs
+        )
 
     def read(self, text: str, sizes: Sequence[int] = (), *, cut_off: bool = False, begun: int = 0) -> Folded:
         """What becomes of an answer, which may have been begun and may be cut off."""
         parser = self.parser()
-        if begun:
-            parser.read_before(begun, silent=False)
-        events = [event for piece in cut(text, sizes) for event in parser.push(TextDelta(piece))]
+        events = list(parser.continue_message(text[:begun], echo=True)) if begun else []
+        events += [event for piece in cut(text[begun:], sizes) for event in parser.push(TextDelta(piece))]
         return fold([*events, *parser.finish("length" if cut_off else "stop")])
 
     def text(self, text: str) -> str:
@@ -150,8 +151,8 @@ DOCUMENTS: list[Any] = [
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
-def test_a_form_beside_tools_is_reachable(name: str) -> None:
-    """Whatever document the form admits, and in both layouts of it."""
+def test_constrained_text_beside_tools_is_reachable(name: str) -> None:
+    """Every document of the constraint is reachable, in both layouts."""
     model = answering(name)
     for document in DOCUMENTS:
         for separators in ((",", ":"), (", ", ": ")):
@@ -173,7 +174,9 @@ def test_a_form_beside_tools_is_reachable(name: str) -> None:
         LarkFormat('start: "yes" | "no"'),
     ],
 )
-def test_calls_beside_a_form_are_reachable_and_read_as_calls(name: str, form: OutputFormat) -> None:
+def test_calls_beside_constrained_text_are_reachable_and_parsed_as_calls(
+    name: str, form: OutputFormat
+) -> None:
     model = Answering(name, form)
     # A call ends an answer of harmony, so there is never a second.
     for said in (CALLS[:1], CALLS[1:], *([] if model.harmony else [CALLS])):
@@ -201,7 +204,7 @@ def _documents(name: str) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
-def test_a_document_beside_tools_comes_out_as_it_was_written(name: str) -> None:
+def test_a_document_beside_tools_arrives_unchanged(name: str) -> None:
     """SO-01: whatever its strings look like, and however the output was cut."""
     model = answering(name)
 
@@ -236,7 +239,7 @@ def test_a_document_that_is_cut_off_is_the_beginning_of_the_whole(name: str) -> 
 
 
 def test_a_document_that_begins_as_a_call_is_one() -> None:
-    """Where calls are bare documents nothing else could tell the one from the other."""
+    """Calls that are bare JSON documents are distinguished only by their beginning."""
     model = answering("llama3_json")
     assert model.read('{"name": "now", "parameters": {}, "at": "once"}') == [("call", "now", "{}", "whole")]
     document = '{"name": "never", "parameters": {}}'
@@ -283,7 +286,7 @@ def test_after_the_thinking_comes_a_text_or_calls(
         assert [call[1] for call in calls] == ["now", "set_alarm"]
 
 
-def test_what_was_begun_is_text_and_a_form_or_calls_follow_it() -> None:
+def test_begun_text_is_followed_by_constrained_text_or_calls() -> None:
     model = answering("hermes")
     for sizes in ((), (1,), (2,)):
         assert model.read('Look: {"a": "<tool_call>"}', sizes, begun=6) == [
@@ -296,21 +299,21 @@ def test_what_was_begun_is_text_and_a_form_or_calls_follow_it() -> None:
         (said[6:], ("call", "now", "{}", "whole")),
     ):
         parser = model.parser()
-        assert not continue_message(parser, said[:6], echo=False)
+        assert not parser.continue_message(said[:6], echo=False)
         assert fold([*parser.push(TextDelta(rest)), *parser.finish("stop")]) == [expected]
 
 
 def test_a_text_that_begins_like_a_call_is_refused() -> None:
-    """It could not be told from one; with white space or a marker further on it can."""
-    chosen = DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    """It cannot be distinguished from a call, unless white space or a marker precedes."""
+    syntax = model_dialect(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"]).syntax
     for choices in (("<tool_call>",), ("no", "<tool_call>x")):
-        with pytest.raises(ConstraintError, match="told from one"):
-            compose(builder(), output_format=ChoiceFormat(choices), tools=TOOLS, choice=AUTO, dialects=chosen)
+        with pytest.raises(ConstraintError, match="cannot be distinguished"):
+            compose(builder(), output_format=ChoiceFormat(choices), tools=TOOLS, choice=AUTO, syntax=syntax)
     told = ChoiceFormat((" yes", "x<tool_call>", "</think>"))
-    assert compose(builder(), output_format=told, tools=TOOLS, choice=AUTO, dialects=chosen) is not None
-    with pytest.raises(ConstraintError, match="told from one"):
-        promised(*TOOLS, form=RegexFormat("<tool_call>.*"))
-    promise = promised(*TOOLS, form=RegexFormat("<tool_call>.*|<tool>"))
+    assert compose(builder(), output_format=told, tools=TOOLS, choice=AUTO, syntax=syntax) is not None
+    with pytest.raises(ConstraintError, match="cannot be distinguished"):
+        compiled_constraint(*TOOLS, form=RegexFormat("<tool_call>.*"))
+    promise = compiled_constraint(*TOOLS, form=RegexFormat("<tool_call>.*|<tool>"))
     assert promise.grammar is not None
     assert goes_through(promise.grammar, "<tool>")
     assert not goes_through(promise.grammar, "<tool_call>x")
@@ -318,15 +321,15 @@ def test_a_text_that_begins_like_a_call_is_refused() -> None:
 
 @pytest.mark.parametrize("form", [None, ANYTHING])
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_no_header_of_harmony_is_spelled_where_text_is_free(form: OutputFormat | None, mode: str) -> None:
-    """One that ordinary tokens spell would be read as the next message, whose form nobody holds."""
-    chosen = DialectChoice(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+def test_free_text_cannot_contain_a_harmony_header(form: OutputFormat | None, mode: str) -> None:
+    """A header written with ordinary tokens would be parsed as the next message, which is not constrained."""
+    syntax = model_dialect(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"]).syntax
     grammar = compose(
         builder(),
         output_format=form,
         tools=TOOLS,
         choice=ToolChoice(mode="required" if mode == "required" else "auto"),
-        dialects=chosen,
+        syntax=syntax,
     )
     assert grammar is not None
     begun = "<|channel|>analysis<|message|>x"

@@ -1,11 +1,11 @@
-"""Feeding answers to dialect parsers in every cutting, and folding what comes out."""
+"""Feed answers to parsers in pieces, and fold the events into a list."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.events import (
     FinishReason,
     OutputEvent,
@@ -24,7 +24,7 @@ Folded = list[tuple[str, ...]]
 
 @dataclass
 class Parsed:
-    """What became of an output."""
+    """The result of parsing an output."""
 
     folded: Folded
     warnings: list[str]
@@ -32,7 +32,7 @@ class Parsed:
 
 
 def fold(events: Sequence[OutputEvent]) -> Folded:
-    """The message that the events tell."""
+    """Fold events into the parts of a message."""
     folded: list[list[str]] = []
     for event in events:
         match event:
@@ -63,7 +63,7 @@ def cut(text: str, sizes: Sequence[int]) -> list[str]:
     return pieces
 
 
-def parse(make: Callable[[], MarkerParser], pieces: Sequence[str], reason: FinishReason = "stop") -> Parsed:
+def parse(make: Callable[[], AnswerParser], pieces: Sequence[str], reason: FinishReason = "stop") -> Parsed:
     """Feed the pieces to a fresh parser."""
     parser = make()
     events: list[OutputEvent] = []

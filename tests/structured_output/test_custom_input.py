@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from support.lark import EngineFailureError, Language
 from support.laws import EXAMPLES
 
-from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
 from plumbline.events import TextDelta, ToolCallDelta
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -23,7 +22,7 @@ from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import LarkFormat, RegexFormat, Tool
 
-from .walk import accepts, builder, sampled, tokenizer
+from .walk import accepts, builder, frame, model_dialect, sampled
 
 laws = settings(max_examples=EXAMPLES)
 
@@ -67,13 +66,13 @@ BAD_PATCHES = [
 
 
 def escaped(form: RegexFormat | LarkFormat) -> Language:
-    """The JSON strings of the inputs of a form."""
+    """Return a grammar of JSON strings of constrained inputs."""
     built = GrammarBuilder({}, frozenset())
     return Language(built.build(built.json({"type": "string", INPUT_CONSTRAINT: form})))
 
 
-def raw(form: RegexFormat | LarkFormat, after: str = "</x>") -> Language:
-    """The inputs of a form as raw text before a marker."""
+def unquoted_inputs(form: RegexFormat | LarkFormat, after: str = "</x>") -> Language:
+    """Return a grammar of unquoted inputs before a marker."""
     built = GrammarBuilder({}, frozenset())
     return Language(
         built.build(built.raw_string({"type": "string", INPUT_CONSTRAINT: form}, after, after.strip()))
@@ -123,12 +122,12 @@ words = st.text('an"\\\n\tN é/', max_size=6)
 @example(pattern='[^--"]', several=['"', "-", "a"])
 @example(pattern='[--"]', several=['"', "-", "a"])
 @example(pattern='[&&]"]', several=['"]', '"'])
-def test_a_pattern_says_the_same_in_json_and_without(pattern: str, several: list[str]) -> None:
-    """One pattern, read three ways: by the grammar engine as it is, escaped for JSON, and raw before a marker."""
+def test_a_regex_matches_the_same_inputs_in_json_and_without(pattern: str, several: list[str]) -> None:
+    """A regex matches the same inputs directly, escaped for JSON, and unquoted before a marker."""
     built = GrammarBuilder({}, frozenset())
     try:
         plain = Language(built.build(built.regex(pattern)))
-        in_json, in_tags = escaped(RegexFormat(pattern)), raw(RegexFormat(pattern))
+        in_json, in_tags = escaped(RegexFormat(pattern)), unquoted_inputs(RegexFormat(pattern))
     except EngineFailureError:
         reject()  # Some alternatives inside of others are too much for the engine (tests/engines/test_grammar.py).
     for word in several:
@@ -151,9 +150,9 @@ symbols = st.text('an"\\\n,/ N', max_size=7)
 
 
 @pytest.mark.parametrize(("grammar", "pattern"), GRAMMARS)
-def test_a_grammar_without_recursion_says_what_its_pattern_says(grammar: str, pattern: str) -> None:
-    """The pattern is Python's, so that another engine than the one that holds the answers says what is right."""
-    in_json, in_tags = escaped(LarkFormat(grammar)), raw(LarkFormat(grammar))
+def test_a_grammar_without_recursion_matches_as_its_regex(grammar: str, pattern: str) -> None:
+    """Python's `re` is the oracle, so that the grammar engine is not compared with itself."""
+    in_json, in_tags = escaped(LarkFormat(grammar)), unquoted_inputs(LarkFormat(grammar))
     plain, expected = Language(grammar), re.compile(pattern)
 
     @settings(max_examples=EXAMPLES // 10)
@@ -182,7 +181,7 @@ structure = st.text('{}:"a\n+()\\n [],', max_size=9)
 
 
 @pytest.mark.parametrize("grammar", RECURSIVE)
-def test_a_grammar_that_needs_itself_says_the_same_in_json(grammar: str) -> None:
+def test_a_recursive_grammar_matches_the_same_inputs_in_json(grammar: str) -> None:
     plain, in_json = Language(grammar), escaped(LarkFormat(grammar))
     built = builder()
     ours = built.build(built.json({"type": "string", INPUT_CONSTRAINT: LarkFormat(grammar)}))
@@ -207,7 +206,7 @@ def test_a_grammar_that_needs_itself_says_the_same_in_json(grammar: str) -> None
     law()
 
 
-def test_no_character_is_written_in_two_ways() -> None:
+def test_no_character_has_two_spellings() -> None:
     anything = escaped(RegexFormat("(?s:.*)"))
     assert anything.has('"a\\n\\"\\\\é"')
     for text in ('"\\u0061"', '"\\/"', '"\n"', '"\x01"', '"\\"', '"a"b"', "a"):
@@ -215,7 +214,7 @@ def test_no_character_is_written_in_two_ways() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({dialect.name for dialect in TOOL_DIALECTS.values()}))
-def test_a_patch_is_held_in_every_dialect(name: str) -> None:
+def test_a_patch_is_enforced_in_every_dialect(name: str) -> None:
     """TOOL-14, for a grammar as agents send it: good inputs go through as the dialect writes them, others do not."""
     if name == "harmony":
         pytest.skip("harmony ends a call by an end of sequence, which is no text")
@@ -223,10 +222,6 @@ def test_a_patch_is_held_in_every_dialect(name: str) -> None:
     tool = Tool(name="patch", custom=True, parameters=None, input_format=LarkFormat(PATCH))
     built = builder()
     grammar = built.build(calls(built, dialect, [tool], parallel=False))
-    ours = tokenizer()
-    speech = ModelDialect(
-        DialectChoice(dialect, None), added=ours.added, special_ids=ours.special_ids, table=ours.table
-    )
     for patch in GOOD_PATCHES + BAD_PATCHES:
         text = render_calls(
             [Call("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
@@ -236,20 +231,18 @@ def test_a_patch_is_held_in_every_dialect(name: str) -> None:
         text = render_calls(
             [Call("patch", json.dumps({"input": patch}, ensure_ascii=False))], dialect.sections[0]
         )
-        parser = speech.parser(
-            {"patch": {"type": "object", "properties": {"input": {"type": "string"}}}}, inside=False
-        )
-        assert parser is not None
+        schema = {"type": "object", "properties": {"input": {"type": "string"}}}
+        parser = model_dialect(dialect).parser({"patch": schema}, frame())
         events = CustomCalls(["patch"]).translate([*parser.push(TextDelta(text)), *parser.finish("stop")])
         assert "".join(e.arguments for e in events if isinstance(e, ToolCallDelta)) == patch
 
 
-def test_raw_inputs_end_where_their_reader_ends_them() -> None:
+def test_unquoted_inputs_end_where_the_parser_ends_them() -> None:
     for after in ("</x>", "\n</x>"):
-        anything = raw(RegexFormat("(?s:.*)"), after)
+        anything = unquoted_inputs(RegexFormat("(?s:.*)"), after)
         assert anything.has(f"a<b</x{after}")
         assert not anything.has(f"a</x>b{after}")
-    doubled = raw(RegexFormat("[ab]*"), "aba")
+    doubled = unquoted_inputs(RegexFormat("[ab]*"), "aba")
     assert doubled.has("bbaba")
     assert not doubled.has("abaaba")
     assert not doubled.has("bababa")  # The marker begins in the text and ends in itself.
@@ -282,12 +275,12 @@ def test_raw_inputs_end_where_their_reader_ends_them() -> None:
         'start: a0 "\\""\n' + "".join(f"a{n}: a{n + 1}?\n" for n in range(30_000)) + "a30000: start?",
     ],
 )
-def test_what_cannot_be_written_again_is_refused(grammar: str) -> None:
+def test_unsupported_grammars_are_refused(grammar: str) -> None:
     with pytest.raises(ConstraintError):
         escaped(LarkFormat(grammar))
 
 
-def test_what_is_ignored_is_written_once() -> None:
+def test_ignored_text_has_one_rule() -> None:
     ignored = "".join(f'%ignore "{n}"\n' for n in range(1000))
     body = " ".join(['"x"'] * 1000)
     for end in ("", " start?"):
@@ -299,11 +292,11 @@ def test_what_is_ignored_is_written_once() -> None:
 def test_rules_that_nest_too_deeply_are_refused_as_such() -> None:
     chain = "start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(800)) + 'a800: "x"'
     tool = Tool(name="f", custom=True, input_format=LarkFormat(chain))
-    with pytest.raises(ConstraintError, match="nests too deeply"):
+    with pytest.raises(ConstraintError, match="nested too deeply"):
         calls(builder(), TOOL_DIALECTS["hermes"], [tool], parallel=False)
 
 
-def test_raw_inputs_do_not_begin_like_what_their_reader_leaves_out() -> None:
+def test_unquoted_inputs_do_not_begin_with_what_the_parser_strips() -> None:
     dialect = TOOL_DIALECTS["minicpm5"]
     for form in (None, RegexFormat("(?s:.*)")):
         built = builder()

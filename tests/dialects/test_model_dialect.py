@@ -1,4 +1,4 @@
-"""A model's dialects joined with its vocabulary: which control tokens are shown, where an answer begins."""
+"""A dialect joined with a model's vocabulary: which control tokens its parser needs, and where an answer starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from plumbline.dialects.model_dialect import ModelDialect
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.dialects.spec.thinking_control import ThinkingControl
 from plumbline.events import TextDelta, ToolCallStart
@@ -17,6 +18,7 @@ class Vocabulary:
 
     def __init__(self, *control: str) -> None:
         self.added = {text: 256 + number for number, text in enumerate(control)}
+        self.special_ids = frozenset(self.added.values())
         self.table = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in control)]
 
     def encode(self, text: str) -> list[int]:
@@ -29,22 +31,17 @@ class Vocabulary:
             for token_id in ([self.added[piece]] if piece in self.added else piece.encode())
         ]
 
-    def speech(self, tool: str, reasoning: str) -> ModelDialect:
+    def dialect(self, tool: str, reasoning: str) -> ModelDialect:
         """The dialects with this vocabulary."""
-        return ModelDialect(
-            DialectChoice(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning]),
-            added=self.added,
-            special_ids=frozenset(self.added.values()),
-            table=self.table,
-        )
+        return build_dialect(DialectChoice(TOOL_DIALECTS[tool], REASONING_DIALECTS[reasoning]), self)
 
 
 def test_control_tokens_that_are_parts_of_a_marker_are_shown() -> None:
     vocabulary = Vocabulary("<|action_start|>", "<|plugin|>", "<|action_end|>", "<|im_end|>")
-    shown = vocabulary.speech("internlm", "qwen3").shown_ids(calls=True)
+    shown = vocabulary.dialect("internlm", "qwen3").parser({"f": {}}, AnswerFrame()).marker_ids
     assert shown == {vocabulary.added[text] for text in ("<|action_start|>", "<|plugin|>", "<|action_end|>")}
     vocabulary = Vocabulary("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
-    shown = vocabulary.speech("kimi_k3", "kimi_k3").shown_ids(calls=False)
+    shown = vocabulary.dialect("kimi_k3", "kimi_k3").parser({}, AnswerFrame()).marker_ids
     assert shown == {vocabulary.added[text] for text in ("<|open|>", "<|close|>", "<|sep|>")}
 
 
@@ -82,8 +79,8 @@ def test_where_an_answer_begins_is_read_off_the_prompt(
     tool: str, reasoning: str, control: list[str], prompt: str, inside: bool
 ) -> None:
     vocabulary = Vocabulary(*control)
-    speech = vocabulary.speech(tool, reasoning)
-    assert speech.starts_inside(vocabulary.encode(prompt)) is inside
+    frame = vocabulary.dialect(tool, reasoning).frame(vocabulary.encode(prompt))
+    assert (frame.thinking == "inside") is inside
 
 
 @pytest.mark.parametrize(
@@ -100,8 +97,7 @@ def test_ids_are_those_of_the_family(tool: str, ids: list[str]) -> None:
         "mistral": "[TOOL_CALLS]f[ARGS]{}" * 2,
         "kimi_k2": "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{}<|tool_call_end|>" * 2,
     }
-    parser = Vocabulary().speech(tool, "qwen3").parser({"f": {}}, inside=False, earlier_calls=3)
-    assert parser is not None
+    parser = Vocabulary().dialect(tool, "qwen3").parser({"f": {}}, AnswerFrame(), earlier_calls=3)
     events = [*parser.push(TextDelta(markup[tool])), *parser.finish("stop")]
     found = [event.id for event in events if isinstance(event, ToolCallStart)]
     assert len(found) == 2
@@ -111,8 +107,7 @@ def test_ids_are_those_of_the_family(tool: str, ids: list[str]) -> None:
 
 
 def test_an_id_that_the_model_repeats_or_that_is_too_long_is_replaced() -> None:
-    parser = Vocabulary().speech("mistral", "mistral").parser({"f": {}}, inside=False)
-    assert parser is not None
+    parser = Vocabulary().dialect("mistral", "mistral").parser({"f": {}}, AnswerFrame())
     text = "".join(f"[TOOL_CALLS]f[CALL_ID]{call_id}[ARGS]{{}}" for call_id in ("a1", "a1", "b" * 70))
     events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
     first, second, third = [event.id for event in events if isinstance(event, ToolCallStart)]
@@ -156,12 +151,12 @@ def test_whether_the_prompt_has_ended_the_thinking(
     reasoning: str, control: list[str], prompt: str, ended: bool
 ) -> None:
     vocabulary = Vocabulary(*control)
-    speech = vocabulary.speech("hermes", reasoning)
-    assert speech.has_ended(vocabulary.encode(prompt)) is ended
-    assert not (ended and speech.starts_inside(vocabulary.encode(prompt)))
+    frame = vocabulary.dialect("hermes", reasoning).frame(vocabulary.encode(prompt))
+    assert (frame.thinking == "after") is ended
+    assert not (ended and frame.thinking == "inside")
 
 
 def test_text_that_looks_like_the_end_of_a_thinking_ends_none() -> None:
     vocabulary = Vocabulary("<think>", "</think>")
-    speech = vocabulary.speech("hermes", "qwen3")
-    assert not speech.has_ended([*vocabulary.encode("<think>"), *b"</think>"])
+    dialect = vocabulary.dialect("hermes", "qwen3")
+    assert dialect.frame([*vocabulary.encode("<think>"), *b"</think>"]).thinking == "inside"

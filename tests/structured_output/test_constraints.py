@@ -1,4 +1,4 @@
-"""Which tools give way when an engine cannot hold their schemas, and which do not."""
+"""Laws of constraints: which tools are relaxed if an engine cannot enforce their schemas."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from support.models import scripted, scripted_info
 
+from plumbline.dialects.build import build_dialect
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.dialects.spec.call_format import Call
 from plumbline.engines.grammar import GrammarError
 from plumbline.engines.port import Engine, RefusedRequestError, SamplingParams
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChatPrompt, JsonFormat, Message, OutputFormat, Tool, ToolChoice, Turn
 
-from .walk import accepts, matcher, tokenizer
+from .walk import accepts, frame, matcher, tokenizer
 
 HELD = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}, "required": ["a"]}
 UNHELD = {"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 3}}}, "required": ["a"]}
@@ -39,7 +41,7 @@ class Compiling:
             raise RefusedRequestError(str(error)) from None
 
 
-def promised(
+def compiled_constraint(
     *tools: Tool,
     form: OutputFormat | None = None,
     dialect: str = "hermes",
@@ -57,8 +59,9 @@ def promised(
     chosen = DialectChoice(
         TOOL_DIALECTS[dialect], None if reasoning is None else REASONING_DIALECTS[reasoning]
     )
-    promises = ConstraintCompiler(made, tokenizer(), chosen)
-    return asyncio.run(promises.grammar(turn, inside=False, ended=ended))
+    syntax = build_dialect(chosen).syntax
+    compiler = ConstraintCompiler(made, tokenizer())
+    return asyncio.run(compiler.grammar(turn, syntax, frame(ended=ended)))
 
 
 def call(name: str, value: str) -> str:
@@ -66,48 +69,48 @@ def call(name: str, value: str) -> str:
 
 
 @pytest.mark.parametrize("unheld", [UNHELD, UNREAD])
-def test_a_tool_gives_way_alone_and_it_is_said(unheld: dict[str, Any]) -> None:
+def test_a_tool_is_relaxed_alone_with_a_warning(unheld: dict[str, Any]) -> None:
     """What one tool asks for and cannot have takes nothing from the others, whichever stands first."""
     tools = (Tool(name="good", parameters=HELD), Tool(name="bad", parameters=unheld), Tool(name="free"))
     for order in itertools.permutations(tools):
-        promise = promised(*order)
-        assert promise.grammar is not None
-        assert accepts(promise.grammar, call("good", "3"))
-        assert not accepts(promise.grammar, call("good", "4"))
-        assert accepts(promise.grammar, call("bad", "4"))
-        assert not accepts(promise.grammar, call("bad", '"x"'))
-        assert len(promise.warnings) == 1
-        assert promise.warnings[0].startswith("calls of bad ")
+        constraint = compiled_constraint(*order)
+        assert constraint.grammar is not None
+        assert accepts(constraint.grammar, call("good", "3"))
+        assert not accepts(constraint.grammar, call("good", "4"))
+        assert accepts(constraint.grammar, call("bad", "4"))
+        assert not accepts(constraint.grammar, call("bad", '"x"'))
+        assert len(constraint.warnings) == 1
+        assert constraint.warnings[0].startswith("only the names and types of the parameters of bad ")
 
 
-def test_what_is_held_is_held_without_a_word() -> None:
-    assert promised(Tool(name="good", parameters=HELD)).warnings == ()
+def test_an_enforced_schema_gives_no_warning() -> None:
+    assert compiled_constraint(Tool(name="good", parameters=HELD)).warnings == ()
 
 
 @pytest.mark.parametrize("dialect", ["qwen3_coder", "minimax_m3", "gemma4"])
-def test_what_markup_leaves_out_of_a_loose_tool_is_said(dialect: str) -> None:
-    """Markup writes the parameters that are named; what the whole object is asked, it knows nothing of."""
-    promise = promised(Tool(name="f", parameters={**HELD, "minProperties": 1}), dialect=dialect)
-    assert promise.grammar is not None
-    (warning,) = promise.warnings
-    assert warning.startswith("calls of f are not held to all that their parameters ask: 'minProperties'")
-    assert promised(Tool(name="f", parameters=HELD), dialect=dialect).warnings == ()
-    assert promised(Tool(name="f", parameters={**HELD, "minProperties": 1})).warnings == ()
+def test_keywords_that_markup_cannot_enforce_give_a_warning(dialect: str) -> None:
+    """Markup writes named parameters and cannot enforce keywords of the whole object."""
+    constraint = compiled_constraint(Tool(name="f", parameters={**HELD, "minProperties": 1}), dialect=dialect)
+    assert constraint.grammar is not None
+    (warning,) = constraint.warnings
+    assert warning.startswith("the parameters of f are not fully enforced: 'minProperties'")
+    assert compiled_constraint(Tool(name="f", parameters=HELD), dialect=dialect).warnings == ()
+    assert compiled_constraint(Tool(name="f", parameters={**HELD, "minProperties": 1})).warnings == ()
 
 
 @pytest.mark.parametrize(
     ("dialect", "end"),
     [("qwen3_coder", "</parameter>"), ("minimax_m3", "]<]minimax[>["), ("gemma4", '<|"|>')],
 )
-def test_a_listed_text_that_markup_would_cut_is_not_written(dialect: str, end: str) -> None:
-    """A call is never written that is read as another."""
+def test_a_listed_text_that_markup_would_cut_is_excluded(dialect: str, end: str) -> None:
+    """No call is possible that is parsed as another."""
     listed = {"type": "object", "properties": {"a": {"type": "string", "enum": [f"x{end}y", "b"]}}}
-    promise = promised(Tool(name="f", parameters=listed), dialect=dialect)
-    assert promise.grammar is not None
+    constraint = compiled_constraint(Tool(name="f", parameters=listed), dialect=dialect)
+    assert constraint.grammar is not None
     text = render_calls([Call("f", json.dumps({"a": f"x{end}y"}))], TOOL_DIALECTS[dialect].sections[0])
-    assert not accepts(promise.grammar, text)
-    (warning,) = promise.warnings
-    assert warning.startswith("calls of f are held to the names and types of their arguments only: ")
+    assert not accepts(constraint.grammar, text)
+    (warning,) = constraint.warnings
+    assert warning.startswith("only the names and types of the parameters of f are enforced: ")
 
 
 def _referring(leaf: dict[str, Any], *, members: bool) -> dict[str, Any]:
@@ -137,15 +140,15 @@ def _referring(leaf: dict[str, Any], *, members: bool) -> dict[str, Any]:
         {"properties": {"a": {"type": ["no type"]}}},
     ],
 )
-def test_hostile_parameters_give_way_at_once(dialect: str, parameters: dict[str, Any]) -> None:
-    """A schema that is none, or means more than anybody can write, costs its own tool its form and nobody any time."""
-    promise = promised(
+def test_hostile_parameters_relax_only_their_tool(dialect: str, parameters: dict[str, Any]) -> None:
+    """An invalid or impossible schema relaxes only its own tool, quickly."""
+    constraint = compiled_constraint(
         Tool(name="f", parameters=parameters), Tool(name="good", parameters=HELD), dialect=dialect
     )
-    assert promise.grammar is not None
-    assert not any(warning.startswith("calls of good ") for warning in promise.warnings)
+    assert constraint.grammar is not None
+    assert not any("parameters of good " in warning for warning in constraint.warnings)
     with contextlib.suppress(ConstraintError):
-        promised(Tool(name="f", parameters=parameters, strict=True), dialect=dialect)
+        compiled_constraint(Tool(name="f", parameters=parameters, strict=True), dialect=dialect)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_hostile_parameters_give_way_at_once(dialect: str, parameters: dict[str,
 @pytest.mark.parametrize(
     "schema", [{"$ref": "#/$defs/S"}, {"anyOf": [{"$ref": "#/$defs/S"}, {"type": "null"}]}]
 )
-def test_what_is_referred_to_is_held_of_a_loose_tool_too(dialect: str, schema: dict[str, Any]) -> None:
+def test_references_are_enforced_without_strict(dialect: str, schema: dict[str, Any]) -> None:
     """As pydantic writes `Optional[Enum]`."""
     parameters = {
         "type": "object",
@@ -162,61 +165,65 @@ def test_what_is_referred_to_is_held_of_a_loose_tool_too(dialect: str, schema: d
         "required": ["a"],
         "$defs": {"S": {"type": "string", "enum": ["q", "r"]}},
     }
-    promise = promised(Tool(name="f", parameters=parameters), dialect=dialect)
-    assert promise.grammar is not None
-    assert promise.warnings == ()
+    constraint = compiled_constraint(Tool(name="f", parameters=parameters), dialect=dialect)
+    assert constraint.grammar is not None
+    assert constraint.warnings == ()
     section = TOOL_DIALECTS[dialect].sections[0]
     fits = [
-        accepts(promise.grammar, render_calls([Call("f", json.dumps({"a": v}))], section))
+        accepts(constraint.grammar, render_calls([Call("f", json.dumps({"a": v}))], section))
         for v in ("q", "zz")
     ]
     assert fits == [True, False]
 
 
-def test_a_listed_text_inside_of_json_is_held() -> None:
-    """Between tags an array is JSON, in whose strings the end of the tag means nothing."""
+def test_a_listed_text_inside_json_is_enforced() -> None:
+    """Between tags an array is JSON, and its strings may contain the end tag."""
     text = "x</parameter>y"
     for schema in ({"type": "array", "items": {"enum": [text]}}, {"type": "array", "enum": [[text]]}):
-        promise = promised(Tool(name="f", parameters={"properties": {"a": schema}}), dialect="qwen3_coder")
-        assert promise.grammar is not None
-        assert not any("names and types" in warning for warning in promise.warnings)
+        constraint = compiled_constraint(
+            Tool(name="f", parameters={"properties": {"a": schema}}), dialect="qwen3_coder"
+        )
+        assert constraint.grammar is not None
+        assert not any("names and types" in warning for warning in constraint.warnings)
 
 
-def test_the_search_for_what_cannot_be_held_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_unsupported_tools_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request with many tools that compile slowly costs a bounded time; those not tried give way."""
     monkeypatch.setattr("plumbline.structured_output.constraints._SEARCH_TIME", -1.0)
-    promise = promised(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNHELD))
-    assert promise.grammar is not None
-    assert accepts(promise.grammar, call("bad", "4"))
-    assert not accepts(promise.grammar, call("bad", '"x"'))
-    assert len(promise.warnings) == 2
-    assert all("no time" in warning for warning in promise.warnings)
+    constraint = compiled_constraint(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNHELD))
+    assert constraint.grammar is not None
+    assert accepts(constraint.grammar, call("bad", "4"))
+    assert not accepts(constraint.grammar, call("bad", '"x"'))
+    assert len(constraint.warnings) == 2
+    assert all("no time" in warning for warning in constraint.warnings)
 
 
-def test_strict_tools_and_forms_of_text_never_give_way() -> None:
+def test_strict_tools_and_text_constraints_are_never_relaxed() -> None:
     strict = Tool(name="bad", parameters=UNHELD, strict=True)
     for tools in ((strict,), (Tool(name="other", parameters=UNHELD), strict)):
         with pytest.raises(ConstraintError) as caught:
-            promised(*tools)
+            compiled_constraint(*tools)
         assert caught.value.tool == "bad"
     with pytest.raises(ConstraintError) as caught:
-        promised(Tool(name="good", parameters=HELD), form=JsonFormat(UNHELD))
+        compiled_constraint(Tool(name="good", parameters=HELD), form=JsonFormat(UNHELD))
     assert caught.value.tool is None
 
 
-def test_an_engine_that_holds_nothing_is_not_asked_to() -> None:
-    promises = ConstraintCompiler(scripted(), tokenizer(), None)
+def test_an_engine_without_grammars_is_not_asked_to_compile() -> None:
+    compiler = ConstraintCompiler(scripted(), tokenizer())
     turn = Turn(
         prompt=ChatPrompt(messages=()), sampling=SamplingParams(max_tokens=5), output_format=JsonFormat()
     )
-    with pytest.raises(ConstraintError, match="cannot hold"):
-        asyncio.run(promises.grammar(turn, inside=False, ended=False))
+    with pytest.raises(ConstraintError, match="does not support"):
+        asyncio.run(compiler.grammar(turn, AnswerSyntax(), frame()))
 
 
-def test_no_form_is_promised_of_a_text_that_has_the_thinking_in_it() -> None:
-    """The text would be the thinking and the form; without thinking it is the form."""
+def test_text_that_includes_thinking_cannot_be_constrained() -> None:
+    """The text would contain the thinking; without thinking it can be constrained."""
     for tools in ((), (Tool(name="good", parameters=HELD),)):
         with pytest.raises(ConstraintError, match="leaves the thinking in the text"):
-            promised(*tools, form=JsonFormat(), reasoning="minimax_m2_append_think")
-        assert promised(*tools, form=JsonFormat(), reasoning="minimax_m2_append_think", ended=True).grammar
-        assert promised(*tools, form=JsonFormat(), reasoning="minimax_m2").grammar
+            compiled_constraint(*tools, form=JsonFormat(), reasoning="minimax_m2_append_think")
+        assert compiled_constraint(
+            *tools, form=JsonFormat(), reasoning="minimax_m2_append_think", ended=True
+        ).grammar
+        assert compiled_constraint(*tools, form=JsonFormat(), reasoning="minimax_m2").grammar

@@ -1,4 +1,4 @@
-"""Promised calls: whatever a model draws under the grammar, the dialect's own parser reads as what was promised."""
+"""Laws of constrained calls: the dialect's parser reads every text of the grammar as the calls that were required."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from support.speech import fold
+from support.folding import fold
 
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
-from plumbline.dialects.spec.dialect import Call, ToolDialect
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ToolDialect
 from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import compose
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, RegexFormat, Tool, ToolChoice
 
-from .walk import accepts, builder, matcher, sampled, speech
+from .walk import accepts, builder, frame, matcher, model_dialect, sampled, thinking
 
 WEATHER = Tool(
     name="get_weather",
@@ -56,14 +57,14 @@ SEEDS = range(int(os.environ.get("PLUMBLINE_SEEDS", "1")))
 def drawn(grammar: str, dialect: ToolDialect, *, limit: int = 30) -> Iterator[str]:
     """Texts of the grammar. What the dialect writes around its values helps them to an end."""
     section = dialect.sections[0]
-    texts = [section.item_close, *section.close, *_strings(section.form)]
+    texts = [section.item_close, *section.close, *_strings(section.call_format)]
     hints = sorted({before + text for text in texts if text.strip() for before in ("", "\n")})
     found = [sampled(grammar, seed, limit=limit, most=300, hints=hints) for seed in SEEDS]
     yield from (text for text in found if text is not None)
 
 
 def _strings(form: Any) -> list[str]:
-    """The texts that a form's data has."""
+    """The texts in the data of a call format."""
     return (
         [text for text in msgspec.structs.astuple(form) if isinstance(text, str)]
         if isinstance(form, msgspec.Struct)
@@ -73,15 +74,13 @@ def _strings(form: Any) -> list[str]:
 
 def read(found: ModelDialect, text: str, *, inside: bool = False) -> tuple[list[tuple[str, ...]], list[str]]:
     """What the dialect's parser makes of a text, and its warnings."""
-    parser = found.parser(SCHEMAS, inside=inside)
-    if parser is None:
-        return [("text", text)], []
+    parser = found.parser(SCHEMAS, frame(inside=inside))
     events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
     return fold(events), list(parser.warnings)
 
 
 def composed(found: ModelDialect, choice: ToolChoice, **changes: Any) -> str:
-    grammar = compose(builder(), tools=TOOLS, choice=choice, dialects=found.chosen, **changes)
+    grammar = compose(builder(), tools=TOOLS, choice=choice, syntax=found.syntax, **changes)
     assert grammar is not None
     return grammar
 
@@ -101,7 +100,7 @@ def check_calls(folded: list[tuple[str, ...]]) -> list[str]:
 @pytest.mark.parametrize("name", TOOL_NAMES)
 def test_required_calls_are_read_as_calls(name: str) -> None:
     """TOOL-04, TOOL-01: at least one call, nothing else, and every argument as its schema wants it."""
-    found = speech(TOOL_DIALECTS[name])
+    found = model_dialect(TOOL_DIALECTS[name])
     grammar = composed(found, ToolChoice(mode="required"))
     for text in drawn(grammar, TOOL_DIALECTS[name]):
         folded, warnings = read(found, text)
@@ -113,7 +112,7 @@ def test_required_calls_are_read_as_calls(name: str) -> None:
 @pytest.mark.parametrize("name", TOOL_NAMES)
 def test_a_named_tool_is_called_once(name: str) -> None:
     """TOOL-05, TOOL-07."""
-    found = speech(TOOL_DIALECTS[name])
+    found = model_dialect(TOOL_DIALECTS[name])
     for tool in TOOLS:
         grammar = composed(found, ToolChoice(mode="required", names=(tool.name,), parallel=False))
         for text in drawn(grammar, TOOL_DIALECTS[name]):
@@ -124,7 +123,7 @@ def test_a_named_tool_is_called_once(name: str) -> None:
 @pytest.mark.parametrize("parallel", [True, False])
 def test_what_begins_as_a_call_of_a_strict_tool_goes_on_as_one(name: str, parallel: bool) -> None:
     """With `auto` text is free, and no call in it breaks its schema; nothing that looks like a call stays text."""
-    found = speech(TOOL_DIALECTS[name])
+    found = model_dialect(TOOL_DIALECTS[name])
     grammar = composed(found, ToolChoice(mode="auto", parallel=parallel))
     assert accepts(grammar, "") or name == "harmony"
     for text in drawn(grammar, TOOL_DIALECTS[name], limit=20):
@@ -134,7 +133,7 @@ def test_what_begins_as_a_call_of_a_strict_tool_goes_on_as_one(name: str, parall
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
-def test_the_dialect_s_own_writing_is_in_its_grammar(name: str) -> None:
+def test_rendered_calls_are_in_the_grammar(name: str) -> None:
     """What a trained model writes goes through as it is, one call and several."""
     if name == "harmony":
         pytest.skip("harmony ends a call by an end of sequence, which is no text")
@@ -143,19 +142,19 @@ def test_the_dialect_s_own_writing_is_in_its_grammar(name: str) -> None:
     two = Call("set_alarm", '{"on": true, "sound": "bell"}')
     several, single = builder(), builder()
     grammar = several.build(calls(several, dialect, TOOLS, parallel=True))
-    alone = single.build(calls(single, dialect, TOOLS, parallel=False))
+    text_besides_calls = single.build(calls(single, dialect, TOOLS, parallel=False))
     for said in ([one], [two], [one, two], [two, two, one]):
         text = render_calls(said, dialect.sections[0])
         assert accepts(grammar, text), text
-        assert accepts(alone, text) == (len(said) == 1), text
+        assert accepts(text_besides_calls, text) == (len(said) == 1), text
 
 
 @pytest.mark.parametrize("name", REASONING_NAMES)
 @pytest.mark.parametrize("inside", [True, False])
-def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bool) -> None:
-    """A schema does not suppress the thinking, and does not hold it either."""
+def test_thinking_is_free_and_the_constraint_begins_after_it(name: str, inside: bool) -> None:
+    """A schema neither suppresses nor constrains the thinking."""
     reasoning = REASONING_DIALECTS[name]
-    found = speech(TOOL_DIALECTS["harmony"] if name == "harmony" else None, reasoning)
+    found = model_dialect(TOOL_DIALECTS["harmony"] if name == "harmony" else None, reasoning)
     inside = inside or reasoning.starts_inside
     schema = {
         "type": "object",
@@ -163,7 +162,9 @@ def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bo
         "required": ["a"],
         "additionalProperties": False,
     }
-    grammar = compose(builder(), output_format=JsonFormat(schema), dialects=found.chosen, inside=inside)
+    grammar = compose(
+        builder(), output_format=JsonFormat(schema), syntax=found.syntax, thinking=thinking(inside=inside)
+    )
     assert grammar is not None
     for seed in SEEDS:
         text = sampled(grammar, seed, limit=30, most=500)
@@ -181,8 +182,8 @@ def test_the_thinking_is_free_and_the_form_begins_after_it(name: str, inside: bo
 
 
 def test_required_calls_come_after_the_thinking() -> None:
-    found = speech(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
-    grammar = composed(found, ToolChoice(mode="required"), inside=True)
+    found = model_dialect(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"])
+    grammar = composed(found, ToolChoice(mode="required"), thinking="inside")
     call = '<tool_call>\n{"name": "set_alarm", "arguments": {"on": true}}\n</tool_call>'
     assert accepts(grammar, f"Well.\n</think>\n\n{call}")
     assert accepts(grammar, f"</think>{call}\n{call}")
@@ -197,10 +198,12 @@ def test_required_calls_come_after_the_thinking() -> None:
 
 
 def test_a_prompt_that_has_ended_the_thinking_leaves_no_more_of_it() -> None:
-    """Templates turn thinking off by an empty one; a model that is held to a form must not begin another."""
-    chosen = speech(None, REASONING_DIALECTS["qwen3"]).chosen
+    """Templates turn thinking off with an empty thought; a constrained model must not begin another."""
+    syntax = model_dialect(None, REASONING_DIALECTS["qwen3"]).syntax
     for thought in (False, True):
-        grammar = compose(builder(), output_format=JsonFormat(), dialects=chosen, thought=thought)
+        grammar = compose(
+            builder(), output_format=JsonFormat(), syntax=syntax, thinking=thinking(ended=thought)
+        )
         assert grammar is not None
         assert accepts(grammar, "{}")
         assert accepts(grammar, "<think>\nHm.\n</think>\n\n{}") != thought
@@ -210,10 +213,10 @@ def test_a_prompt_that_has_ended_the_thinking_leaves_no_more_of_it() -> None:
 def test_what_must_not_be_called_is_not_begun(name: str) -> None:
     """TOOL-03: with `none` the markup of calls does not get into text either, but for calls that stand bare."""
     dialect = TOOL_DIALECTS[name]
-    harmony = dialect.reader == "harmony"
-    chosen = speech(dialect).chosen
+    harmony = dialect.messages
+    syntax = model_dialect(dialect).syntax
     forbidden = ToolChoice(mode="none", forbidden=True)
-    grammar = compose(builder(), choice=forbidden, dialects=chosen)
+    grammar = compose(builder(), choice=forbidden, syntax=syntax)
     assert (grammar is not None) == (harmony or all(section.open for section in dialect.sections))
     if grammar is None:
         return
@@ -228,9 +231,9 @@ def test_what_must_not_be_called_is_not_begun(name: str) -> None:
 
 def test_a_message_of_harmony_that_is_continued_gets_no_second_header() -> None:
     """Where the prompt has begun the final message, the text goes on at once, and still begins no call."""
-    chosen = speech(TOOL_DIALECTS["harmony"]).chosen
+    syntax = model_dialect(TOOL_DIALECTS["harmony"]).syntax
     forbidden = ToolChoice(mode="none", forbidden=True)
-    grammar = compose(builder(), choice=forbidden, dialects=chosen, thought=True)
+    grammar = compose(builder(), choice=forbidden, syntax=syntax, thinking=thinking(ended=True))
     assert grammar is not None
     assert accepts(grammar, " goes on.")
     assert not accepts(grammar, " goes on.<|channel|>commentary to=functions.get_weather")
@@ -238,9 +241,9 @@ def test_a_message_of_harmony_that_is_continued_gets_no_second_header() -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_the_thinking_of_harmony_may_be_several_messages(inside: bool) -> None:
-    chosen = DialectChoice(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"])
+    syntax = model_dialect(TOOL_DIALECTS["harmony"], REASONING_DIALECTS["harmony"]).syntax
     forbidden = ToolChoice(mode="none", forbidden=True)
-    grammar = compose(builder(), choice=forbidden, dialects=chosen, inside=inside)
+    grammar = compose(builder(), choice=forbidden, syntax=syntax, thinking=thinking(inside=inside))
     assert grammar is not None
     opening = "<|channel|>analysis<|message|>"
     first, more = "Hm.<|end|><|start|>assistant", f"{opening}Well.<|end|><|start|>assistant"
@@ -252,16 +255,16 @@ def test_the_thinking_of_harmony_may_be_several_messages(inside: bool) -> None:
 TEXT = ToolChoice(mode="auto")
 
 
-def test_nothing_is_held_that_is_not_promised() -> None:
+def test_nothing_is_constrained_without_a_constraint() -> None:
     """Free text and tools that are not strict cost nothing, nor does an answer without tools."""
     free = (Tool(name="f", parameters={"type": "object"}),)
-    chosen = speech(TOOL_DIALECTS["hermes"]).chosen
-    assert compose(builder(), dialects=chosen) is None
-    assert compose(builder(), tools=free, choice=TEXT, dialects=chosen) is None
-    assert compose(builder(), choice=ToolChoice(mode="none"), dialects=chosen) is None
+    syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
+    assert compose(builder(), syntax=syntax) is None
+    assert compose(builder(), tools=free, choice=TEXT, syntax=syntax) is None
+    assert compose(builder(), choice=ToolChoice(mode="none"), syntax=syntax) is None
     # A tool that is shown and may not be called has to be kept out of free text as well.
     allowed = ToolChoice(mode="auto", names=("f",))
-    grammar = compose(builder(), tools=(*free, Tool(name="g")), choice=allowed, dialects=chosen)
+    grammar = compose(builder(), tools=(*free, Tool(name="g")), choice=allowed, syntax=syntax)
     assert grammar is not None
     assert accepts(grammar, 'Hm.\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>')
     assert not accepts(grammar, 'Hm.\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>')
@@ -269,60 +272,58 @@ def test_nothing_is_held_that_is_not_promised() -> None:
 
 def test_a_tool_without_parameters_takes_none() -> None:
     tools = (Tool(name="f"),)
-    chosen = speech(TOOL_DIALECTS["hermes"]).chosen
-    grammar = compose(builder(), tools=tools, choice=ToolChoice(mode="required"), dialects=chosen)
+    syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
+    grammar = compose(builder(), tools=tools, choice=ToolChoice(mode="required"), syntax=syntax)
     assert grammar is not None
     assert accepts(grammar, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
     assert not accepts(grammar, '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>')
 
 
-def test_a_form_and_tools_are_an_answer_in_the_form_or_calls() -> None:
-    chosen = speech(TOOL_DIALECTS["hermes"]).chosen
-    grammar = compose(
-        builder(), output_format=RegexFormat("[ab]+"), tools=TOOLS, choice=TEXT, dialects=chosen
-    )
+def test_a_constraint_and_tools_give_constrained_text_or_calls() -> None:
+    syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
+    grammar = compose(builder(), output_format=RegexFormat("[ab]+"), tools=TOOLS, choice=TEXT, syntax=syntax)
     assert grammar is not None
     assert accepts(grammar, "abba")
     assert accepts(grammar, '<tool_call>\n{"name": "set_alarm", "arguments": {"on": false}}\n</tool_call>')
     assert not accepts(grammar, "cold")
 
 
-def test_the_input_of_a_custom_tool_has_its_form() -> None:
+def test_the_input_of_a_custom_tool_is_constrained() -> None:
     """TOOL-14."""
-    chosen = speech(TOOL_DIALECTS["hermes"]).chosen
+    syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
     tool = Tool(name="c", custom=True, parameters={}, input_format=RegexFormat('[a-c]+"\\n'))
-    grammar = compose(builder(), tools=(tool,), choice=ToolChoice(mode="required"), dialects=chosen)
+    grammar = compose(builder(), tools=(tool,), choice=ToolChoice(mode="required"), syntax=syntax)
     assert grammar is not None
     assert accepts(grammar, '<tool_call>\n{"name": "c", "arguments": {"input": "abc\\"\\n"}}\n</tool_call>')
     assert not accepts(grammar, '<tool_call>\n{"name": "c", "arguments": {"input": "abc"}}\n</tool_call>')
     lark = Tool(name="c", custom=True, parameters={}, input_format=LarkFormat("start: <special>"))
     with pytest.raises(ConstraintError) as caught:
-        compose(builder(), tools=(lark,), choice=ToolChoice(mode="required"), dialects=chosen)
+        compose(builder(), tools=(lark,), choice=ToolChoice(mode="required"), syntax=syntax)
     assert caught.value.tool == "c"
 
 
 def test_tools_that_are_not_strict_give_way_and_strict_ones_do_not() -> None:
     unheld = {"type": "object", "properties": {"a": {"type": "integer", "not": {}}}, "required": ["a"]}
-    chosen = speech(TOOL_DIALECTS["hermes"]).chosen
+    syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
     required = ToolChoice(mode="required")
     for strict, held in ((False, True), (True, False)):
         tools = (Tool(name="f", parameters=unheld, strict=strict),)
-        loose = compose(builder(), tools=tools, choice=required, dialects=chosen, loose=["f"])
-        assert loose is not None
+        relaxed = compose(builder(), tools=tools, choice=required, syntax=syntax, relaxed=["f"])
+        assert relaxed is not None
         if not held:
             with pytest.raises(Exception, match="not"):
-                matcher(loose)
+                matcher(relaxed)
             continue
-        assert accepts(loose, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
-        assert not accepts(loose, '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>')
+        assert accepts(relaxed, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
+        assert not accepts(relaxed, '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>')
 
 
 @pytest.mark.parametrize(
     "choice", ["", "a", "yes or no", "<|im_end|>", "<tool_call>x</tool_call>", 'q"\n\\/é😀']
 )
 def test_a_choice_is_any_text(choice: str) -> None:
-    chosen = speech(None).chosen
-    grammar = compose(builder(), output_format=ChoiceFormat((choice, "other")), dialects=chosen)
+    syntax = model_dialect(None).syntax
+    grammar = compose(builder(), output_format=ChoiceFormat((choice, "other")), syntax=syntax)
     assert grammar is not None
     if "<|im_end|>" not in choice:
         assert accepts(grammar, choice)
@@ -332,9 +333,9 @@ def test_a_choice_is_any_text(choice: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 1999, 2000, 2001, 5000])
 def test_there_may_be_any_number_of_choices(count: int) -> None:
-    chosen = speech(None).chosen
+    syntax = model_dialect(None).syntax
     choices = (*(f"choice {number} of" for number in range(count)), "choice", "")
-    grammar = compose(builder(), output_format=ChoiceFormat(choices), dialects=chosen)
+    grammar = compose(builder(), output_format=ChoiceFormat(choices), syntax=syntax)
     assert grammar is not None
     for choice in (choices[0], choices[count - 1], "choice", ""):
         assert accepts(grammar, choice), choice

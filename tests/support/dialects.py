@@ -1,7 +1,7 @@
-"""What laws about dialects are tried on: utterances that fit any dialect, ways of cutting them, and the fold of events.
+"""Try laws on every dialect: utterances, ways of cutting them, and the fold of events.
 
-Drawing is what costs time, so one drawn plan is turned into an utterance of every dialect: places in it where a marker
-may stand are characters of the private-use area, which `Dialect.fill` replaces by the dialect's own markers.
+Drawing costs the most time, so one drawn plan becomes an utterance of every dialect. Places for markers in a plan are
+characters of the private-use area, which `Dialect.fill` replaces by markers of the dialect.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.formats.tagged import TaggedCall
-from plumbline.dialects.parsers.harmony import HarmonyParser
-from plumbline.dialects.parsers.marker_parser import MarkerParser
-from plumbline.dialects.parsers.render import render_utterance
-from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.dialects.spec.dialect import Call, ReasoningDialect, ToolDialect, Utterance
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.model_dialect import AnswerFrame
+from plumbline.dialects.parsers.answer_parser import AnswerParser
+from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 from plumbline.dialects.spec.markers import Markers
 from plumbline.events import (
     FinishReason,
@@ -67,7 +67,7 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 def fold(events: Iterable[OutputEvent]) -> Folded:
-    """What the events add up to.
+    """Add events up to a message.
 
     Fails if calls interleave with anything, or do not begin and end once, or if an id comes twice.
     """
@@ -114,18 +114,19 @@ class Dialect:
     def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
         self.tool = tool
         self.reasoning = reasoning
-        self.markup = Markers(tool, reasoning)
-        self.says_calls = tool is not None
-        self.form = tool.sections[0].form if tool is not None else None
+        self.model = build_dialect(DialectChoice(tool, reasoning))
+        self.has_calls = tool is not None
+        self.call_format = tool.sections[0].call_format if tool is not None else None
+        self._syntax = None if self.call_format is None else self.call_format.argument_syntax
         self.bare = tool is not None and not (tool.sections[0].open or tool.sections[0].item_open)
-        self.bare = self.bare and tool is not None and tool.reader == "sections"
-        self.forbidden: tuple[str, ...] = getattr(self.form, "forbidden", ())
+        self.bare = self.bare and tool is not None and not tool.messages
+        self.forbidden: tuple[str, ...] = () if self.call_format is None else self.call_format.forbidden
         self.shows_types = (
-            not self.forbidden or getattr(self.form, "typed", "") != "" or hasattr(self.form, "quote")
+            not self.forbidden
+            or self._syntax is ArgumentSyntax.TYPED_TAGS
+            or self._syntax is ArgumentSyntax.BRACES
         )
-        reader = {d.reader for d in (tool, reasoning) if d is not None}
-        self.kind = HarmonyParser if "harmony" in reader else MarkerParser
-        self.markers = sorted(self.markup.markers, key=len, reverse=True)
+        self.markers = sorted(Markers(tool, reasoning).texts, key=len, reverse=True)
         parts = [marker for marker in self.markers if len(marker) > 3]
         self.atoms = [*self.markers, *(marker[: len(marker) // 2] for marker in parts)] or ["<"]
 
@@ -156,8 +157,8 @@ class Dialect:
         return Utterance(tuple(parts), reasoning)
 
     def write(self, utterance: Utterance) -> str:
-        """What a model says."""
-        return render_utterance(utterance, self.tool, self.reasoning)
+        """Write an utterance as the model does."""
+        return self.model.render(utterance)
 
     def fill(self, text: str) -> str:
         """Markers of this dialect where the plan has places for them."""
@@ -174,7 +175,10 @@ class Dialect:
     def _writable(self, value: Any, inside: bool = True) -> Any:
         """A value without the texts that the format has no way to write; `inside` of others, or itself an argument."""
         if isinstance(value, str):
-            free = inside and isinstance(self.form, TaggedCall)  # Between tags what is no string is JSON.
+            free = inside and self._syntax in (
+                ArgumentSyntax.TAGS,
+                ArgumentSyntax.TYPED_TAGS,
+            )  # Between tags what is no string is JSON.
             return self.fill(value) if free else _without(self.fill(value), self.forbidden)
         if isinstance(value, list):
             return [self._writable(item) for item in value]
@@ -190,14 +194,29 @@ class Dialect:
     # Reading
 
     def parser(
-        self, plan: Plan | None = None, *, logprobs: bool = False, schema: dict[str, Any] | None = None
-    ) -> MarkerParser:
-        """A parser for one answer, to tools of which this is the schema."""
-        inside = self.reasoning is not None and self.reasoning.starts_inside
-        return self.kind(
-            self.markup,
-            self.tools(plan) if schema is None else dict.fromkeys(NAMES, schema),
-            inside=inside,
+        self,
+        plan: Plan | None = None,
+        *,
+        logprobs: bool = False,
+        schema: dict[str, Any] | None = None,
+        tools: dict[str, dict[str, Any]] | None = None,
+        inside: bool = False,
+    ) -> AnswerParser:
+        """A parser for one answer.
+
+        Args:
+            plan: the plan of the answer.
+            logprobs: the deltas have logprobs.
+            schema: the parameters of the usual tools; by default those of the plan.
+            tools: other tools than the usual ones.
+            inside: the answer starts inside thinking; it does so in any case where the dialect says so.
+        """
+        inside = inside or (self.reasoning is not None and self.reasoning.starts_inside)
+        if tools is None:
+            tools = self.tools(plan) if schema is None else dict.fromkeys(NAMES, schema)
+        return self.model.parser(
+            tools,
+            AnswerFrame(thinking="inside" if inside else "before"),
             new_id=lambda name, number: f"{name}-{number}",
             logprobs=logprobs,
         )
@@ -215,7 +234,7 @@ class Dialect:
 
 
 def same(folded: Folded, utterance: Utterance) -> bool:
-    """Whether a message says what the utterance says. White space between text and markup belongs to neither."""
+    """Whether a message equals an utterance, except for white space between text and markup."""
     parts = [part for part in folded.parts if not isinstance(part, str) or part.strip()]
     if folded.reasoning != (utterance.reasoning or "") or len(parts) != len(utterance.parts):
         return False
@@ -286,7 +305,7 @@ def _dialects() -> list[Dialect]:
     for reasoning in dict.fromkeys(REASONING_DIALECTS.values()):
         # Each alone: without tools in the request nothing is a call.
         found.append(Dialect(None, reasoning))
-        if reasoning not in paired and reasoning.reader == "sections":
+        if reasoning not in paired and not reasoning.messages:
             found.append(Dialect(TOOL_DIALECTS["hermes"], reasoning))
     return found
 

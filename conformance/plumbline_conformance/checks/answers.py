@@ -1,0 +1,96 @@
+"""Read chat answers for checks, and raise `Inconclusive` for an answer that a check cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.suite.model import Inconclusive, Untestable
+from plumbline_conformance.transcript.answer_fold import Call, Choice, fold, is_stream, objects_in
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import load_json
+
+__all__ = [
+    "called",
+    "choice",
+    "choices",
+    "chunks",
+    "deltas",
+    "finished",
+    "is_stream",
+    "parsed",
+    "stream_of",
+    "whole_of",
+]
+
+
+def whole_of(seen: Transcript) -> Exchange:
+    """Return the whole answer of a scenario that sends one request in both forms."""
+    return accepted(at(seen, 0))
+
+
+def stream_of(seen: Transcript) -> Exchange:
+    """Return the streamed answer of such a scenario."""
+    return accepted(at(seen, 1))
+
+
+def chunks(exchange: Exchange) -> list[dict[str, Any]]:
+    """Return the chunks of a stream that are objects."""
+    return objects_in(accepted(exchange).chunks)
+
+
+def deltas(exchange: Exchange) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """Yield every choice of every chunk: the number of the chunk, the choice and its delta."""
+    for number, chunk in enumerate(chunks(exchange)):
+        for one in objects_in(chunk.get("choices")):
+            delta = one.get("delta")
+            yield number, one, delta if isinstance(delta, dict) else {}
+
+
+def choices(exchange: Exchange) -> list[Choice]:
+    """Return the choices of an answer in the order of their index."""
+    return fold("chat", accepted(exchange)).choices
+
+
+def choice(exchange: Exchange) -> Choice:
+    """Return the first choice.
+
+    Raises:
+        Inconclusive: the answer has no choice.
+    """
+    found = choices(exchange)
+    if not found:
+        raise Inconclusive("the answer has no choice; another check reports that")
+    return found[0]
+
+
+def finished(found: Choice) -> Choice:
+    """Return a choice that was not cut: half a document proves nothing.
+
+    Raises:
+        Inconclusive: the token limit cut it.
+    """
+    if found.finish_reason == "length":
+        raise Inconclusive("the token limit cut the answer")
+    return found
+
+
+def called(exchange: Exchange, *, forced: bool = False) -> list[Call]:
+    """Return the calls of the first choice. A model is free not to call, unless the request forces it to.
+
+    Raises:
+        Inconclusive: the model called no tool.
+        Untestable: the same, although the request forces a call.
+    """
+    found = finished(choice(exchange))
+    if not found.calls:
+        if forced:
+            raise Untestable("a call was forced, and none was made")
+        raise Inconclusive("the model called no tool")
+    return found.calls
+
+
+def parsed(text: str) -> Any:
+    """Return the JSON document in a text, or None if the text is not one."""
+    return load_json(text)

@@ -1,0 +1,45 @@
+"""Share what several commands print and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.judge.redacted_findings import redact_findings
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.recording.redaction import redacted
+from plumbline_conformance.reports.text import printable
+from plumbline_conformance.sdk.run import read_again, why_not
+from plumbline_conformance.suite.aliases import notes
+from plumbline_conformance.transcript.model import Transcript
+
+__all__ = ["cannot", "findings_of_clients", "note", "why_no_client"]
+
+
+def why_no_client(clients: Sequence[str]) -> str | None:
+    """Return why one of these clients cannot be used, or None."""
+    return next((why for client in clients if (why := why_not(client))), None)
+
+
+def findings_of_clients(
+    clients: Sequence[str], transcripts: Sequence[Transcript], secrets: Sequence[str] = ()
+) -> list[Finding]:
+    """Let these clients read the answers, without the secrets in them, and return their findings."""
+    covered = [redacted(seen, secrets) for seen in transcripts] if clients else []
+    return [
+        finding for client in clients for finding in redact_findings(read_again(client, covered), (), secrets)
+    ]
+
+
+def note(out: Console, names: Iterable[str]) -> None:
+    """Print which of these ids are former ones, and the current ids."""
+    for line in notes(names):
+        out.print(escape(line))
+
+
+def cannot(out: Console, why: str) -> int:
+    """Print why a command cannot run, and return its exit status."""
+    out.print(escape(printable(why)))
+    return 2

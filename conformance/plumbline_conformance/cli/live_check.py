@@ -1,0 +1,253 @@
+"""Judge a server: send the requests of the chosen checks, record them, judge the answers, report."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from plumbline_conformance.cli.common import cannot, findings_of_clients, note, why_no_client
+from plumbline_conformance.console.terminal import INTERRUPTED, console
+from plumbline_conformance.judge.redacted_findings import judge_redacted
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.recording.file import Header, Options, Recorder
+from plumbline_conformance.recording.redaction import redacted_exchange
+from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
+from plumbline_conformance.reports.conclude import STYLES, Outputs, conclude
+from plumbline_conformance.reports.standing import UNASKED
+from plumbline_conformance.runner.budget import Budget
+from plumbline_conformance.runner.preflight import apis_of, discovered
+from plumbline_conformance.runner.run import record
+from plumbline_conformance.suite.model import CHECKS, Scenario, Target
+from plumbline_conformance.suite.selection import Selection, UnknownChoice, scenarios_of
+from plumbline_conformance.transcript.model import Transcript
+
+__all__ = ["check", "run_check"]
+
+
+def check(
+    target: Target,
+    ids: Sequence[str] = (),
+    *,
+    concurrency: int = 4,
+    timeout: float = 60.0,
+    strict: bool = False,
+    trials: int = 0,
+    json_file: Path | None = None,
+) -> int:
+    """Run these checks on a target, print those that do not pass, and return the exit status."""
+    outputs = Outputs(strict=strict, json=json_file)
+    return run_check(
+        target, Selection(ids=ids), outputs, concurrency=concurrency, timeout=timeout, trials=trials
+    )
+
+
+class _CannotRun(Exception):  # noqa: N818 - it is a reason, not an error
+    """The command cannot run; the message says why."""
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is judged, and against what."""
+
+    checks: list[str]
+    scenarios: list[Scenario]
+    baseline: Baseline
+
+
+class _Sent(msgspec.Struct):
+    """The transcripts of a run, in the order of the scenarios."""
+
+    transcripts: list[Transcript] = msgspec.field(default_factory=list)
+    interrupted: bool = False
+
+
+def run_check(
+    target: Target,
+    selection: Selection,
+    outputs: Outputs,
+    *,
+    concurrency: int = 4,
+    timeout: float = 60.0,
+    recording: Path | None = None,
+    server: str = "",
+    conceal: Sequence[str] = (),
+    trials: int = 0,
+    budget: Budget | None = None,
+    capabilities: Mapping[str, bool] | None = None,
+    sdk: Sequence[str] = (),
+) -> int:
+    """Judge a server, let these clients read its answers, and return the exit status."""
+    out = console()
+    began = time.monotonic()
+    secrets = [*conceal, *([target.api_key] if target.api_key else [])]
+    try:
+        plan = _plan(out, selection, outputs, recording, sdk)
+        known = asyncio.run(discovered(target, apis_of(plan.scenarios), patience=timeout))
+        if known.why is not None:
+            return cannot(out, known.why)
+        limits = budget or Budget()
+        options = Options(
+            trials=trials,
+            concurrency=concurrency,
+            timeout=timeout,
+            max_tokens_total=limits.tokens,
+            max_tokens_each=limits.tokens_each,
+            max_seconds=limits.seconds,
+            capabilities=[name if there else f"-{name}" for name, there in (capabilities or {}).items()],
+            profile=selection.profile,
+            limit=known.target.limit,
+            seed=known.target.seed,
+        )
+        header = _header(known.target, plan, server, options)
+        recorder = Recorder(recording, header, secrets=secrets) if recording else nullcontext(None)
+        with recorder as file, _progress(out, len(plan.scenarios)) as shown:
+            sent = _send(
+                plan,
+                known.target,
+                options,
+                limits.after(known.tokens),
+                capabilities,
+                [shown, *([file.add] if file else [])],
+            )
+    except UnicodeEncodeError:
+        return cannot(out, "The API key cannot be sent: it is not ASCII.")
+    except (_CannotRun, UnknownChoice, UnreadableBaseline, OSError) as error:
+        return cannot(out, str(error))
+    if why := _unreachable(sent, secrets):
+        return cannot(out, f"{header.base_url} cannot be reached: {why}")
+    wanted = set(plan.checks)
+    findings = [
+        finding
+        for seen in sent.transcripts
+        for finding in judge_redacted(seen, secrets)
+        if finding.check in wanted
+    ]
+    if not sent.interrupted:
+        findings += findings_of_clients(sdk, sent.transcripts, secrets)
+    status = conclude(
+        out,
+        outputs,
+        header,
+        sent.transcripts,
+        findings,
+        seconds=time.monotonic() - began,
+        secrets=secrets,
+        baseline=plan.baseline,
+        profile=selection.profile,
+    )
+    if not sent.interrupted:
+        return status
+    ended = sum(seen.skipped != UNASKED for seen in sent.transcripts)
+    out.print(
+        f"Interrupted: {ended} of {len(sent.transcripts)} scenarios had ended, and only they were judged."
+    )
+    return INTERRUPTED
+
+
+def _plan(
+    out: Console, selection: Selection, outputs: Outputs, recording: Path | None, sdk: Sequence[str]
+) -> _Plan:
+    """Read the choices before anything is sent.
+
+    Raises:
+        _CannotRun: a client is missing, a file cannot be written, or no check is chosen.
+        UnknownChoice: a check or profile does not exist.
+        UnreadableBaseline: the baseline is malformed.
+    """
+    if why := why_no_client(sdk):
+        raise _CannotRun(why)
+    chosen = selection.checks()
+    baseline = outputs.read_baseline()
+    note(out, [*selection.ids, *baseline.former])
+    if why := outputs.unwritable(record=recording):
+        raise _CannotRun(why)
+    if not chosen:
+        raise _CannotRun("No check is left by these choices.")
+    wanted = set(chosen)
+    return _Plan(
+        checks=chosen, scenarios=scenarios_of([name for name in CHECKS if name in wanted]), baseline=baseline
+    )
+
+
+def _header(target: Target, plan: _Plan, server: str, options: Options) -> Header:
+    # The recording lists the chosen checks, so that judging it again looks at the same ones.
+    listed = plan.checks if len(plan.checks) < len(CHECKS) else []
+    return Header.of(target.base_url, target.model, target.api_key, listed, server=server, options=options)
+
+
+def _send(
+    plan: _Plan,
+    target: Target,
+    options: Options,
+    budget: Budget,
+    capabilities: Mapping[str, bool] | None,
+    listeners: Sequence[Callable[[Transcript], None]],
+) -> _Sent:
+    """Run the scenarios; after Ctrl-C those that have not ended are skipped."""
+    sent = _Sent()
+    ended: dict[str, Transcript] = {}
+
+    def end(seen: Transcript) -> None:
+        ended[seen.scenario] = seen
+        for listener in listeners:
+            listener(seen)
+
+    async def run() -> None:
+        sent.transcripts = await record(
+            plan.scenarios,
+            target,
+            concurrency=options.concurrency,
+            patience=options.timeout,
+            trials=options.trials,
+            budget=budget,
+            wanted=set(plan.checks),
+            ended=end,
+            declared=capabilities,
+        )
+
+    # The coroutine returns None: asyncio.run() formats the finished task with its result when it restores the signal
+    # handler, and all transcripts as text take seconds.
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        sent.interrupted = True
+        # Scenarios that have not ended are written as skipped: a part of a run must never pass for all of it.
+        for found in plan.scenarios:
+            if found.id not in ended:
+                end(Transcript(scenario=found.id, exchanges=[], skipped=UNASKED))
+        sent.transcripts = [ended[found.id] for found in plan.scenarios]
+    return sent
+
+
+def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:
+    """Return the first error if no request got any answer."""
+    exchanges = [exchange for seen in sent.transcripts for exchange in seen.exchanges]
+    if sent.interrupted or not exchanges or any(exchange.status != 0 for exchange in exchanges):
+        return None
+    return redacted_exchange(exchanges[0], secrets).error or "no answer"
+
+
+@contextmanager
+def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
+    """A bar and the counts so far, on a terminal; nothing in a pipe."""
+    if not out.is_terminal:
+        yield lambda seen: None
+        return
+    counts: Counter[str] = Counter()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=count)
+
+        def shown(seen: Transcript) -> None:
+            counts.update(finding.verdict for finding in judge(seen))
+            counted = " ".join(f"[{STYLES[name]}]{counts[name]} {name}[/]" for name in STYLES if counts[name])
+            bar.update(task, advance=1, description=counted)
+
+        yield shown

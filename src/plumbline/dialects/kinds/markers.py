@@ -1,0 +1,172 @@
+"""Implement the dialect of most families: markers around thinking and around calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from plumbline.dialects.model_dialect import (
+    AnswerFrame,
+    ModelDialect,
+    ThinkingMarkers,
+    ThinkingState,
+    Vocabulary,
+    call_ids,
+)
+from plumbline.dialects.parsers.answer_parser import AnswerParser
+from plumbline.dialects.parsers.marker_parser import MarkerParser
+from plumbline.dialects.parsers.pass_through import PassThroughParser
+from plumbline.dialects.parsers.render import render_utterance
+from plumbline.dialects.parsers.structured import StructuredTextParser
+from plumbline.dialects.registry import DialectChoice
+from plumbline.dialects.spec.answer_syntax import AnswerSyntax
+from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, Unread, Utterance
+from plumbline.dialects.spec.markers import Markers
+
+__all__ = ["MarkerDialect", "control_ids", "thinking_markers"]
+
+_LOOK_BACK = 8192
+"""How many tokens from the end of a prompt are searched for markers of thinking."""
+_TAIL = 64
+"""Tokens that a marker which is plain text, and white space after it, have room in."""
+
+
+class MarkerDialect(ModelDialect):
+    """Thinking and calls between markers.
+
+    Args:
+        choice: a tool dialect, a reasoning dialect or both.
+        vocabulary: the model's tokens.
+    """
+
+    def __init__(self, choice: DialectChoice, vocabulary: Vocabulary) -> None:
+        self.choice = choice
+        self._vocabulary = vocabulary
+        tool, reasoning = choice.tool, choice.reasoning
+        self._markers = Markers(tool, reasoning)
+        self._without_tools = Markers(None, reasoning)
+        self._without_thinking = Markers(tool, None)
+        self._ids = control_ids(vocabulary, self._markers.texts)
+        self._ids_without_tools = control_ids(vocabulary, self._without_tools.texts)
+        sections = () if tool is None else tool.sections
+        opens = tuple(dict.fromkeys(text for section in sections for text in section.open))
+        ends_thinking = reasoning is not None and reasoning.call_ends
+        self.syntax = AnswerSyntax(
+            reasoning=reasoning,
+            calls=tool,
+            call_starts=opens if all(section.open for section in sections) else (),
+            not_in_thinking=opens if ends_thinking else (),
+        )
+        closes = tuple(text for section in sections for text in section.close)
+        self.thinking_markers = thinking_markers(reasoning, closes)
+
+    def frame(self, prompt_token_ids: Sequence[int], begun: str | None = None) -> AnswerFrame:
+        """Find out where a prompt leaves the model.
+
+        A marker that is a single token is searched for among the ids. A marker that is plain text counts only at the
+        very end of the prompt, which the template writes. Where the prompt has no marker, the default of the family
+        counts, unless the answer continues a message without one.
+        """
+        reasoning = self.choice.reasoning
+        thinking: ThinkingState = "before"
+        if reasoning is not None and self._is_inside(reasoning, prompt_token_ids, begun):
+            thinking = "inside"
+        elif begun is not None or (reasoning is not None and self._has_ended(reasoning, prompt_token_ids)):
+            thinking = "after"
+        opens = reasoning is not None and (begun or "").lstrip().startswith(reasoning.open)
+        return AnswerFrame(thinking=thinking, begins_with_opening=opens)
+
+    def _is_inside(
+        self, reasoning: ReasoningDialect, prompt_token_ids: Sequence[int], begun: str | None
+    ) -> bool:
+        opens, closes = self._token_ids(reasoning.open), self._token_ids(reasoning.close)
+        default = reasoning.starts_inside and not (begun or "").strip()
+        if opens:
+            for token_id in reversed(prompt_token_ids[-_LOOK_BACK:]):
+                if token_id in opens or token_id in closes:
+                    return token_id in opens
+                if token_id in self._vocabulary.special_ids:
+                    break
+            return default
+        end = self._text(prompt_token_ids[-_TAIL:])
+        if end.endswith((*reasoning.open, *reasoning.close)):
+            return end.endswith(reasoning.open)
+        return default
+
+    def _has_ended(self, reasoning: ReasoningDialect, prompt_token_ids: Sequence[int]) -> bool:
+        """Whether the prompt ends with the end of thinking, as templates write it where they turn thinking off."""
+        tail = prompt_token_ids[-_TAIL:]
+        closes = self._token_ids(reasoning.close)
+        if closes:
+            table = self._vocabulary.table
+            solid = (token_id for token_id in reversed(tail) if table[token_id].strip())
+            return next(solid, None) in closes
+        return self._text(tail).endswith(reasoning.close)
+
+    def _token_ids(self, markers: Iterable[str]) -> set[int]:
+        """Return the ids of the markers that are single tokens."""
+        added = self._vocabulary.added
+        return {added[text] for text in markers if text in added}
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """Decode tokens, without white space at the end."""
+        table = self._vocabulary.table
+        return b"".join(table[token_id] for token_id in token_ids).decode("utf-8", "replace").rstrip()
+
+    def parser(
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        frame: AnswerFrame,
+        *,
+        earlier_calls: int = 0,
+        new_id: NewId | None = None,
+        logprobs: bool = False,
+        unread: Unread | None = None,
+    ) -> AnswerParser:
+        """Return a parser for one choice."""
+        tool = self.choice.tool if tools else None
+        if tool is None and (self.choice.reasoning is None or unread == "all"):
+            return PassThroughParser()
+        markers, marker_ids = self._markers, self._ids
+        if tool is None:
+            markers, marker_ids = self._without_tools, self._ids_without_tools
+        new_id = new_id or call_ids("call" if tool is None else tool.ids, earlier_calls)
+        inside = frame.parser_starts_inside
+        if unread is None:
+            return MarkerParser(
+                markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
+            )
+        return StructuredTextParser(
+            self._without_thinking if unread == "all" else markers,
+            tools,
+            inside=inside,
+            new_id=new_id,
+            exact=unread == "after the gap",
+            logprobs=logprobs,
+            marker_ids=marker_ids,
+        )
+
+    def render(self, utterance: Utterance) -> str:
+        """Write an utterance as the model does."""
+        return render_utterance(utterance, self.choice.tool, self.choice.reasoning)
+
+
+def control_ids(vocabulary: Vocabulary, markers: Iterable[str]) -> frozenset[int]:
+    """Return the added tokens that are markers, or parts of one."""
+    joined = "\n".join(markers)
+    return frozenset(token_id for text, token_id in vocabulary.added.items() if text and text in joined)
+
+
+def thinking_markers(
+    reasoning: ReasoningDialect | None, call_ends: Sequence[str] = ()
+) -> ThinkingMarkers | None:
+    """Return what thinking begins and ends with.
+
+    Args:
+        reasoning: how it is written; None if that is not known.
+        call_ends: what calls end with. Thinking may begin again behind them.
+    """
+    if reasoning is None or reasoning.append:
+        return None
+    reopen_after = tuple(dict.fromkeys((*reasoning.close, *call_ends)))
+    return ThinkingMarkers(reasoning.open, reasoning.close[0], reopen_after)

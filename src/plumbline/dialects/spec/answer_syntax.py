@@ -1,0 +1,27 @@
+"""Describe the syntax of whole answers, for their grammar."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
+
+__all__ = ["AnswerSyntax"]
+
+
+class AnswerSyntax(msgspec.Struct, frozen=True, kw_only=True):
+    """The syntax of thinking, text and calls. The default is text alone."""
+
+    reasoning: ReasoningDialect | None = None
+    """How it writes thinking; None if it writes none."""
+    calls: ToolDialect | None = None
+    """How it writes calls; None if it writes none."""
+    text_header: str = ""
+    """What stands before the text."""
+    call_starts: tuple[str, ...] = ()
+    """Every call starts with one of these, so text without them has no call in it. Empty if there is no call, or calls
+    start like text."""
+    not_in_thinking: tuple[str, ...] = ()
+    """What thinking must not contain, because an unconstrained call would start there."""
+    is_plain_text: bool = True
+    """False if a response template transforms the text, so that a constraint on it would constrain nothing."""

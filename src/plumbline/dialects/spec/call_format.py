@@ -1,0 +1,160 @@
+"""Define the interface of a call format, which reads and writes one tool call.
+
+A call format has three sides that must agree: it reads a call, writes one, and returns the grammar of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from plumbline.dialects.streams.cursor import Cursor, Steps
+
+__all__ = ["ArgumentSyntax", "Call", "CallFormat", "CallSink", "Grammar"]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call for a call format to write."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+    number: int = 0
+    """Its place among the calls of the answer, for dialects that number them."""
+
+
+class ArgumentSyntax(Enum):
+    """How a call format writes arguments, which decides what of a JSON Schema its grammar can enforce."""
+
+    JSON = "one JSON document"
+    PYTHON = "a Python literal for each argument"
+    TAGS = "text between tags for each argument; its type follows from the schema; JSON inside objects and arrays"
+    TYPED_TAGS = "as TAGS, with an attribute that says whether the value is a string"
+    ELEMENTS = "elements at every level, strings without quotes"
+    BRACES = "braces and brackets of the family's own at every level, strings in quotes"
+
+
+class CallSink(Protocol):
+    """Receive the call that a format reads: `begin` once, then `arguments` as they come."""
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """The parameters of each tool that may be called, by name."""
+        ...
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        """Announce the call. Until then everything may still turn out to be text.
+
+        Args:
+            name: its final name.
+            call_id: the id that the model gave it, if its dialect has ids of the model's own.
+
+        Raises:
+            MalformedError: no tool of the request has this name.
+        """
+        ...
+
+    def arguments(self, text: str) -> None:
+        """Add JSON text to the arguments."""
+        ...
+
+
+class Grammar(Protocol):
+    """Build the grammar of a call; expressions are strings.
+
+    Implemented by `plumbline.structured_output.grammar.builder.GrammarBuilder`.
+    """
+
+    def literal(self, text: str) -> str:
+        """Match exactly this text."""
+        ...
+
+    def json(self, schema: Mapping[str, Any] | bool) -> str:
+        """Match one JSON document that satisfies the schema."""
+        ...
+
+    def regex(self, pattern: str) -> str:
+        """Match text of this pattern."""
+        ...
+
+    def until(self, marker: str) -> str:
+        """Match any text without the marker, then the marker."""
+        ...
+
+    def raw_string(
+        self,
+        schema: Mapping[str, Any],
+        after: str,
+        marker: str,
+        *,
+        or_null: bool = False,
+        not_first: str = "",
+    ) -> str:
+        """Match an unquoted string that satisfies a schema of strings, then `after`.
+
+        Args:
+            schema: the schema of the string.
+            after: what follows it. It ends with `marker`.
+            marker: where a reader ends the string.
+            or_null: the text may also be `null`.
+            not_first: the text never begins with this.
+        """
+        ...
+
+    def choice(self, expressions: list[str]) -> str:
+        """Match one of these."""
+        ...
+
+    def sequence(self, expressions: list[str]) -> str:
+        """Match all of these, in order."""
+        ...
+
+    def optional(self, expression: str) -> str:
+        """Match this or nothing."""
+        ...
+
+    def repeat(self, expression: str, minimum: int, maximum: int | None) -> str:
+        """Match this several times."""
+        ...
+
+
+class CallFormat(msgspec.Struct, frozen=True):
+    """Base of all call formats."""
+
+    @property
+    def argument_syntax(self) -> ArgumentSyntax:
+        """How the format writes arguments."""
+        return ArgumentSyntax.JSON
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts inside a call that may be control tokens."""
+        return ()
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """Texts that a string argument cannot contain, because the format has no way to escape them."""
+        return ()
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read one call from its first character to its last, without white space around it.
+
+        Raises:
+            MalformedError: this is no call. If it was announced, it stays as far as it got, and what is still marked in
+                the cursor, or is the error's `rest`, is text.
+        """
+        raise NotImplementedError
+
+    def write(self, call: Call) -> str:
+        """Write the call as a model of the family does."""
+        raise NotImplementedError
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """Return the expression of a call of this tool, as `write` writes it, with arguments of this schema.
+
+        The literal that the call begins with is made before any other literal.
+        """
+        raise NotImplementedError

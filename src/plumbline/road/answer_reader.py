@@ -1,0 +1,145 @@
+"""Turn the token chunks of one choice into the events of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plumbline.dialects.parsers.custom_tools import CustomCalls
+from plumbline.engines.port import TokenChunk
+from plumbline.events import Finish, FinishReason, OutputEvent, TextDelta, Usage
+from plumbline.road.errors import raise_if_failed
+from plumbline.road.prepare import PreparedTurn
+from plumbline.text.assemble import TextAssembler
+from plumbline.text.tokenizer import TextTokenizer
+from plumbline.turn import ChatPrompt, Turn, begun_text
+
+__all__ = ["AnswerReader"]
+
+
+class AnswerReader:
+    """Assemble, parse and count one choice. Sans-IO: chunks go in by `push`, events come out.
+
+    Nothing else computes a finish reason or a usage number.
+
+    Args:
+        prepared: the turn that is answered.
+        tokenizer: the model's.
+        eos_token_ids: the tokens that end a sequence of the model.
+
+    Attributes:
+        is_done: a stop string has ended the answer, so the engine can stop.
+        warnings: what was malformed, one line each, for the log.
+    """
+
+    def __init__(
+        self, prepared: PreparedTurn, tokenizer: TextTokenizer, eos_token_ids: frozenset[int]
+    ) -> None:
+        turn = prepared.turn
+        sampling = turn.sampling
+        self._prompt_tokens = len(prepared.prompt_token_ids)
+        self._parser = prepared.parser()
+        custom_tools = _custom_tools(turn)
+        self._custom_calls = CustomCalls(custom_tools) if custom_tools else None
+        self._assembler = TextAssembler(
+            tokenizer,
+            stop=turn.stop,
+            include_stop=turn.include_stop,
+            skip_special_tokens=turn.skip_special_tokens,
+            # The end of sequence is never text of an answer, whether or not special tokens are shown. With `ignore_eos`
+            # it ends nothing, and a client that wants to see special tokens sees it.
+            hidden_ids=frozenset() if sampling.ignore_eos and not turn.skip_special_tokens else eos_token_ids,
+            shown_ids=self._parser.marker_ids,
+            logprobs=sampling.logprobs is not None,
+            min_tokens=sampling.min_tokens,
+            token_ends=self._parser.needs_token_ends,
+        )
+        self._stop_token_ids = sampling.stop_token_ids
+        self._end_token_ids = sampling.stop_token_ids | eos_token_ids
+        self._last_token: int | None = None
+        self._cached_tokens = 0
+        self._reason: FinishReason = "length" if sampling.max_tokens == 0 else "stop"
+        self._before: Sequence[OutputEvent] = ()
+        """Events of the message that the answer continues. They wait for the first chunk, because until then the engine
+        may still refuse the request."""
+        if begun := begun_text(turn.prompt):
+            self._before = self._translated(self._parser.continue_message(begun, echo=turn.echo))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stop string has ended the answer."""
+        return self._assembler.stop_match is not None
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What was malformed."""
+        return self._parser.warnings
+
+    def push(self, chunk: TokenChunk) -> Sequence[OutputEvent]:
+        """Read the next chunk of the engine.
+
+        Raises:
+            GenerationError: the engine failed.
+            AbortedError: the server is shutting down.
+        """
+        raise_if_failed(chunk)
+        token_ids, reason = chunk.token_ids, chunk.finish_reason
+        if chunk.num_cached_tokens > self._cached_tokens:
+            self._cached_tokens = chunk.num_cached_tokens
+        if token_ids:
+            self._last_token = token_ids[-1]
+        if reason is not None:
+            self._reason = "length" if reason == "length" else "stop"
+        delta = self._assembler.push(
+            token_ids,
+            chunk.logprobs,
+            ends_with_stop_token=reason == "stop"
+            and bool(token_ids)
+            and token_ids[-1] in self._end_token_ids,
+        )
+        events: Sequence[OutputEvent] = () if delta is None else self._parsed(delta)
+        if self._before:
+            events = (*self._before, *events)
+            self._before = ()
+        return events
+
+    def finish(self) -> Sequence[OutputEvent]:
+        """Read what is left, after the last chunk or once `is_done`. The last event is the `Finish`."""
+        events = list(self._before)
+        stop_string = self._assembler.stop_match
+        rest = self._assembler.finish()
+        if rest is not None:
+            events += self._parsed(rest)
+        # A stop string cuts markup as the token limit does: nothing of a call that it cuts is text.
+        events += self._translated(self._parser.finish("length" if stop_string is not None else self._reason))
+        events.append(self._finish(stop_string))
+        return events
+
+    def _finish(self, stop_string: str | None) -> Finish:
+        parser, assembler = self._parser, self._assembler
+        reason: FinishReason = "stop" if stop_string is not None else self._reason
+        match: int | str | None = stop_string
+        if match is None and reason == "stop" and self._last_token in self._stop_token_ids:
+            match = self._last_token
+        if reason == "stop" and parser.num_calls and not parser.num_broken_calls:
+            # CHAT-05: what the token limit ended stays `length`, with calls or without. Calls that broke off are
+            # shown as far as they got, but no client is asked to carry them out.
+            reason = "tool_calls"
+        usage = Usage(
+            self._prompt_tokens,
+            assembler.num_tokens,
+            cached_tokens=self._cached_tokens,
+            reasoning_tokens=parser.num_reasoning_tokens(assembler.token_ends or ()),
+        )
+        return Finish(reason, usage, match)
+
+    def _parsed(self, delta: TextDelta) -> Sequence[OutputEvent]:
+        return self._translated(self._parser.push(delta))
+
+    def _translated(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
+        """The events, with calls of custom tools as text (TOOL-14)."""
+        return events if self._custom_calls is None else [*self._custom_calls.translate(events)]
+
+
+def _custom_tools(turn: Turn) -> list[str]:
+    tools = turn.prompt.tools if isinstance(turn.prompt, ChatPrompt) else ()
+    return [tool.name for tool in tools if tool.custom]

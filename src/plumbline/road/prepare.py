@@ -1,0 +1,191 @@
+"""Prepare a turn: render its prompt, check that it fits, and compile what its answer is constrained to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from plumbline.dialects.kinds.plain import PLAIN
+from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
+from plumbline.dialects.parsers.answer_parser import AnswerParser
+from plumbline.engines.port import Engine, ThinkingBudget
+from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
+from plumbline.structured_output.answer_grammar import callable_tools
+from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.text.render import Renderer
+from plumbline.text.shorten import droppable_ends, without_oldest
+from plumbline.turn import ChatPrompt, Prompt, Turn, begun_text
+
+__all__ = ["PreparedTurn", "TurnPreparer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTurn:
+    """A turn with a rendered prompt that fits."""
+
+    turn: Turn
+    prompt_token_ids: tuple[int, ...]
+    constraint: Constraint
+    """What every choice of the answer is constrained to; the engine has compiled it."""
+    dialect: ModelDialect
+    """How the model writes this answer."""
+    frame: AnswerFrame
+    """Where the prompt leaves the model."""
+
+    def parser(self, *, anywhere: bool = False) -> AnswerParser:
+        """Return a parser for one choice.
+
+        Args:
+            anywhere: look for calls everywhere, also in text that is constrained.
+        """
+        prompt = self.turn.prompt
+        tools: dict[str, Mapping[str, Any]] = {}
+        earlier_calls = 0
+        if isinstance(prompt, ChatPrompt):
+            callable_ = callable_tools(prompt.tools, self.turn.tool_choice)  # TOOL-06
+            tools = {tool.name: tool.parameters or {} for tool in callable_}
+            earlier_calls = sum(len(message.tool_calls) for message in prompt.messages)
+        return self.dialect.parser(
+            tools,
+            self.frame,
+            earlier_calls=earlier_calls,
+            logprobs=self.turn.sampling.logprobs is not None,
+            unread=None if anywhere and tools else self.constraint.unread,
+        )
+
+
+class TurnPreparer:
+    """Prepare turns for one engine and one model's text. Has no state of its own.
+
+    Args:
+        engine: what will answer.
+        renderer: what renders the prompts.
+        dialect: how the model answers messages.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer, dialect: ModelDialect) -> None:
+        self._engine = engine
+        self._renderer = renderer
+        self._dialect = dialect
+        self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
+
+    async def prepare(self, turn: Turn) -> PreparedTurn:
+        """Render the prompt in a worker thread and check that it fits.
+
+        Raises:
+            TemplateError: the chat template refused the messages.
+            EmptyPromptError: the prompt has no tokens.
+            PromptTooLongError: the prompt does not fit, and the turn does not allow truncation.
+            NoThinkingError: the turn has a thinking budget that cannot be kept.
+            ConstraintError: the answer cannot be constrained as the turn asks; the message says why.
+        """
+        turn, ids = await self._fitting(turn)
+        if not ids:
+            raise EmptyPromptError
+        # A prompt without messages, as in plain completions, is continued by text.
+        dialect = self._dialect if isinstance(turn.prompt, ChatPrompt) else PLAIN
+        frame = dialect.frame(ids, _continued_text(turn.prompt))
+        turn = self._with_thinking_budget(turn, dialect, frame)
+        constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
+        return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame))
+
+    async def _fitting(self, turn: Turn) -> tuple[Turn, list[int]]:
+        """Return the turn, truncated if it has to be and may be, and the tokens of its prompt."""
+        limit = self._engine.info.max_model_len
+        wanted = turn.sampling.max_tokens
+        needed = 1 if wanted is None else wanted
+        least = self._renderer.least_tokens(turn.prompt)
+        if least > limit and not turn.truncate_prompt:
+            raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
+        ids = await self._token_ids(turn)
+        if len(ids) + needed <= limit:
+            return turn, ids
+        found = await self._truncated(turn, limit - needed) if turn.truncate_prompt else None
+        if found is None:
+            raise PromptTooLongError(max_model_len=limit, prompt_tokens=len(ids), output_tokens=needed)
+        return found
+
+    async def _truncated(self, turn: Turn, room: int) -> tuple[Turn, list[int]] | None:
+        """Drop as many of the oldest messages as it takes (R-18); None if the rest never fits.
+
+        A binary search finds how many: every try renders the whole conversation, so dropping one message after the
+        other would take a time quadratic in its length.
+
+        Args:
+            turn: the turn.
+            room: how many tokens its prompt may have.
+        """
+        if not isinstance(turn.prompt, ChatPrompt):
+            return None
+        ends = droppable_ends(turn.prompt.messages)
+        best: tuple[Turn, list[int]] | None = None
+        low, high = 0, len(ends)
+        while low < high:
+            middle = (low + high) // 2
+            shorter = msgspec.structs.replace(turn, prompt=without_oldest(turn.prompt, ends[middle]))
+            ids = await self._token_ids(shorter)
+            if len(ids) > room:
+                low = middle + 1
+            else:
+                high = middle
+                best = shorter, ids
+        return best
+
+    async def _token_ids(self, turn: Turn) -> list[int]:
+        return await asyncio.to_thread(self._renderer.token_ids, turn.prompt)
+
+    def _with_thinking_budget(self, turn: Turn, dialect: ModelDialect, frame: AnswerFrame) -> Turn:
+        """Return the turn with its thinking budget in the engine's terms."""
+        if turn.thinking_budget is None:
+            return turn
+        markers = dialect.thinking_markers
+        if markers is None or "thinking_budget" not in self._engine.info.features:
+            raise NoThinkingError
+        tokenizer = self._renderer.tokenizer
+        encode = tokenizer.encode_rendered
+        budget = ThinkingBudget(
+            max_tokens=turn.thinking_budget,
+            begin=tuple(tuple(encode(text)) for text in markers.open),
+            end=tuple(encode(markers.close)),
+            inside=frame.thinking == "inside",
+            after=tuple(tuple(encode(text)) for text in markers.reopen_after),
+            blank=tokenizer.blank_ids,
+        )
+        return msgspec.structs.replace(
+            turn, sampling=msgspec.structs.replace(turn.sampling, thinking_budget=budget)
+        )
+
+
+def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:
+    """Check that the grammar of a continued message starts where the message breaks off.
+
+    Returns:
+        The turn, without a best-effort grammar if the message breaks off amid markup.
+
+    Raises:
+        ConstraintError: the message breaks off amid markup. The grammar would not constrain the rest of that.
+    """
+    begun = begun_text(prepared.turn.prompt)
+    if not begun or prepared.constraint.grammar is None:
+        return prepared
+    parser = prepared.parser(anywhere=True)
+    parser.continue_message(begun, echo=False)
+    if not parser.is_amid_markup:
+        return prepared
+    if is_best_effort(prepared.turn):
+        return replace(prepared, constraint=Constraint())
+    raise ConstraintError(
+        "The message that is to be continued breaks off inside of markup, so what follows cannot be held to a "
+        "form. Continue it without strict tools or forms, or leave the markup to the model."
+    )
+
+
+def _continued_text(prompt: Prompt) -> str | None:
+    """The text of the message that the answer continues; None if the answer is a message of its own."""
+    continues = isinstance(prompt, ChatPrompt) and prompt.continue_final_message
+    return begun_text(prompt) if continues else None

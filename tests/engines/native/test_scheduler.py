@@ -1,0 +1,133 @@
+"""Laws of the scheduler, driven without a model.
+
+- A step never exceeds its token budget, and decodes come first, one token each.
+- Every request computes each of its positions exactly once, unless it is preempted.
+- While there is work, a plan is never empty.
+- Requests run in order of (priority, arrival).
+- All blocks are free once every request has ended.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.scheduler import Scheduler, StepPlan
+from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.engines.request import RequestState
+
+MAX_LEN = 64
+# (prompt tokens, output tokens, priority) of a request
+sizes = st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(0, 2))
+workloads = st.lists(sizes, min_size=1, max_size=8)
+configs = st.builds(
+    EngineConfig,
+    max_model_len=st.just(MAX_LEN),
+    block_size=st.sampled_from([4, 16]),
+    num_blocks=st.integers(16, 40),
+    max_num_seqs=st.integers(1, 4),
+    max_num_batched_tokens=st.integers(4, 48),
+    enable_prefix_caching=st.booleans(),
+)
+
+
+def request(number: int, prompt: int, output: int, priority: int) -> RequestState:
+    return RequestState(
+        GenerateRequest(
+            request_id=str(number),
+            prompt_token_ids=list(range(number * 100, number * 100 + prompt)),
+            sampling=SamplingParams(max_tokens=output),
+            priority=priority,
+        ),
+        arrival=number,
+        eos_token_ids=frozenset(),
+        max_model_len=MAX_LEN,
+    )
+
+
+def finish_step(scheduler: Scheduler, plan: StepPlan) -> None:
+    """Do what the engine core does with a plan: record computed tokens, append draws, remove ended requests."""
+    for entry in plan.entries:
+        scheduler.advance(entry)
+        if entry.draws:
+            entry.state.append(7)
+            if entry.state.finish_reason is not None:
+                scheduler.remove(entry.state)
+    scheduler.check_integrity()
+
+
+@given(configs, workloads)
+def test_a_step_keeps_its_budget_and_begins_with_decodes(
+    config: EngineConfig, workload: list[tuple[int, int, int]]
+) -> None:
+    scheduler = Scheduler(config)
+    for number, size in enumerate(workload):
+        scheduler.add(request(number, *size))
+    while scheduler.has_work:
+        plan = scheduler.plan()
+
+        assert plan.entries, "a plan with work left is never empty"
+        assert plan.num_tokens == sum(entry.count for entry in plan.entries) <= config.max_num_batched_tokens
+        assert all(entry.count == 1 and entry.draws for entry in plan.entries[: plan.num_decodes])
+        assert len({id(entry.state) for entry in plan.entries}) == len(plan.entries) <= config.max_num_seqs
+        finish_step(scheduler, plan)
+    assert scheduler.pool.num_used == 0
+
+
+@given(configs, workloads)
+def test_every_position_is_computed_once_unless_preempted(
+    config: EngineConfig, workload: list[tuple[int, int, int]]
+) -> None:
+    scheduler = Scheduler(config)
+    states = [request(number, *size) for number, size in enumerate(workload)]
+    for state in states:
+        scheduler.add(state)
+    computed: dict[str, int] = {}
+    while scheduler.has_work:
+        plan = scheduler.plan()
+        for state in plan.preempted:
+            computed.pop(state.request.request_id, None)
+        for entry in plan.entries:
+            name = entry.state.request.request_id
+            assert entry.start == computed.get(name, entry.state.num_cached_tokens or entry.start)
+            computed[name] = entry.start + entry.count
+        finish_step(scheduler, plan)
+    for state in states:
+        # The last token is drawn, and not computed any more.
+        assert computed[state.request.request_id] == state.num_tokens - 1
+
+
+@given(workloads)
+def test_requests_start_in_order_of_priority_and_arrival(workload: list[tuple[int, int, int]]) -> None:
+    config = EngineConfig(max_model_len=MAX_LEN, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=64)
+    scheduler = Scheduler(config)
+    states = [request(number, *size) for number, size in enumerate(workload)]
+    for state in states:
+        scheduler.add(state)
+    started: list[RequestState] = []
+    while scheduler.has_work:
+        plan = scheduler.plan()
+        started += [entry.state for entry in plan.entries if entry.state not in started]
+        finish_step(scheduler, plan)
+
+    assert started == sorted(states, key=lambda state: state.key)
+
+
+@given(configs, workloads, st.data())
+def test_a_request_can_be_removed_at_any_time(
+    config: EngineConfig, workload: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    scheduler = Scheduler(config)
+    states = [request(number, *size) for number, size in enumerate(workload)]
+    for state in states:
+        scheduler.add(state)
+        for _ in range(data.draw(st.integers(0, 2))):
+            if scheduler.has_work:
+                finish_step(scheduler, scheduler.plan())
+    for state in data.draw(st.permutations(states)):
+        scheduler.remove(state)
+        scheduler.check_integrity()
+
+    assert not scheduler.has_work
+    assert scheduler.pool.num_used == 0
