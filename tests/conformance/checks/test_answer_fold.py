@@ -35,9 +35,9 @@ def type_and_key(call: Call) -> tuple[str, str]:
     return ("custom", "input") if call.custom else ("function", "arguments")
 
 
-def whole(said: list[Choice]) -> Exchange:
+def whole(expected: list[Choice]) -> Exchange:
     listed: list[dict[str, Any]] = []
-    for index, one in enumerate(said):
+    for index, one in enumerate(expected):
         calls = [
             {
                 "type": type_and_key(c)[0],
@@ -57,10 +57,10 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @st.composite
-def streamed(draw: st.DrawFn, said: list[Choice]) -> Exchange:
+def streamed(draw: st.DrawFn, expected: list[Choice]) -> Exchange:
     """Generate streams of the choices, with deltas of any size and choices in any order."""
     queues: list[list[dict[str, Any]]] = []
-    for index, one in enumerate(said):
+    for index, one in enumerate(expected):
         deltas: list[dict[str, Any]] = [{"role": "assistant"}]
         deltas += [{"reasoning_content": piece} for piece in draw(cut(one.reasoning))]
         deltas += [{"content": piece} for piece in draw(cut(one.content))]
@@ -81,6 +81,6 @@ def streamed(draw: st.DrawFn, said: list[Choice]) -> Exchange:
 
 @SETTINGS
 @given(st.lists(SAID, min_size=1, max_size=3), st.data())
-def test_any_cutting_folds_to_the_whole_answer(said: list[Choice], data: st.DataObject) -> None:
+def test_any_cutting_folds_to_the_whole_answer(expected: list[Choice], data: st.DataObject) -> None:
     """CHAT-19 compares folds, so equal content must give equal folds."""
-    assert choices(whole(said)) == said == choices(data.draw(streamed(said)))
+    assert choices(whole(expected)) == expected == choices(data.draw(streamed(expected)))

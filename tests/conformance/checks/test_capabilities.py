@@ -199,8 +199,8 @@ def refusing(chat: int, models: int) -> Any:
     inner = application()
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
-        said = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
-        if scope["type"] != "http" or said == f"Bearer {KEY}":
+        sent_key = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
+        if scope["type"] != "http" or sent_key == f"Bearer {KEY}":
             return await inner(scope, receive, send)
         status = models if scope["path"].startswith("/v1/models") else chat
         headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1")]
@@ -229,7 +229,7 @@ def test_refusing_the_right_key_in_the_same_way_shows_nothing_of_keys() -> None:
 
 @pytest.mark.parametrize("body", [{"id": "x", "object": "wrong", "choices": []}, "text", {"choices": [{}]}])
 def test_an_answer_to_reasoning_that_cannot_be_read_is_judged(body: Any) -> None:
-    changes = lambda _, said: (200, body) if said.get("reasoning_effort") else None  # noqa: E731
+    changes = lambda _, request: (200, body) if request.get("reasoning_effort") else None  # noqa: E731
 
     found = seen(changes, "chat/reasoning")["chat/reasoning"]
 

@@ -144,5 +144,5 @@ def test_an_answer_beside_those_that_did_not_end_gets_verdicts(scenario: str) ->
     late = [changed(one, error="TimeoutError", frames=[]) for one in every]
     for place, one in enumerate(every):
         for content in (b"data: {}\n\ndata: [DONE]\n\n", b"[]", b'"x"'):
-            said = changed(one, status=200, frames=[(0.0, content)])
-            judged(scenario, [*late[:place], said, *late[place + 1 :]])
+            answered = changed(one, status=200, frames=[(0.0, content)])
+            judged(scenario, [*late[:place], answered, *late[place + 1 :]])

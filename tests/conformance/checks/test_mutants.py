@@ -82,10 +82,10 @@ def test_a_problem_names_the_rule_that_is_broken(
         accused = {problem.rule for problem in finding.problems}
         assert accused <= {*rules_of_check, FAILED}
         if slug in tripped and finding.problems and len(rules_of_check) > 1:
-            said = named(scenario, slug, name)
-            assert said[:1] != []
-            assert said[0] in accused
-            assert accused <= set(said)
+            named_rules = named(scenario, slug, name)
+            assert named_rules[:1] != []
+            assert named_rules[0] in accused
+            assert accused <= set(named_rules)
 
 
 def test_a_mutant_is_counted_for_a_rule_that_its_check_observes() -> None:

@@ -44,13 +44,13 @@ def reported(*seen: Transcript) -> Report:
 NO_REFUSAL = reported(broken("no refusal"))
 
 
-@pytest.mark.parametrize("told", [html, junit, markdown, Report.to_json])
-def test_a_report_names_the_broken_rule_alone(told: object) -> None:
-    text = unescape(told(NO_REFUSAL)).replace("\\", "")  # type: ignore[operator]
+@pytest.mark.parametrize("write", [html, junit, markdown, Report.to_json])
+def test_a_report_names_the_broken_rule_alone(write: object) -> None:
+    text = unescape(write(NO_REFUSAL)).replace("\\", "")  # type: ignore[operator]
 
     sentences = {name: rules()[name]["sentence"].partition("`")[0].strip() for name in CHECKS[CHECK].rules}
     assert "CHAT-03" in text
-    if told is not Report.to_json:
+    if write is not Report.to_json:
         assert [
             name for name in ("CHAT-01", "CHAT-04", "CHAT-21") if f"{name}:" in text or f"<b>{name}<" in text
         ] == []
@@ -168,7 +168,7 @@ def test_an_explanation_has_no_heading_over_nothing(name: str) -> None:
     lines = explain(name) or []
 
     if "How it looks:" in lines:
-        said = lines[lines.index("How it looks:") + 1]
-        assert re.sub(r"[A-Z]+-\d+|to|and|[,. ]", "", said) != ""
+        line = lines[lines.index("How it looks:") + 1]
+        assert re.sub(r"[A-Z]+-\d+|to|and|[,. ]", "", line) != ""
     several = "Each of its problems names the one of these rules that it breaks." in lines
     assert several == (len(CHECKS[name].rules) > 1)

@@ -154,9 +154,11 @@ def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MUST" in lines[0]
 
 
-@pytest.mark.parametrize("said", [["chat", "*/list/*", "ERR-01"], ["--level", "must", "--profile", "core"]])
+@pytest.mark.parametrize(
+    "selection", [["chat", "*/list/*", "ERR-01"], ["--level", "must", "--profile", "core"]]
+)
 def test_a_recording_is_judged_as_the_server_was(
-    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: list[str]
+    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], selection: list[str]
 ) -> None:
     """Same lines, findings and status as `check`, without a server."""
     run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
@@ -174,7 +176,7 @@ def test_a_recording_is_judged_as_the_server_was(
             str(run),
             "--json",
             str(first),
-            *said,
+            *selection,
         ]
     )
     online = capsys.readouterr().out
@@ -305,7 +307,7 @@ def without_completions(asked: set[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "verdicts", "looked"),
+    ("capabilities", "verdicts", "looked"),
     [
         ("", {"completions/text": {"skipped"}, "responses/stream-text": {"pass"}}, True),
         (
@@ -316,29 +318,31 @@ def without_completions(asked: set[str]) -> Any:
     ],
 )
 def test_declared_capabilities_are_requested_and_declared_lacks_are_not(
-    said: str, verdicts: dict[str, set[str]], looked: bool, tmp_path: Path
+    capabilities: str, verdicts: dict[str, set[str]], looked: bool, tmp_path: Path
 ) -> None:
     """Neither is probed, and the recording says so."""
     run, report, page = (tmp_path / name for name in ("run.jsonl", "r.json", "r.html"))
     asked: set[str] = set()
     with serving(without_completions(asked)) as base_url:
-        words = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--capabilities", said]
+        words = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--capabilities", capabilities]
         words += ["--record", str(run), "--json", str(report), "--html", str(page)]
         main(["check", *words, "chat/text", *verdicts])
 
-    assert ("said: completions -responses" in page.read_text("utf-8")) is bool(said)
+    assert ("said: completions -responses" in page.read_text("utf-8")) is bool(capabilities)
     results = json.loads(report.read_text("utf-8"))["results"]
     found = {name: {r["verdict"] for r in results if r["check"].startswith(f"{name}/")} for name in verdicts}
     assert found == verdicts
     assert ("/v1/responses" in asked) is looked
     options = read_recording(run).header.options
     assert options is not None
-    assert options.capabilities == [word for word in said.split(",") if word]
+    assert options.capabilities == [word for word in capabilities.split(",") if word]
 
 
-@pytest.mark.parametrize("said", ["nothing", "tools,-tools", "-"])
-def test_capabilities_that_do_not_exist_are_reported(said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["check", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", f"--capabilities={said}"]
+@pytest.mark.parametrize("capabilities", ["nothing", "tools,-tools", "-"])
+def test_capabilities_that_do_not_exist_are_reported(
+    capabilities: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", f"--capabilities={capabilities}"]
 
     assert main(words) == 2
     assert "--capabilities: " in capsys.readouterr().out

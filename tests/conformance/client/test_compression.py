@@ -78,7 +78,7 @@ def test_what_is_not_packed_is_kept_once(coding: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("coding", "packed", "said"),
+    ("coding", "packed", "reason"),
     [
         ("gzip", b"nope", "packed as gzip"),
         ("br", b"anything", "packed as br"),
@@ -89,14 +89,14 @@ def test_what_is_not_packed_is_kept_once(coding: str | None) -> None:
     ],
     ids=["nope", "br", "two codings", "no deflate", "a bomb", "nothing for ever"],
 )
-def test_what_cannot_be_unpacked_is_reported_and_not_kept(coding: str, packed: bytes, said: str) -> None:
+def test_what_cannot_be_unpacked_is_reported_and_not_kept(coding: str, packed: bytes, reason: str) -> None:
     body, exchange = Unpacked(coding, LIMIT), empty()
 
     body.keep(exchange, 0.0, packed)
     body.keep(exchange, 1.0, b"more")
     body.settle(exchange)
 
-    assert said in str(body.why)
+    assert reason in str(body.why)
     assert len(exchange.body) <= LIMIT
     assert not isinstance(exchange.packed, list)
 

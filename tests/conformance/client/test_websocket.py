@@ -60,7 +60,7 @@ def turn(**fields: Any) -> Request:
 
 async def answers(receive: Any, send: Any) -> None:
     while (message := await receive())["type"] == "websocket.receive":
-        for text in (json.dumps({"said": message["text"]}), COMPLETED):
+        for text in (json.dumps({"echo": message["text"]}), COMPLETED):
             await send({"type": "websocket.send", "text": text})
 
 
@@ -71,8 +71,8 @@ def test_turns_share_a_connection_by_its_name_and_each_message_is_a_frame() -> N
         )
 
     assert [len(found.frames) for found in (first, second, both)] == [2, 2, 4]
-    assert second.chunks[0] == {"said": "{"}
-    assert [json.loads(chunk["said"])["n"] for chunk in both.chunks[::2]] == [1, 2]
+    assert second.chunks[0] == {"echo": "{"}
+    assert [json.loads(chunk["echo"])["n"] for chunk in both.chunks[::2]] == [1, 2]
     assert {found.status for found in (first, second, both)} == {101}
     assert [m.kind for m in moments(both)] == ["event"] * 4
     assert [m.number for m in moments(both)] == [0, 1, 2, 3]
@@ -158,10 +158,10 @@ def test_what_was_recorded_is_judged_again(tmp_path: Path, capsys: pytest.Captur
     with serving(application()) as base_url:
         options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--record", str(run)]
         assert main(["check", *options, "websocket", "responses/background"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
     assert main(["judge", str(run)]) == 0
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed
     assert KEY not in run.read_text("utf-8")
 
 

@@ -49,8 +49,8 @@ def unread(entry: str, words: Sequence[str], *, lines: int = 0) -> tuple[int, by
         for _ in range(lines):
             process.stdout.readline()
         process.stdout.close()
-        said = process.stderr.read()
-        return process.wait(60), said
+        errors = process.stderr.read()
+        return process.wait(60), errors
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -114,13 +114,13 @@ def hanging(reached: threading.Event) -> Any:
         if scope["type"] == "lifespan":
             await inner(scope, receive, send)
             return
-        said: list[Any] = [await receive()]
-        while said[-1].get("more_body"):
-            said.append(await receive())
-        body = b"".join(part.get("body", b"") for part in said)
+        messages: list[Any] = [await receive()]
+        while messages[-1].get("more_body"):
+            messages.append(await receive())
+        body = b"".join(part.get("body", b"") for part in messages)
 
         async def again() -> Any:
-            return said.pop(0) if said else await receive()
+            return messages.pop(0) if messages else await receive()
 
         if scope["path"].endswith("/chat/completions") and b'"stream": true' in body:
             reached.set()

@@ -129,8 +129,8 @@ def of_the_o_series() -> Any:
 
     def change(path: str, body: Any) -> Answer | None:
         if path == "/chat/completions" and isinstance(body, dict) and "max_tokens" in body:
-            said = "Unsupported parameter: 'max_tokens' is not supported with this model."
-            return 400, {}, error(said, param="max_tokens", code="unsupported_parameter")
+            message = "Unsupported parameter: 'max_tokens' is not supported with this model."
+            return 400, {}, error(message, param="max_tokens", code="unsupported_parameter")
         return None
 
     return answering(change)

@@ -189,7 +189,7 @@ def test_offsets_count_for_each_choice() -> None:
 
 def limited(kind: str) -> Exchange:
     """Return a response that ended by the limit, with a complete item."""
-    said = {
+    response = {
         "status": "incomplete",
         "incomplete_details": {"reason": "max_output_tokens"},
         "output": [{"type": kind, "status": "completed", "name": "f", "arguments": "{}"}],
@@ -201,7 +201,7 @@ def limited(kind: str) -> Exchange:
         request_body=b'{"model": "m", "input": "Hi", "max_output_tokens": 16}',
         status=200,
         headers=[("content-type", "application/json"), ("x-request-id", "1")],
-        frames=[(0.0, json.dumps(said).encode())],
+        frames=[(0.0, json.dumps(response).encode())],
     )
 
 

@@ -110,8 +110,8 @@ def second_piece(found: list[Event]) -> list[Event]:
 
 
 def a_call(answer: Any) -> None:
-    held = {"name": "get_weather", "arguments": "{}"}
-    answer["tool_calls"] = [{"id": "call_1", "type": "function", "function": held}]
+    function = {"name": "get_weather", "arguments": "{}"}
+    answer["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
 
 
 def a_piece(found: list[Any]) -> None:
@@ -124,8 +124,8 @@ def joined(value: str, key: str = "arguments") -> Change:
 
     def change(found: list[Any]) -> None:
         for place, piece in enumerate(found):
-            held = piece.get("function") or piece["custom"]
-            held[key] = value if place == 1 else ""
+            function = piece.get("function") or piece["custom"]
+            function[key] = value if place == 1 else ""
 
     return change
 
@@ -225,8 +225,8 @@ def streamed_logprobs(change: Change) -> Mutation:
     """Change the lists of entries of a stream in place."""
 
     def mutate(found: list[Any]) -> None:
-        held = [choice["logprobs"]["content"] for data in found for choice in data["choices"]]
-        change([entries for entries in held if entries])
+        lists = [choice["logprobs"]["content"] for data in found for choice in data["choices"]]
+        change([entries for entries in lists if entries])
 
     return chunks(mutate, STREAM)
 

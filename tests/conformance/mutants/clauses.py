@@ -38,8 +38,8 @@ def first_two(answer: Any) -> None:
     """Return the first candidates instead of the best, with their logprobs."""
     text = "".join(answer["choices"][0]["logprobs"]["tokens"])
     for choice, place, value in zip(answer["choices"], (1, 2), (-0.7, -0.8), strict=True):
-        said = text[place:] + text[:place]
-        whole = said[-3:] + said[:-3]
+        rotated = text[place:] + text[:place]
+        whole = rotated[-3:] + rotated[:-3]
         choice["text"] = whole
         choice["logprobs"].update(tokens=list(whole), token_logprobs=[value] * len(whole))
 
@@ -65,8 +65,8 @@ def in_one_piece(found: list[Any]) -> list[Any]:
 
 
 def _call(data: Any) -> Any:
-    held = data["choices"][0]["delta"].get("tool_calls")
-    return held[0] if held else None
+    calls = data["choices"][0]["delta"].get("tool_calls")
+    return calls[0] if calls else None
 
 
 def second(found: list[Any]) -> None:

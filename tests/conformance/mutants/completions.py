@@ -21,9 +21,9 @@ def streamed_token(token: str) -> Mutation:
 def restarted(found: list[Any]) -> None:
     """Restart the offsets in every chunk."""
     for data in found:
-        held = data["choices"][0]["logprobs"]
-        if held is not None:
-            held["text_offset"] = list(range(len(held["text_offset"])))
+        logprobs = data["choices"][0]["logprobs"]
+        if logprobs is not None:
+            logprobs["text_offset"] = list(range(len(logprobs["text_offset"])))
 
 
 def early_usage(found: list[Any]) -> None:

@@ -132,9 +132,9 @@ def test_every_body_of_the_suite_is_sent_by_its_command(folder: Path) -> None:
     st.integers(-(2**63), 2**63 - 1) | st.just(1),
 )
 def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
-    trials: int, timeout: float, said: dict[str, bool], profile: str, seed: int
+    trials: int, timeout: float, capabilities: dict[str, bool], profile: str, seed: int
 ) -> None:
-    names = [name if there else f"-{name}" for name, there in said.items()]
+    names = [name if there else f"-{name}" for name, there in capabilities.items()]
     options = Options(
         trials=trials, concurrency=4, timeout=timeout, capabilities=names, profile=profile, seed=seed
     )
@@ -148,7 +148,7 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
 
     read = parser.parse_args(words)
     assert (read.trials, read.timeout, read.profile, read.seed) == (trials, timeout, profile, seed)
-    assert capabilities_of(read.capabilities) == said
+    assert capabilities_of(read.capabilities) == capabilities
     assert read.ids == ["chat/text/shape"]
     # Unchanged options are not in the command.
     assert ("--trials" in " ".join(words)) == (trials != 3)
@@ -164,10 +164,10 @@ def curl_arguments(folder: Path, command: str) -> list[str]:
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize(
-    ("own", "said"), [(WRONG_KEY, f"authorization: {WRONG_KEY}"), ("", "authorization;")]
+    ("own", "header"), [(WRONG_KEY, f"authorization: {WRONG_KEY}"), ("", "authorization;")]
 )
 def test_a_key_that_is_wrong_on_purpose_is_sent_as_it_was(
-    folder: Path, own: str, said: str, recorded: bool
+    folder: Path, own: str, header: str, recorded: bool
 ) -> None:
     """The command sends the wrong key, not that of the environment, also from a recording."""
     exchange = Exchange(
@@ -178,7 +178,7 @@ def test_a_key_that_is_wrong_on_purpose_is_sent_as_it_was(
 
     words = curl_arguments(folder, curl(redacted_exchange(exchange), key=True))
 
-    assert [word for word in words if word.startswith("authorization")] == [said]
+    assert [word for word in words if word.startswith("authorization")] == [header]
 
 
 def test_the_wrong_key_of_the_suite_is_shown_where_it_is_refused() -> None:

@@ -43,15 +43,17 @@ NAMES = [
 ]
 GREEN = "#4c1"
 
-said = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VERDICTS), max_size=4)
+verdicts = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VERDICTS), max_size=4)
 listed = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["fail", "warn", "flaky"]), max_size=2)
 
 
 def reported(
-    said: dict[str, str], listed: dict[str, str], lacks: str = "", profile: str = "full", reason: str = ""
+    verdicts: dict[str, str], listed: dict[str, str], lacks: str = "", profile: str = "full", reason: str = ""
 ) -> Report:
-    findings = [Finding(check=name, verdict=verdict, reason=reason or None) for name, verdict in said.items()]  # type: ignore[arg-type]
-    names = dict.fromkeys(name.rsplit("/", 1)[0] for name in said)
+    findings = [
+        Finding(check=name, verdict=verdict, reason=reason or None) for name, verdict in verdicts.items()
+    ]  # type: ignore[arg-type]
+    names = dict.fromkeys(name.rsplit("/", 1)[0] for name in verdicts)
     seen = [
         Transcript(scenario=name, exchanges=[], skipped="it is not there", lacks=lacks)
         for name in names
@@ -62,7 +64,7 @@ def reported(
 
 
 @given(
-    said,
+    verdicts,
     listed,
     st.sampled_from(["", "responses", "tools"]),
     st.sampled_from(list(PROFILES)),
@@ -77,9 +79,9 @@ def reported(
 @example({"chat/stream-choices/shape": "pass"}, {"chat/stream-choices/shape": "fail"}, "", "full", "", False)
 @example({"chat/text/request-id": "warn"}, {}, "", "full", "", True)
 def test_what_does_not_end_with_0_is_green_nowhere(
-    said: dict[str, str], listed: dict[str, str], lacks: str, profile: str, reason: str, strict: bool
+    verdicts: dict[str, str], listed: dict[str, str], lacks: str, profile: str, reason: str, strict: bool
 ) -> None:
-    report = reported(said, listed, lacks, profile, reason)
+    report = reported(verdicts, listed, lacks, profile, reason)
 
     status = status_of(report, strict=strict)
 
@@ -99,7 +101,7 @@ def test_what_does_not_end_with_0_is_green_nowhere(
 
 
 @pytest.mark.parametrize(
-    ("said", "listed", "words"),
+    ("verdicts", "listed", "words"),
     [
         ({"models/list/shape": "rejected"}, {}, "models/list refused"),
         ({"models/list/shape": "inconclusive"}, {}, "models/list not judged"),
@@ -108,9 +110,9 @@ def test_what_does_not_end_with_0_is_green_nowhere(
     ],
 )
 def test_a_badge_shows_what_its_numbers_do_not(
-    said: dict[str, str], listed: dict[str, str], words: str
+    verdicts: dict[str, str], listed: dict[str, str], words: str
 ) -> None:
-    report = reported({**said, "chat/stream-choices/shape": "pass"}, listed)
+    report = reported({**verdicts, "chat/stream-choices/shape": "pass"}, listed)
 
     badge = json.loads(badge_json(report))
     assert badge["message"] == f"chat 1/1 · {words}"
@@ -118,12 +120,12 @@ def test_a_badge_shows_what_its_numbers_do_not(
 
 @given(st.dictionaries(st.sampled_from(list(CHECKS)), st.sampled_from(VERDICTS), min_size=1, max_size=20))
 def test_protocol_and_behaviour_stand_side_by_side_and_only_one_enters_the_badge(
-    said: dict[str, str],
+    verdicts: dict[str, str],
 ) -> None:
-    report = reported(said, {})
+    report = reported(verdicts, {})
 
     counted = {kind: [0, 0] for kind in (False, True)}
-    for name, verdict in said.items():
+    for name, verdict in verdicts.items():
         if verdict in ("pass", "fail", "warn", "flaky", "untestable"):
             counted[CHECKS[name].sampled][0] += verdict == "pass"
             counted[CHECKS[name].sampled][1] += 1

@@ -120,7 +120,7 @@ def test_the_evidence_of_a_verdict_that_grew_worse_is_given_back(monkeypatch: py
 
 @given(st.lists(st.tuples(st.sampled_from(LAWS[:4]), st.sampled_from(LIVE)), max_size=12), st.randoms())
 def test_the_verdicts_of_a_tally_do_not_depend_on_the_order(
-    said: list[tuple[str, str]], luck: object
+    verdicts_seen: list[tuple[str, str]], luck: object
 ) -> None:
     def verdicts(order: list[tuple[str, str]]) -> dict[str, str]:
         tally = Tally()
@@ -129,13 +129,13 @@ def test_the_verdicts_of_a_tally_do_not_depend_on_the_order(
             add(tally, stream(number), findings or Finding(check=check, verdict=verdict))  # type: ignore[arg-type]
         return {finding.check: finding.verdict for finding in tally.findings()}
 
-    shuffled = said.copy()
+    shuffled = verdicts_seen.copy()
     luck.shuffle(shuffled)  # type: ignore[attr-defined]
-    found = verdicts(said)
+    found = verdicts(verdicts_seen)
 
     assert verdicts(shuffled) == found
     for check, verdict in found.items():
-        assert verdict == next(w for w in WORST_FIRST if (check, w) in said)
+        assert verdict == next(w for w in WORST_FIRST if (check, w) in verdicts_seen)
 
 
 def test_a_client_that_leaves_takes_no_pass_away() -> None:

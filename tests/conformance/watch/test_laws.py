@@ -63,9 +63,11 @@ def test_the_references_traffic_is_clean_for_every_client_and_every_law_is_met()
         for exchange in transcript.exchanges:
             found = lone(exchange)
             # Answers to a wrong key get no verdict, and neither do laws without enough information.
-            wrong = {name: said for name, said in found.items() if said not in ("pass", "inconclusive")}
+            wrong = {
+                name: verdict for name, verdict in found.items() if verdict not in ("pass", "inconclusive")
+            }
             assert wrong == {}, (transcript.scenario, exchange.request_body)
-            met.update(name for name, said in found.items() if said == "pass")
+            met.update(name for name, verdict in found.items() if verdict == "pass")
 
     assert {CHECKS[name].law for name in watched()} - {CHECKS[name].law for name in met} == set()
 
@@ -91,8 +93,8 @@ def test_live_judging_sees_what_the_mutants_break() -> None:
     for scenario, name, mutation, slugs in MUTANTS:
         good, bad = transcripts()[scenario].exchanges, mutation(transcripts()[scenario]).exchanges
         broken = [one for place, one in enumerate(bad) if place >= len(good) or one is not good[place]]
-        said = [finding for one in broken for finding in judge_live(one)]
-        laws = {CHECKS[f.check].law for f in said if f.verdict in ("fail", "warn", "untestable")}
+        findings = [finding for one in broken for finding in judge_live(one)]
+        laws = {CHECKS[f.check].law for f in findings if f.verdict in ("fail", "warn", "untestable")}
         for slug in slugs:
             found = CHECKS[f"{scenario}/{slug}"]
             # Laws do not report crashes, because live requests need not be valid.

@@ -217,16 +217,16 @@ def _broke(link: Link) -> None:
 
 
 def test_who_hangs_up_is_named() -> None:
-    said = []
+    errors = []
     for act in (_left, _cancelled, _hung_up, _broke, Link.stop):
         link, front, back, seen = linked()
         link.front.data_received(ASKED)
         link.back.data_received(CHUNKED + b"3\r\none\r\n")
         act(link)
-        said += [exchange.error for exchange in seen]
+        errors += [exchange.error for exchange in seen]
         assert (front.closed, back.closed) == (True, True)
 
-    assert said == [
+    assert errors == [
         "the client left before the end of the answer",
         "the client left before the end of the answer",
         "the server closed the connection before the end of its answer",
@@ -240,15 +240,15 @@ UNBOUNDED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 def test_an_answer_that_ends_with_its_connection_is_whole_only_if_the_server_ended_it() -> None:
     """An answer that is cut because the client left or the connection broke is not judged."""
-    said = []
+    errors = []
     for act in (_cancelled, _hung_up, _broke):
         link, _, _, seen = linked()
         link.front.data_received(ASKED)
         link.back.data_received(UNBOUNDED + b'data: {"half":')
         act(link)
-        said += [exchange.error for exchange in seen]
+        errors += [exchange.error for exchange in seen]
 
-    assert said == [
+    assert errors == [
         "the client left before the end of the answer",
         None,
         "the connection to the server broke: reset",

@@ -32,8 +32,8 @@ def _watching(*more: str) -> tuple[subprocess.Popen[str], int]:
         [*command, "--listen", ":0", *more], stdout=subprocess.PIPE, text=True, env=variables
     )
     assert process.stdout is not None
-    said = process.stdout.readline()
-    return process, int(said.split(",")[0].rpartition(":")[2])
+    line = process.stdout.readline()
+    return process, int(line.split(",")[0].rpartition(":")[2])
 
 
 def test_the_proxy_does_not_outlive_the_judge() -> None:
@@ -108,17 +108,17 @@ def watching(count: int, **options: object) -> Watcher:
 
 
 def test_a_verdict_that_cannot_be_printed_stops_nothing() -> None:
-    said: list[str] = []
+    failures: list[str] = []
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    watcher = watching(3, wrong=full, failed=said.append)
+    watcher = watching(3, wrong=full, failed=failures.append)
 
     assert watcher.tally.exchanges == 3
     assert watcher.failure is not None
     assert "No space left" in watcher.failure
-    assert said == [watcher.failure]
+    assert failures == [watcher.failure]
 
 
 @pytest.mark.parametrize("broken", ["add", "finish"])
@@ -129,13 +129,17 @@ def test_a_recording_on_a_full_disk_is_cut_and_reported_at_once(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Recorder, broken, full)
-    said: list[str] = []
+    failures: list[str] = []
     path = tmp_path / "run.jsonl"
 
-    watcher = watching(3, recorder=Recorder(path, Header.of("http://h", "m", by="watch")), failed=said.append)
+    watcher = watching(
+        3, recorder=Recorder(path, Header.of("http://h", "m", by="watch")), failed=failures.append
+    )
 
     assert watcher.tally.exchanges == 3
-    assert [line.startswith("Writing the recording failed, and it is incomplete") for line in said] == [True]
+    assert [line.startswith("Writing the recording failed, and it is incomplete") for line in failures] == [
+        True
+    ]
     with pytest.raises(UnreadableRecording):
         read_recording(path)
 

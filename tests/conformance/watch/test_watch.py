@@ -99,8 +99,8 @@ def test_bodies_and_later_requests_of_a_connection_arrive_as_they_were_sent() ->
                 if b"chunked" not in head
                 else await reader.readuntil(b"0\r\n\r\n")
             )
-            said = head + body
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(said) + said)
+            answer = head + body
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer)
         writer.close()
 
     one = b"POST /a HTTP/1.1\r\nhost: me\r\ncontent-length: 3\r\n\r\n\x00\xff\n"

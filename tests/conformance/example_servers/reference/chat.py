@@ -93,8 +93,8 @@ def _logprobs(body: Json, text: str) -> Json | None:
 def _calls(found: Output, choice: int) -> Iterator[Json]:
     for place, call in enumerate(found.calls):
         kind = "custom" if call.custom else "function"
-        held = {"name": call.name, "input" if call.custom else "arguments": call.arguments}
-        yield {"id": f"call_{choice}_{place}", "type": kind, kind: held}
+        function = {"name": call.name, "input" if call.custom else "arguments": call.arguments}
+        yield {"id": f"call_{choice}_{place}", "type": kind, kind: function}
 
 
 def answer(body: Json) -> Json:

@@ -100,8 +100,8 @@ def names_of(choice: dict[str, Any]) -> dict[str, Any]:
     """Return the names that a tool choice of either API allows, and its mode."""
     kind = choice["type"]
     if kind == "allowed_tools":
-        held = choice.get("allowed_tools", choice)
-        return {"names": [_name(tool) for tool in held["tools"]], "mode": held["mode"]}
+        allowed = choice.get("allowed_tools", choice)
+        return {"names": [_name(tool) for tool in allowed["tools"]], "mode": allowed["mode"]}
     return {"names": [_name(choice)], "mode": "required"}
 
 

@@ -89,10 +89,10 @@ class Kept:
         """Compact a conversation (ST-15)."""
         self._made += 1
         prompt = _count(_items(body), body)
-        held = {"type": "compaction", "id": f"cmp_{self._made}", "encrypted_content": "b3BhcXVl"}
+        item = {"type": "compaction", "id": f"cmp_{self._made}", "encrypted_content": "b3BhcXVl"}
         usage = _usage(prompt, 4, 0)
         made = {"id": f"resp_{self._made}", "created_at": int(time.time()), "object": "response.compaction"}
-        return {**made, "output": [held], "usage": usage}
+        return {**made, "output": [item], "usage": usage}
 
     def items(self, name: str, query: dict[str, str]) -> Json:
         """List the input items of a response (ST-08)."""

@@ -70,8 +70,8 @@ class Conversations:
 
     def of(self, body: Json) -> Conversation | None:
         """Return the conversation of a request, given by id or as an object."""
-        held = body.get("conversation")
-        name = held["id"] if isinstance(held, dict) else held
+        named = body.get("conversation")
+        name = named["id"] if isinstance(named, dict) else named
         return None if name is None else self._found(name)
 
     def _found(self, name: str) -> Conversation:
