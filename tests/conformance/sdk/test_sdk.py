@@ -1,4 +1,4 @@
-"""`--sdk openai`: the official client reads recorded bytes, and what it raises or gets wrong is found."""
+"""`--sdk openai` finds what the official client raises or gets wrong on recorded bytes."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_refusal_raises_the_error_of_its_status(value: int) -> None:
 
 
 def test_a_stream_that_was_cut_is_cut_for_the_client() -> None:
-    """It says that the connection was lost, as it was; what it trips over before that is found all the same."""
+    """A lost connection is no problem of the answer, but problems before it are found."""
     for scenario in (STREAM, RESPONSE, "completions/stream"):
         seen = transcripts()[scenario]
         for size in (0, 1, 300, len(seen.last.body)):
