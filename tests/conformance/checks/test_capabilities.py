@@ -1,4 +1,4 @@
-"""What a target lacks is found out once, said as the reason, and never held against it."""
+"""Test capability probes: a missing feature is found once, reported as the reason, and is no violation."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_what_is_lacking_is_skipped_with_the_reason(capability: str, scenario: s
 
 
 def test_a_page_is_no_list_of_completions() -> None:
-    """Servers with a page for people answer every path that they do not know with it."""
+    """Some servers answer unknown paths with an HTML page."""
     changes = lambda path, body: (200, "Welcome") if path.endswith("/chat/completions") and not body else None  # noqa: E731
 
     assert seen(changes, "chat/stored")["chat/stored"].skipped == "GET /chat/completions returns no list"
 
 
 def test_a_field_that_is_ignored_is_no_capability() -> None:
-    """`structured_outputs` is an extension: a server that does not know it may ignore it."""
+    """A server may ignore `structured_outputs`, because it is an extension."""
     inner: dict[str, Any] = {"choices": [{"message": {"content": "No."}}]}
 
     found = seen(lambda _, body: (200, inner) if "structured_outputs" in body else None, "chat/regex")
@@ -107,7 +107,7 @@ def test_what_a_probe_showed_is_kept_as_evidence() -> None:
 
 
 def probe_result(steps: Generator[Request, Exchange, str | None], answer: Exchange) -> str | None:
-    """What a probe returns to whom every request of it is answered alike."""
+    """Return the result of a probe with the same answer to every request."""
     try:
         while True:
             steps.send(answer)
@@ -118,7 +118,7 @@ def probe_result(steps: Generator[Request, Exchange, str | None], answer: Exchan
 @pytest.mark.parametrize("name", CAPABILITIES)
 @pytest.mark.parametrize("status", [0, 401, 403, 408, 409, 425, 429, 502, 503, 504])
 def test_a_probe_that_comes_to_no_verdict_enables_nothing(name: str, status: int) -> None:
-    """A busy server, a gateway before it and a connection that broke show no capability."""
+    """A busy server, a gateway or a broken connection shows no capability."""
     if name == "key" and status in (401, 403):
         pytest.skip("this is how a server says that it wants a key")
     steps = CAPABILITIES[name].probe(Target(base_url="", model=MODEL, api_key=KEY))
@@ -137,7 +137,7 @@ def test_what_could_not_be_found_out_is_skipped_with_the_reason() -> None:
 def test_the_last_lines_count_what_was_skipped_as_unknown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whoever reads no more than the end is not to take a busy server for one that has been judged."""
+    """The last lines alone must show that the server was busy and not judged."""
     with serving(reference_but(lambda _, body: (429, NOT_HERE) if "tools" in body else None)) as base_url:
         target = Target(base_url=base_url, model=MODEL, api_key=KEY)
         assert check(target, ["chat/text", "chat/tool"]) == 0
@@ -149,14 +149,14 @@ def test_the_last_lines_count_what_was_skipped_as_unknown(
 
 
 def test_a_failure_at_a_right_request_is_no_excuse() -> None:
-    """The scenario is run all the same, and says what it sees."""
+    """The scenario runs nevertheless, and reports the failure."""
     found = seen(lambda path, _: (500, NOT_HERE) if path == "/v1/responses" else None, "responses/tool")
 
     assert found["responses/tool"].skipped is None
 
 
 def test_a_server_that_is_busy_for_a_moment_is_not_accused_of_ignoring_an_extension() -> None:
-    """It ignores `structured_outputs`, as it may; its one answer about that was that it is busy."""
+    """The server ignores `structured_outputs`, but its answer to the probe was that it is busy."""
 
     def changes(_: str, body: dict[str, Any]) -> Any:
         if body.get("structured_outputs") == {"regex": 5}:
@@ -169,7 +169,7 @@ def test_a_server_that_is_busy_for_a_moment_is_not_accused_of_ignoring_an_extens
 
 
 def keyless(models: int) -> Any:
-    """The reference without a key, whose list of models is open, missing or busy."""
+    """Return the reference without a key, with a list of models that is public, missing or busy."""
     inner = application()
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_server_without_a_key_is_not_accused_of_taking_any(models: int) -> Non
 
 
 def refusing(chat: int, models: int) -> Any:
-    """The reference, which answers a wrong key with these statuses."""
+    """Return the reference, which answers a wrong key with these statuses."""
     inner = application()
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -221,7 +221,7 @@ def test_another_status_for_a_wrong_key_is_reported(chat: int, models: int) -> N
 
 
 def test_refusing_the_right_key_in_the_same_way_shows_nothing_of_keys() -> None:
-    """Such as a server of Responses alone that asks for no key."""
+    """For example a server with only the Responses API and without keys."""
     found = seen(lambda path, _: (404, NOT_HERE) if "responses" not in path else None, "errors/key")
 
     assert found["errors/key"].skipped == "could not be found out: status 404, with a wrong key"
@@ -267,7 +267,7 @@ def test_a_key_is_seen_where_the_list_of_models_is_open() -> None:
     ],
 )
 def test_an_empty_header_may_be_called_malformed(statuses: tuple[int, int], verdict: str) -> None:
-    """Gateways do; a wrong key is a 401 all the same."""
+    """Gateways do this; a wrong key must still give 401."""
     every = transcripts()["errors/key"].exchanges
     exchanges = [changed(one, status=status) for one, status in zip(every, statuses, strict=True)]
 
@@ -293,7 +293,7 @@ def test_a_scenario_cannot_need_an_unknown_capability() -> None:
 
 
 def test_a_forced_call_that_is_not_made_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
-    """The server accepted `required` and gave text: the rule fails, and what rests on it is untestable."""
+    """If the server accepts `required` and returns text, the rule fails, and dependent checks are untestable."""
     message = {"role": "assistant", "content": "No.", "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -311,7 +311,7 @@ def test_a_forced_call_that_is_not_made_is_no_success(capsys: pytest.CaptureFixt
 
 
 def test_there_are_enough_checks_of_streams() -> None:
-    """Those of scenarios whose streams they look at, by their own words."""
+    """Checks about streams, by their id or rules."""
     of_streams = [
         name
         for name, found in CHECKS.items()

@@ -1,4 +1,4 @@
-"""Servers that keep a clause in a way of their own, or honestly lack it, are not accused by the checks of clauses."""
+"""Test that checks of clauses accept servers that keep a clause differently or refuse the feature."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumbline_conformance.suite.model import SCENARIOS, Target
 
 
 def verdicts(scenario: str, *changes: Mutation) -> dict[str, str]:
-    """By the last segment of each check."""
+    """Return the verdicts by the last segment of each check."""
     seen = transcripts()[scenario]
     for change in changes:
         seen = change(seen)
@@ -23,7 +23,7 @@ def verdicts(scenario: str, *changes: Mutation) -> dict[str, str]:
 
 
 def marked(answer: Any) -> None:
-    """The tokenizer begins every text with a token that is listed, and the text does not show."""
+    """Add a start token that is listed but has no text."""
     for choice in answer["choices"]:
         lists = choice["logprobs"]
         lists["tokens"].insert(0, "<s>")
@@ -35,7 +35,7 @@ def marked(answer: Any) -> None:
 
 
 def begun_unseen(answer: Any) -> None:
-    """The same, which is counted and not listed."""
+    """Add a start token that is counted but not listed."""
     for kind in ("prompt", "total"):
         answer["usage"][f"{kind}_tokens"] += len(answer["choices"])
 
@@ -46,7 +46,7 @@ def test_a_token_that_begins_every_text_is_no_chat_template(begins: Callable[[An
 
 
 def redrawn(answer: Any) -> None:
-    """Another run draws other texts, whatever the seed."""
+    """Return different texts in each run, despite the seed."""
     for place, choice in enumerate(answer["choices"]):
         choice["text"] = f"text {place}"
         choice["logprobs"]["token_logprobs"] = [-9.0] * len(choice["logprobs"]["tokens"])
@@ -109,7 +109,7 @@ def test_a_thought_before_what_goes_on_with_an_answer_is_no_fault() -> None:
 
 @pytest.mark.parametrize("scenario", ["chat/stored", "responses/conversation", "responses/item-reference"])
 def test_an_id_that_is_none_ends_the_conversation(scenario: str) -> None:
-    """Nothing is asked about what cannot be named in a path."""
+    """Ids that are unsafe in a path are not requested."""
     target = Target(base_url="http://127.0.0.1:1/v1", model="m")
     steps = SCENARIOS[scenario].steps(target)
     next(steps)

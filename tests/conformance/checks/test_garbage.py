@@ -1,4 +1,4 @@
-"""Whatever a server says, the judge comes to verdicts: it never raises, and never takes the blame for what it reads."""
+"""Test that any bytes of a server lead to verdicts, never to an exception or an error of the suite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def judged(scenario: str, exchanges: list[Exchange]) -> list[Finding]:
 
 @st.composite
 def altered(draw: st.DrawFn, value: Any) -> Any:
-    """The value with another one at some place in it."""
+    """Generate the value with one nested value replaced."""
     value = deepcopy(value)
     if not isinstance(value, dict | list) or not value or draw(st.integers(0, 9)) == 0:
         return draw(JSON)
@@ -55,7 +55,7 @@ def altered(draw: st.DrawFn, value: Any) -> Any:
 
 @st.composite
 def near_right(draw: st.DrawFn, exchange: Exchange) -> Exchange:
-    """The same answer, nearly."""
+    """Generate slightly changed answers."""
     if exchange.json is not None:
         return with_body(exchange, json.dumps(draw(altered(exchange.json))).encode())
     events = [(event.name, event.json if event.data != "[DONE]" else "[DONE]") for event in exchange.events]
@@ -139,7 +139,7 @@ def test_scenarios_go_on_whatever_they_are_answered(scenario: str, answer: Any) 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_an_answer_beside_those_that_did_not_end_gets_verdicts(scenario: str) -> None:
-    """Of the others nothing came, so that no shape is looked at; this one is still none that was foreseen."""
+    """Other requests get no answer, so only this unexpected one is checked."""
     every = transcripts()[scenario].exchanges
     late = [changed(one, error="TimeoutError", frames=[]) for one in every]
     for place, one in enumerate(every):

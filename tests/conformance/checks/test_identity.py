@@ -1,4 +1,4 @@
-"""Answers have ids and times of their own; the server's clock, right or wrong, is the one that counts."""
+"""Test ids and creation times; times are compared with the server's clock, even if that is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check passes a good server and is tripped by a bad one."""
+"""Test that each check passes the reference and detects its mutants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_good_server_passes_every_check(scenario: str) -> None:
 def test_a_broken_server_trips_the_checks_of_the_rule(
     scenario: str, _name: str, mutation: Mutation, tripped: tuple[str, ...]
 ) -> None:
-    """It trips those and no others: a check that fails beside another one's rule would accuse wrongly."""
+    """Exactly the listed checks detect the mutant."""
     found = judge(mutation(transcripts()[scenario]))
 
     accused = {finding.check.rsplit("/", 1)[1]: finding for finding in found if finding.verdict in ACCUSING}
@@ -52,14 +52,14 @@ COMPARING = {
     "responses/background-cancel/again",
     "responses/background-stream/resumed",
 }
-"""Checks of two answers that disagree, of which nobody knows which one is wrong: they name the later one."""
+"""Checks of two answers that differ. Either can be wrong; problems name the later one."""
 
 
 @pytest.mark.parametrize(("scenario", "_name", "mutation", "_tripped"), MUTANTS, ids=NAMES)
 def test_a_problem_names_the_exchange_that_is_broken(
     scenario: str, _name: str, mutation: Mutation, _tripped: tuple[str, ...]
 ) -> None:
-    """Where there are several: a reader has to know which of them to look at."""
+    """A problem names its exchange if the scenario has several."""
     good, bad = transcripts()[scenario].exchanges, mutation(transcripts()[scenario]).exchanges
     broken = {place for place, one in enumerate(bad) if place >= len(good) or one is not good[place]}
     problems = [
@@ -76,7 +76,7 @@ def test_a_problem_names_the_exchange_that_is_broken(
 def test_a_problem_names_the_rule_that_is_broken(
     scenario: str, name: str, mutation: Mutation, tripped: tuple[str, ...]
 ) -> None:
-    """Of the rules of its check it names the one that the server breaks, and none that it keeps."""
+    """Problems name only the rules that the mutant breaks."""
     for finding in judge(mutation(transcripts()[scenario])):
         slug, rules_of_check = finding.check.rsplit("/", 1)[1], CHECKS[finding.check].rules
         accused = {problem.rule for problem in finding.problems}
@@ -89,7 +89,7 @@ def test_a_problem_names_the_rule_that_is_broken(
 
 
 def test_a_mutant_is_counted_for_a_rule_that_its_check_observes() -> None:
-    """Rows of `nox -s mutants`: each rule that a first check observes alone has one."""
+    """`nox -s mutants` has a row for each rule that is the only one of a mutant's first check."""
     counted = {rule_of(scenario, name, slugs[0]) for scenario, name, _, slugs in MUTANTS}
     alone = {found.rules[0] for found in (_first(row) for row in MUTANTS) if len(found.rules) == 1}
 
@@ -124,7 +124,7 @@ def test_names_of_mutants_are_unique() -> None:
 
 
 def test_every_must_that_is_checked_is_broken_by_somebody() -> None:
-    """By a server whose problems name that very rule."""
+    """For each rule of a check, a mutant has a problem that names it."""
     broken = set()
     for scenario, name, _, slugs in MUTANTS:
         for slug in slugs:

@@ -1,4 +1,4 @@
-"""A violation is told of the rule that was broken, in every report, and of no other rule of its check."""
+"""Test that every report attributes a violation to the broken rule, not to other rules of the check."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN = Header.of("http://127.0.0.1:1/v1", "m")
 
 
 def broken(name: str, scenario: str = "chat/text") -> Transcript:
-    """What the mutant of this name says."""
+    """Return the transcript of the mutant with this name."""
     mutation = next(found[2] for found in MUTANTS if found[:2] == (scenario, name))
     return mutation(transcripts()[scenario])
 
@@ -93,7 +93,7 @@ def test_the_matrix_accuses_of_the_broken_rule_alone() -> None:
 
 
 def test_a_rule_whose_only_check_breaks_another_came_to_no_verdict() -> None:
-    """It was not seen to be kept either."""
+    """A failed check does not show that its other rules are kept."""
     [column] = [Column(name="bad", report=NO_REFUSAL)]
 
     found = dict(matrix_of([column]).rules)
@@ -104,7 +104,7 @@ def test_a_rule_whose_only_check_breaks_another_came_to_no_verdict() -> None:
 
 
 def links_of(table: Matrix) -> tuple[list[str], set[str], int]:
-    """Where the cells of the page lead, the places that there are, and how many cells have no link."""
+    """Return the link targets of the cells, the anchors of the page, and the number of cells without a link."""
     page = matrix_html(table)
     cells = re.findall(r"<td>(.*?)</td>", page)
     bare = [cell for cell in cells if cell and "<a " not in cell and not re.fullmatch(r"[\d-]*", cell)]
@@ -154,7 +154,7 @@ def test_another_broken_rule_of_a_listed_check_is_another_violation() -> None:
 
 
 def test_an_entry_that_names_no_rule_covers_all() -> None:
-    """As every baseline from before rules were named."""
+    """Baselines written before problems named rules have no rules."""
     listed = Baseline(expected={CHECK: Entry(verdict="fail")})
 
     for name in ("no refusal", "finish reason null"):

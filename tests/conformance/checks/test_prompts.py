@@ -1,4 +1,4 @@
-"""What is counted of a prompt accuses nobody whose counts mean something else."""
+"""Test that prompt checks accept servers that count other units than tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumbline_conformance.transcript.model import Transcript
 
 
 def counting(scenario: str, *counts: int) -> str:
-    """The verdict on a server that counts so."""
+    """Return the verdict for a server with this counting."""
     seen = transcripts()[scenario]
     exchanges = []
     for place, count in enumerate(counts):

@@ -1,4 +1,4 @@
-"""What a stop string leaves, of servers that repeat themselves and of others."""
+"""Test stop-string checks on servers that repeat themselves and on others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT = PLAIN[: PLAIN.find(WORD)]
 
 
 def saying(exchange: Exchange, text: str) -> Exchange:
-    """The same answer with other words, streamed or not."""
+    """Return the answer, streaming or not, with this text."""
     if exchange.json is not None:
         answer = json.loads(exchange.body)
         answer["choices"][0]["message"]["content"] = text
@@ -38,7 +38,7 @@ def saying(exchange: Exchange, text: str) -> Exchange:
 
 
 def verdicts(*texts: str) -> tuple[str, str]:
-    """What is said of the prefix in whole and streamed, of these three answers with a stop string."""
+    """Return the verdicts of the two prefix checks for these three answers with a stop string."""
     exchanges = [GOOD[0], *(saying(one, text) for one, text in zip(GOOD[1:], texts, strict=True))]
     found = {one.check: one.verdict for one in judge(Transcript(scenario="chat/stop", exchanges=exchanges))}
     return found["chat/stop/prefix"], found["chat/stop/stream-prefix"]
@@ -51,7 +51,7 @@ def test_a_server_that_stops_in_the_right_place_passes() -> None:
 
 
 def test_a_full_stop_at_the_end_takes_witnesses() -> None:
-    """Any text may end with it; a longer end is that of no other text."""
+    """A short rest may end any text, a longer one does not."""
     assert not same_answer("One two.", " two", "One.", ["On"])
     assert not same_answer("One two.", " two", "One.", [])
     assert same_answer("One two.", " two", "One.", ["One", "One."])
@@ -67,7 +67,7 @@ def test_a_server_that_repeats_itself_and_ends_elsewhere_is_accused(early: str) 
 
 @pytest.mark.parametrize("other", [KEPT[:-1], KEPT[:1], KEPT + WORD[:1], KEPT + "\u2603 and others"])
 def test_a_text_that_only_begins_alike_accuses_nobody(other: str) -> None:
-    """Temperature 0 promises little: the third answer shows that the server does not repeat itself."""
+    """The third answer shows that the server does not repeat itself at temperature 0."""
     assert verdicts(other, "Something else.", "Quite another.") == ("inconclusive", "inconclusive")
 
 
@@ -84,7 +84,7 @@ COMPLETIONS = transcripts()["completions/stop"].exchanges
 
 
 def of_completions(whole: str, streamed: str) -> tuple[str, str]:
-    """What is said of the prefix in whole and streamed."""
+    """Return the verdicts of the two prefix checks."""
     answer = json.loads(COMPLETIONS[1].body)
     answer["choices"][0]["text"] = whole
     events = [deepcopy(event.json) for event in COMPLETIONS[2].events if event.data != "[DONE]"]

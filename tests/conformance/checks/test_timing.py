@@ -1,4 +1,4 @@
-"""Times accuse only where nothing but a buffer explains them."""
+"""Test that timing checks fail only for buffered streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVENT = b'data: {"choices": []}\n\n'
 
 
 def stream(*frames: tuple[float, int]) -> Exchange:
-    """A stream whose reads came at these times, with so many events each."""
+    """Return a stream with reads at these times and this many events each."""
     exchange = transcripts()["chat/stream-long"].exchanges[0]
     return changed(exchange, frames=[(at, EVENT * count) for at, count in frames])
 

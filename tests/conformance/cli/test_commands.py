@@ -1,4 +1,4 @@
-"""The judge's commands: what is chosen, what is printed, how they end."""
+"""Test the judge's commands: selection, output, exit status."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_our_server_is_accused_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """It has no model here that calls or thinks, so that many checks do not come to a verdict."""
+    """The server has no model that calls or reasons, so many checks have no verdict."""
     with serving(app()) as base_url:
         assert main(["check", "--base-url", base_url, "--model", MODEL, "--strict"]) == 0
     out = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_what_is_core_may_not_be_refused(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_warnings_count_where_one_is_strict() -> None:
-    """A model that is not known is a 404 without the code."""
+    """Answer an unknown model with 404, without the code."""
 
     def change(_: str, body: Any) -> Any:
         return None if body["model"] == MODEL else (404, {}, error("No.", code="x"))
@@ -124,7 +124,7 @@ def test_ids_and_their_beginnings_choose_checks(
 
 
 def test_unknown_ids_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """Even beside known ones, and before anything is sent."""
+    """Even next to known ones, and before any request."""
     assert main(["check", "--base-url", "http://127.0.0.1:1", "--model", "m", "chat", "chatt[/x"]) == 2
     assert "No check begins with chatt[/x." in capsys.readouterr().out
 
@@ -158,7 +158,7 @@ def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_recording_is_judged_as_the_server_was(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: list[str]
 ) -> None:
-    """The same lines, the same findings, the same status, and no server."""
+    """Same lines, findings and status as `check`, without a server."""
     run, first, second = (tmp_path / name for name in ("run.jsonl", "a.json", "b.json"))
 
     status = main(
@@ -201,7 +201,7 @@ def test_a_baseline_accepts_until_it_is_stale(tmp_path: Path, capsys: pytest.Cap
     only = ["errors/empty-messages", "--baseline", str(file)]
     with serving(fixed(200, {})) as base_url:
         target = ["--base-url", base_url, "--model", "m"]
-        assert main(["check", *target, *only]) == 2  # There is none yet.
+        assert main(["check", *target, *only]) == 2  # There is no baseline yet.
         assert main(["check", *target, *only, "--update-baseline"]) == 0
         assert main(["check", *target, *only]) == 0
     assert "accepted by the baseline: not explained yet" in capsys.readouterr().out
@@ -278,7 +278,7 @@ def test_everything_is_explained(name: str, capsys: pytest.CaptureFixture[str]) 
     "name", ["chat", "chat-08", "CHAT-08", "*/usage", "chat/stream-text/do", "chat/text"]
 )
 def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the same names: an id, a beginning, a pattern, or a rule in any case."""
+    """By id, prefix, pattern, or rule in any case."""
     assert main(["explain", name]) == 0
 
     out = capsys.readouterr().out
@@ -293,7 +293,7 @@ def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture
 
 
 def without_completions(asked: set[str]) -> Any:
-    """The reference, but for one API; what is asked for is noted."""
+    """Return the reference without one API, and record the requested paths."""
     inner = application()
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -318,7 +318,7 @@ def without_completions(asked: set[str]) -> Any:
 def test_declared_capabilities_are_requested_and_declared_lacks_are_not(
     said: str, verdicts: dict[str, set[str]], looked: bool, tmp_path: Path
 ) -> None:
-    """Nobody looks for either, and the recording says so."""
+    """Neither is probed, and the recording says so."""
     run, report, page = (tmp_path / name for name in ("run.jsonl", "r.json", "r.html"))
     asked: set[str] = set()
     with serving(without_completions(asked)) as base_url:

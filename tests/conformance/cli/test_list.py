@@ -1,4 +1,4 @@
-"""`list` honours every option or refuses it."""
+"""Test that `list` honours or refuses every option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A busy server is waited for as long as it says, within bounds, and never called conforming for being busy."""
+"""Test waiting for busy servers: as long as they say, within bounds, and never a pass for being busy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(status: int, after: str | None = None, failed: str | None = None) -> 
 
 
 class Server:
-    """Says what it is told to, and notes how long it was left alone."""
+    """Send given answers, and record the pauses between requests."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exchange) -> None:
         self.answers = list(answers)
@@ -118,7 +118,7 @@ def test_other_failures_are_not_retried(status: int, monkeypatch: pytest.MonkeyP
 def test_a_connection_is_tried_again_where_the_server_was_there_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An address at which nobody ever answered is not waited for; what broke after it was made is the server's."""
+    """Do not wait for a server that never answered, or after a connection broke."""
     gate = BusyRetry()
     gone = answer(0, failed="ConnectError: refused")
     assert passed(Server(monkeypatch, gone), gate).busy is not None
@@ -148,7 +148,7 @@ real_sleep = asyncio.sleep
 
 
 class Waits:
-    """A sleep that takes no time, and a clock that it moves."""
+    """Return a sleep without delay, and the clock that it advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[float] = []
@@ -166,7 +166,7 @@ class Waits:
 def side_by_side(
     gate: BusyRetry, number: int, *paths: str, answers: Callable[[], Exchange]
 ) -> list[Exchange]:
-    """So many requests that are sent before any of them is answered."""
+    """Send this many requests before any is answered."""
 
     async def ask() -> Exchange:
         await real_sleep(0)
@@ -193,14 +193,14 @@ def test_the_total_of_all_waits_is_bounded_however_many_ask_at_once(
 
     assert [exchange.status for exchange in found] == [429] * 4 * number
     assert 0 < waits.now <= 120
-    # Two requests to each of four parts of the API, three further tries for each.
+    # Two requests to each of four parts of the API, with three retries each.
     assert len(waits.all) <= 4 * 2 * 3
 
 
 def test_a_limit_of_requests_that_is_kept_to_is_waited_for_ten_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every wait brings an answer; the run ends nevertheless."""
+    """Every wait leads to an answer; the run ends nevertheless."""
     waits = Waits(monkeypatch)
     served = 0
 
@@ -227,7 +227,7 @@ def test_no_server_is_waited_for_beyond_the_time_of_the_run(monkeypatch: pytest.
 
 
 def test_a_refusal_from_before_anothers_wait_is_retried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one wait was for all of them."""
+    """All of them share one wait."""
     waits = Waits(monkeypatch)
     refusals = [answer(429, "30") for _ in range(8)]
 
@@ -244,7 +244,7 @@ def test_a_path_without_a_slash_is_waited_for_as_well(monkeypatch: pytest.Monkey
 
 
 def test_while_one_waits_the_others_stand_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the others take the place that the one waited for."""
+    """Otherwise the others use up the capacity that the one waited for."""
     monkeypatch.setattr(busy_retry, "_PAUSES", (0.05, 0.05, 0.05))
     gate = BusyRetry()
     order: list[str] = []
@@ -308,7 +308,7 @@ def busy_at(*paths: str) -> Any:
 def test_without_a_verdict_on_what_is_core_nobody_conforms(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chat completions are busy after the first request; the list of models alone says little of a server."""
+    """Chat completions are busy after the first request, but the list of models is not."""
     with serving(busy_at("/chat/completions")) as base_url:
         target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY]
         assert main(["check", *target, "models", "completions/stop"]) == 0
@@ -321,7 +321,7 @@ def test_without_a_verdict_on_what_is_core_nobody_conforms(
 
 
 def test_a_pause_that_a_request_wants_is_made_once() -> None:
-    """What is looked at again after a while is not looked at still later because a server was busy."""
+    """Waiting for a busy server does not delay a timed poll further."""
     with serving(limited(0.02, "0.03")) as base_url:
         target = Target(base_url=base_url, model=MODEL, api_key=KEY)
         [seen] = asyncio.run(record([SCENARIOS["responses/background"]], target))

@@ -1,4 +1,4 @@
-"""Compressed bodies are read unpacked and kept as they came; what cannot be unpacked is said."""
+"""Test compressed bodies: decompressed for checks, recorded as received, reported if invalid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 1000
 
 
 def _gzip(data: bytes) -> bytes:
-    """Without the time in it, which would be another one in every process that collects these tests."""
+    """Compress without a time stamp, which would differ between test processes."""
     return gzip.compress(data, mtime=0)
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_unpacked_is_reported_and_not_kept(coding: str, packed: b
 
 @pytest.mark.parametrize("cuts", [[], [3], [-9], [-30], [10, -30, -9]])
 def test_bytes_after_the_first_gzip_stream_are_reported(cuts: list[int]) -> None:
-    """Most clients read no further, so that nobody can say what the answer was."""
+    """Most clients stop there, so the answer is unknown."""
     packed = _gzip(b"content") + _gzip(b"and more")
     edges = [0, *sorted(cut % len(packed) for cut in cuts), len(packed)]
     body, exchange = Unpacked("gzip", LIMIT), empty()
@@ -119,7 +119,7 @@ def test_bytes_after_the_first_gzip_stream_are_reported(cuts: list[int]) -> None
 @pytest.mark.parametrize("behind", [b"", b"behind"])
 @pytest.mark.parametrize("cut", [0, 4])
 def test_packed_bytes_are_kept_if_all_of_them_are_known(behind: bytes, cut: int) -> None:
-    """Where a key could stand in bytes that nobody has unpacked, they are not written."""
+    """Bytes that were not decompressed are not written, because they may contain a key."""
     packed = _gzip(b"content")
     body, exchange = Unpacked("gzip", LIMIT), empty()
 

@@ -1,4 +1,4 @@
-"""Servers that do their worst on the wire: the judge ends in bounded time, with verdicts and an exit status."""
+"""Test hostile servers: the judge ends in bounded time, with verdicts and an exit status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRONG = [servers.sends_more_than_its_length, servers.sends_an_endless_line, serv
 
 
 SOON = 30
-"""Seconds: many times what these runs take on a busy machine, and far less than a time-out for every scenario."""
+"""Seconds; much more than these runs take, and much less than a time-out per scenario."""
 
 
 def judged(behave: Behaviour, *ids: str, timeout: float = 0.4) -> tuple[int, float]:
@@ -44,7 +44,7 @@ def judged(behave: Behaviour, *ids: str, timeout: float = 0.4) -> tuple[int, flo
 def test_a_server_without_answers_cannot_be_judged(
     behave: Behaviour, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of the suite, yet after a few time-outs it is over."""
+    """The run of the complete suite ends after a few time-outs."""
     status, seconds = judged(behave)
 
     assert status == 2
@@ -63,7 +63,7 @@ def test_truncated_answers_accuse_nobody(behave: Behaviour, capsys: pytest.Captu
 
 @pytest.mark.parametrize("behave", WRONG)
 def test_wrong_answers_are_violations(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
-    # They do end, so a busy machine gets the time to read it all.
+    # These servers do end, so allow more time on a busy machine.
     status, seconds = judged(behave, "chat/stream-text", "models", timeout=SOON)
 
     assert status == 1
@@ -99,7 +99,7 @@ EVERY = [
 @pytest.mark.slow
 @pytest.mark.parametrize("behave", EVERY)
 def test_the_whole_suite_comes_to_an_end(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
-    """With an exit status that is no success, and without a fault of the suite."""
+    """The exit status is neither success nor a fault of the suite."""
     with hostile(behave) as base_url:
         status = check(Target(base_url=base_url, model="m"), timeout=0.3)
 
@@ -114,14 +114,14 @@ from plumbline_conformance.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 _ROOM = 2 * 1024**3
-"""Bytes of addresses: what all bodies may have together, several times over, beside the interpreter's own."""
+"""Limit of the address space in bytes: several times the maximum of all bodies, plus the interpreter."""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a process from memory")
 @pytest.mark.parametrize("behave", [servers.sends_an_endless_line, servers.sends_a_bomb])
 def test_the_whole_suite_stays_within_its_memory(behave: Behaviour, tmp_path: Path) -> None:
-    """Also where everything that came is written into a recording and two reports."""
+    """Also when recording and writing two reports."""
     files = [("--record", "run.jsonl"), ("--json", "report.json"), ("--html", "report.html")]
     outputs = [word for option, name in files for word in (option, str(tmp_path / name))]
     path = os.pathsep.join(place for place in sys.path if place)
@@ -150,7 +150,7 @@ def test_problems_without_end_are_not_all_reported() -> None:
 
 @pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.repeats_continue])
 def test_answers_without_end_are_not_requested_forever(behave: Behaviour) -> None:
-    """A dozen time-outs, and then the rest is left: an hour of them would say no more."""
+    """After a dozen time-outs, the remaining scenarios are skipped."""
     asked = 0
 
     async def counting(writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Addresses and keys: what cannot be used is refused before anything is sent, and what can is used as it was meant."""
+"""Test base URLs and keys: invalid ones are refused before any request, valid ones are used as intended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scripts(tmp_path: Path) -> Path:
 
 
 def commands(url: str, key: str, scripts: Path) -> list[list[str]]:
-    """Every command that is given an address and a key."""
+    """Run every command that accepts a base URL and a key."""
     target = ["--base-url", url, "--model", "m", "--api-key", key]
     return [
         ["check", *target],
@@ -50,7 +50,7 @@ def commands(url: str, key: str, scripts: Path) -> list[list[str]]:
 
 
 def test_white_space_around_a_key_is_not_the_key(tmp_path: Path) -> None:
-    """A file or a variable brings a line feed along, which no header carries."""
+    """A key from a file or variable may end with a line feed, which is invalid in a header."""
     run = tmp_path / "run.jsonl"
     with serving(application()) as base_url:
         options = ["--base-url", base_url, "--model", MODEL, "--api-key", f" {KEY}\n", "--record", str(run)]
@@ -62,7 +62,7 @@ def test_white_space_around_a_key_is_not_the_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["", " \n"])
 def test_an_empty_key_is_none(key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """An unset secret of a CI is an empty variable, and an empty `Bearer` is what a server refuses."""
+    """An unset CI secret is an empty variable, and servers refuse an empty `Bearer`."""
     run = tmp_path / "run.jsonl"
     with serving(answering(lambda *_: None, open_to_all=True)) as base_url:
         options = ["--base-url", base_url, "--model", MODEL, "--api-key", key, "--record", str(run)]
@@ -103,7 +103,7 @@ WRONG = {
 def test_an_address_that_is_none_is_refused(
     url: str, scripts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By every command in the same words, with what to give instead, and without a traceback."""
+    """Every command has the same message, with advice and without a traceback."""
     for command in commands(url, "k", scripts):
         assert main(command) == 2
         out = capsys.readouterr().out
@@ -142,7 +142,7 @@ def test_a_path_stands_before_the_query_of_its_base(base: str, path: str, wanted
 
 
 def test_a_query_of_the_base_is_part_of_every_request() -> None:
-    """As Azure has it: `…/v1?api-version=1`."""
+    """As in Azure: `…/v1?api-version=1`."""
     asked: list[tuple[str, bytes]] = []
     inner = application()
 
@@ -160,7 +160,7 @@ def test_a_query_of_the_base_is_part_of_every_request() -> None:
 
 
 def test_an_exchange_with_no_such_port_is_one_without_an_answer() -> None:
-    """`send` never raises, whoever made the target."""
+    """`send` never raises, even for an invalid target."""
 
     async def sent() -> Exchange:
         async with sender(Target(base_url="http://127.0.0.1:99999/v1", model="m"), 5.0) as send:

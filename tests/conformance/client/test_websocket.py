@@ -1,4 +1,4 @@
-"""WebSockets as the judge sees them: every message a frame, and no end that is not said."""
+"""Test the WebSocket client: every message is a frame, and every end is recorded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMPLETED = json.dumps({"type": "response.completed"})
 
 @contextmanager
 def talking(talk: Talk) -> Iterator[str]:
-    """A server whose WebSockets do this once they are accepted."""
+    """Run a server with this WebSocket handler."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -1,4 +1,4 @@
-"""What somebody at a terminal sees while a command runs: how far it is, and what passes."""
+"""Test the live display on a terminal: progress, and live traffic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 
 class Screen:
-    """What was written to a terminal, without its control sequences."""
+    """Read the output of a terminal, without control sequences."""
 
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal
@@ -35,7 +35,7 @@ class Screen:
         return CONTROL.sub("", self.raw)
 
     def until(self, pattern: str) -> str:
-        """Read until this has been shown; gives it."""
+        """Read until this text; return the match."""
         last = time.monotonic() + PATIENCE
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < last, self.text
@@ -43,7 +43,7 @@ class Screen:
         return found.group()
 
     def rest(self) -> str:
-        """Read to the end."""
+        """Read until the end."""
         while self._more(PATIENCE):
             pass
         return self.text
@@ -53,7 +53,7 @@ class Screen:
             return ""
         try:
             piece = os.read(self._terminal, 65536).decode("utf-8", "replace")
-        except OSError:  # Nobody writes any more.
+        except OSError:  # The other end of the terminal is closed.
             return None
         self.raw += piece
         return piece or None

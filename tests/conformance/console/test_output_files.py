@@ -1,4 +1,4 @@
-"""The files of a run: what cannot be written, or would overwrite another, is said before anything is sent."""
+"""Test output files: unwritable or conflicting ones are reported before any request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumbline_conformance.cli.matrix import _named
 from plumbline_conformance.console.output_files import why_unwritable
 
 AWAY = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m"]
-"""Nobody listens there: whatever is said instead of that was said before a request."""
+"""No server listens there, so other messages come before any request."""
 
 
 def test_a_baseline_to_update_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,7 +28,7 @@ def test_unwritable_files_are_reported_before_the_run(
     for path in (tmp_path / "no" / "file.json", tmp_path):
         known = ["--baseline", str(path)] if option == "--baseline" else [option, str(path)]
         if path.is_dir() and option == "--baseline":
-            continue  # It is read first, and that says as much.
+            continue  # The file is read first, with the same message.
         assert main(["check", *AWAY, *known, *more]) == 2
         out = capsys.readouterr().out
         assert "cannot be written" in out
@@ -55,7 +55,7 @@ def test_other_commands_look_at_their_file_as_well(
 def test_two_files_of_a_run_are_two(
     first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By what they are, not by how they are written; and nothing of what is there is lost."""
+    """Compare the files, not their names; existing content is kept."""
     file, link = tmp_path / "a", tmp_path / "b"
     file.write_text('{"format": 1, "expected": {}}', "utf-8")
     link.symlink_to(file)

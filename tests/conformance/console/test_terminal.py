@@ -1,4 +1,4 @@
-"""Pipes that close, encodings that lack characters, and Ctrl-C: none of them costs a report or shows a traceback."""
+"""Test closed pipes, limited encodings and Ctrl-C: reports are written, without a traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plumbline_conformance.reports.baseline import Baseline
 from plumbline_conformance.reports.standing import UNASKED
 
 ENTRIES = ["plumbline.cli", "plumbline_conformance.cli"]
-"""The command with the server's commands, and the judge by itself."""
+"""The complete command, and the judge alone."""
 RUN = """
 import importlib, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,7 +31,7 @@ sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 
 
 def started(entry: str, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-    """A command in a process of its own, whose output nobody has read yet."""
+    """Start a command with a pipe for its output."""
     path = os.pathsep.join(place for place in sys.path if place)
     return subprocess.Popen(
         [sys.executable, "-c", RUN, entry, *words],
@@ -42,7 +42,7 @@ def started(entry: str, words: Sequence[str], **environment: str) -> subprocess.
 
 
 def unread(entry: str, words: Sequence[str], *, lines: int = 0) -> tuple[int, bytes]:
-    """What becomes of a command whose reader leaves after so many lines: its exit status, and its standard error."""
+    """Read this many lines, close the pipe; return exit status and standard error."""
     with started(entry, words) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -107,7 +107,7 @@ def test_what_an_encoding_lacks_is_an_escape(entry: str, encoding: str) -> None:
 
 
 def hanging(reached: threading.Event) -> Any:
-    """The reference, which never answers a conversation that is streamed."""
+    """Return the reference, which never answers a streaming chat request."""
     inner = application()
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -124,7 +124,7 @@ def hanging(reached: threading.Event) -> Any:
 
         if scope["path"].endswith("/chat/completions") and b'"stream": true' in body:
             reached.set()
-            await receive()  # Until the client is gone.
+            await receive()  # Wait until the client is gone.
             return
         await inner(scope, again, send)
 
@@ -132,7 +132,7 @@ def hanging(reached: threading.Event) -> Any:
 
 
 def interrupted(entry: str, words: Sequence[str], reached: threading.Event) -> str:
-    """What a command says that is interrupted once its server hangs."""
+    """Interrupt a command when its server hangs; return its output."""
     with started(entry, words) as process:
         assert reached.wait(60)
         process.send_signal(signal.SIGINT)
@@ -173,7 +173,7 @@ def test_an_interrupted_search_keeps_what_it_found(tmp_path: Path) -> None:
         words = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL]
         out = interrupted(ENTRIES[0], [*words, "--json", str(file), "--examples", "3000"], reached)
 
-    assert "Interrupted: the search had not ended" in out
+    assert "Interrupted before the end of the search" in out
     assert json.loads(file.read_text("utf-8")) == []
 
 

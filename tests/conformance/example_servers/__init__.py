@@ -1,1 +1,1 @@
-"""Servers to judge: good, odd and hostile ones."""
+"""Provide servers to judge: conforming, odd and hostile ones."""

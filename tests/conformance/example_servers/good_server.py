@@ -1,4 +1,4 @@
-"""A transcript of every scenario with the reference, and our own server over an engine without a model."""
+"""Provide transcripts of the reference for all scenarios, and our server over a scripted engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = "Grüße! 🌊 It is 21 °C."
 
 
 def tokenizer() -> TextTokenizer:
-    """One token for each byte."""
+    """A tokenizer with one token per byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {byte: chr(byte) for byte in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -57,7 +57,7 @@ def tokenizer() -> TextTokenizer:
 
 
 def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-    """The sentence, byte by byte, with logprobs if they are asked for."""
+    """Return the sentence as tokens, with logprobs if requested."""
     wanted = request.sampling.logprobs
     for byte in WORDS.encode():
         logprobs = None if wanted is None else (_entry(byte, wanted),)
@@ -65,7 +65,7 @@ def script(request: GenerateRequest) -> Iterable[TokenChunk]:
 
 
 class Engine(ScriptedEngine):
-    """With the logprobs of prompts, which a script that is cut to no tokens cannot give."""
+    """Scripted engine that also returns logprobs of prompts."""
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         count = request.sampling.prompt_logprobs
@@ -83,7 +83,7 @@ def _entry(token: int, count: int) -> TokenLogprob:
 
 
 def app() -> Any:
-    """The ASGI application."""
+    """Return the ASGI application."""
     text = tokenizer()
     info = EngineInfo(
         name="scripted",
@@ -109,7 +109,7 @@ def app() -> Any:
 
 @contextmanager
 def serving(application: Any) -> Iterator[str]:
-    """Serve an ASGI application on a free port; gives the base URL."""
+    """Serve an ASGI application on a free port; yield the base URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(application, log_level="critical", access_log=False, lifespan="on")
@@ -135,7 +135,7 @@ def serving(application: Any) -> Iterator[str]:
 
 @cache
 def transcripts() -> dict[str, Transcript]:
-    """What the reference answers in every scenario."""
+    """Return the transcripts of the reference for all scenarios."""
     with serving(application()) as base_url:
         target = Target(base_url=base_url, model=MODEL, api_key=KEY)
         found = asyncio.run(record(list(SCENARIOS.values()), target))

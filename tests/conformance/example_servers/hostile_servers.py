@@ -1,4 +1,4 @@
-"""Servers that do their worst on the wire: each writes what it likes to a socket."""
+"""Servers that send invalid, endless or truncated bytes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BOMB = gzip.compress(bytes(64 * 1024 * 1024))
 
 @contextmanager
 def hostile(behave: Behaviour) -> Iterator[str]:
-    """Serve connections with this behaviour; gives the base URL."""
+    """Serve connections with this behaviour; yield the base URL."""
     started = threading.Event()
     place: list[int] = []
     stop: list[Callable[[], object]] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Cancelled means that the test is over, which asyncio would report as an accident.
+        # The end of the test cancels this, which asyncio would report as an error.
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await reader.readuntil(b"\r\n\r\n")
             await behave(writer)
@@ -53,7 +53,7 @@ def hostile(behave: Behaviour) -> Iterator[str]:
 
 
 async def closes_at_once(_: asyncio.StreamWriter) -> None:
-    """No answer."""
+    """Accept the request and never answer."""
 
 
 async def closes_in_the_middle(writer: asyncio.StreamWriter) -> None:
@@ -65,7 +65,7 @@ async def closes_in_a_chunk(writer: asyncio.StreamWriter) -> None:
 
 
 async def closes_one_half(writer: asyncio.StreamWriter) -> None:
-    """Says that it has said all, in the middle of a chunk, and goes on listening."""
+    """Send EOF in the middle of a chunk, and keep reading."""
     writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{")
     writer.write_eof()
     await asyncio.sleep(0.2)
@@ -88,7 +88,7 @@ async def never_ends(writer: asyncio.StreamWriter) -> None:
 
 
 async def drips(writer: asyncio.StreamWriter) -> None:
-    """One byte at a time, so that no read ever waits for long."""
+    """Send one byte at a time, so that no read waits long."""
     writer.write(JSON + b"\r\n")
     while True:
         writer.write(b" ")
@@ -121,7 +121,7 @@ async def sends_an_endless_line(writer: asyncio.StreamWriter) -> None:
 
 
 async def sends_a_bomb(writer: asyncio.StreamWriter) -> None:
-    """64 MiB of nothing in 64 KiB."""
+    """Send 64 MiB of zeros, compressed to 64 KiB."""
     writer.write(JSON + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB)
 
 

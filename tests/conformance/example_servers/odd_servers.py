@@ -1,4 +1,4 @@
-"""The reference behind one deviation each: what stands before servers, and what they may do and still conform."""
+"""The reference with one deviation each: gateways, and servers that differ but conform."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Answer = tuple[int, dict[str, str], Any]
 
 
 def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool = False) -> Any:
-    """The reference, but for requests whose path and JSON the function answers itself.
+    """Return the reference, with a function that may answer requests itself.
 
     Args:
-        change: gets the path below the address and the body, None where it is no JSON.
-        open_to_all: whether no key is asked for.
+        change: called with the path below the base URL and the JSON body, None if it is not JSON.
+        open_to_all: whether no key is required.
     """
     inner = application()
 
@@ -59,7 +59,7 @@ def answering(change: Callable[[str, Any], Answer | None], *, open_to_all: bool 
 
 
 def reference_but(changes: Any) -> Any:
-    """The reference, but for requests whose body or path the function answers with (status, JSON)."""
+    """Return the reference, with a function that may answer requests with (status, JSON)."""
     inner = application()
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -87,7 +87,7 @@ def reference_but(changes: Any) -> Any:
 
 
 def fixed(status: int, content: Any, kind: str = "application/json") -> Any:
-    """A server that says the same to every request."""
+    """Return a server with the same answer to every request."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -105,12 +105,12 @@ def fixed(status: int, content: Any, kind: str = "application/json") -> Any:
 
 
 def error(message: str, *, param: str | None = None, code: str | None = None) -> Any:
-    """An error object."""
+    """Return an error object."""
     return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
 
 
 def limited(every: float, after: str | None) -> Any:
-    """Serves one request in so many seconds, and says to all others when to come again."""
+    """Serve one request in this many seconds; answer all others with 429 and `Retry-After`."""
     last = 0.0
 
     def change(_: str, __: Any) -> Answer | None:
@@ -125,7 +125,7 @@ def limited(every: float, after: str | None) -> Any:
 
 
 def of_the_o_series() -> Any:
-    """Takes `max_completion_tokens` alone, as the contract says of some models."""
+    """Accept only `max_completion_tokens`, which the contract allows for some models."""
 
     def change(path: str, body: Any) -> Answer | None:
         if path == "/chat/completions" and isinstance(body, dict) and "max_tokens" in body:
@@ -137,5 +137,5 @@ def of_the_o_series() -> Any:
 
 
 def only(*paths: str) -> Any:
-    """Has these operations alone."""
+    """Serve only these operations."""
     return answering(lambda path, _: None if path in paths else (404, {}, {"detail": "Not Found"}))

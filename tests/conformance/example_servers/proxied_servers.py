@@ -1,4 +1,4 @@
-"""Raw servers behind a proxy, and raw clients before it."""
+"""Provide raw servers and clients for the proxy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Behave = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextmanager
 def loops() -> Iterator[Callable[[Any], Any]]:
-    """A loop on a thread of its own, for servers that live while a test talks to them."""
+    """Run an event loop on a thread, for servers during a test."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -34,7 +34,7 @@ def loops() -> Iterator[Callable[[Any], Any]]:
 
 @contextmanager
 def between(behave: Behave, **options: Any) -> Iterator[tuple[int, int, list[Exchange]]]:
-    """A raw server behind a proxy: the ports of both, and what the proxy saw."""
+    """Run a raw server behind a proxy; yield both ports and the recorded exchanges."""
     seen: list[Exchange] = []
     with loops() as run:
         server = run(asyncio.start_server(behave, "127.0.0.1", 0))
@@ -50,7 +50,7 @@ def between(behave: Behave, **options: Any) -> Iterator[tuple[int, int, list[Exc
 
 
 def talk(port: int, request: bytes) -> bytes:
-    """Everything that comes back until the connection closes."""
+    """Return all received bytes until the connection closes."""
 
     async def go() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -63,7 +63,7 @@ def talk(port: int, request: bytes) -> bytes:
 
 
 def replays(answer: bytes, pieces: list[int] | None = None) -> Behave:
-    """Say these bytes to any request, in pieces of these lengths."""
+    """Answer any request with these bytes, in pieces of these lengths."""
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What breaks servers comes often enough among the requests of the fuzzer, and a broken stream is found by it."""
+"""Test the shares of features in generated requests, and that the fuzzer finds a broken stream."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ LEAST = {
         "logprobs": 8,
     },
 }
-"""In how many of a hundred requests a feature has to be, by operation: about half of what it is drawn with."""
+"""Minimum percentage of requests with a feature, by operation: about half of its share."""
 
 
 def features(body: Any) -> list[str]:
-    """The features of a request, as they are named above."""
+    """Return the features of a request, named as above."""
     if not isinstance(body, dict):
         return []
     streams = body.get("stream") is True
@@ -75,7 +75,7 @@ def features(body: Any) -> list[str]:
 
 @cache
 def drawn(operation: str, mode: str) -> list[Any]:
-    """The bodies of so many requests, always the same ones."""
+    """Return this many request bodies, always the same."""
     bodies: list[Any] = []
 
     @seed(0)
@@ -99,7 +99,7 @@ def drawn(operation: str, mode: str) -> list[Any]:
 def test_every_feature_comes_often_enough(operation: str, mode: str) -> None:
     bodies = drawn(operation, mode)
     counted = Counter(name for body in bodies for name in features(body))
-    # A fault takes a member away as often as not.
+    # A fault often removes a field.
     least = {name: share / (1 if mode == "valid" else 2) for name, share in LEAST[operation].items()}
 
     assert {name: counted[name] for name in least if counted[name] < least[name] * len(bodies) / 100} == {}
@@ -118,7 +118,7 @@ def test_most_valid_requests_ask_for_a_short_answer(operation: str) -> None:
 
 
 def unfinished(inner: Any) -> Any:
-    """The same server, whose streams stop before their last event."""
+    """Return the server with streams that lack the last event."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         streams = False
@@ -142,7 +142,7 @@ def unfinished(inner: Any) -> Any:
 def test_a_broken_stream_is_found_in_a_short_run(
     operation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # One fault is enough, and shrinking takes as long for each.
+    # Stop after one fault, because shrinking takes long.
     monkeypatch.setattr("plumbline_conformance.fuzz.run._KINDS", 1)
     with serving(unfinished(app())) as base_url:
         command = ["fuzz", operation, "--base-url", base_url, "--model", MODEL, "--examples", "80"]
@@ -154,7 +154,7 @@ def test_a_broken_stream_is_found_in_a_short_run(
 
 
 def streamed(*chunks: dict[str, Any]) -> Exchange:
-    """A legacy completion's stream of these choices."""
+    """Return a stream of legacy completions with these choices."""
     head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
     events = [b"data: " + json.dumps({**head, "choices": [one]}).encode() + b"\n\n" for one in chunks]
     return Exchange(
@@ -188,7 +188,7 @@ def test_offsets_count_for_each_choice() -> None:
 
 
 def limited(kind: str) -> Exchange:
-    """A response that a limit ended, whose only item is whole."""
+    """Return a response that ended by the limit, with a complete item."""
     said = {
         "status": "incomplete",
         "incomplete_details": {"reason": "max_output_tokens"},

@@ -1,4 +1,4 @@
-"""Fuzzing: the valid requests are valid, the claims are true of our server, and a broken one is found and shrunk."""
+"""Test the fuzzer: valid requests are valid, our server passes, and a broken server is found and shrunk."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_claims_are_made_of_any_answer(status: int, body: bytes) -> None:
 
 
 def test_our_server_survives_a_short_run(good: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`nox -s fuzz` is the long one."""
+    """A short run; `nox -s fuzz` is the long one."""
     status = main(["fuzz", "--base-url", good, "--model", MODEL, "--examples", "150"])
 
     out = capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_our_server_survives_a_short_run(good: str, capsys: pytest.CaptureFixtur
 
 
 def broken(body: bytes) -> tuple[int, bytes]:
-    """A server that falls over messages that are no list, and forgets the envelope for everything else."""
+    """Return a server that crashes on messages that are not a list, and sends errors without an envelope."""
     try:
         value = json.loads(body)
         trips = isinstance(value, dict) and not isinstance(value.get("messages"), list)
@@ -139,7 +139,7 @@ def test_a_server_that_is_not_there_cannot_be_fuzzed(capsys: pytest.CaptureFixtu
 def test_without_hypothesis_the_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The package is imported anew below, and what holds it has to be as it was afterwards.
+    # The package is imported again below; restore the old modules afterwards.
     monkeypatch.setattr(plumbline_conformance, "fuzz", plumbline_conformance.fuzz)
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     for name in [name for name in sys.modules if name.startswith("plumbline_conformance.fuzz")]:

@@ -1,7 +1,7 @@
-"""schemathesis inside pytest, without a socket: its phases on our server, and its chains of links on the reference.
+"""Run schemathesis in pytest without sockets: all phases on our server, chains of links on the reference.
 
-Our server keeps no responses yet, so that no link leads anywhere on it; on the reference all of them do. `nox -s fuzz`
-runs the command line on our server, with every boundary of every schema.
+Our server stores no responses, so links need the reference. `nox -s fuzz` runs the command line on our server, with all
+boundaries of all schemas.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-"""Not `negative_data_rejection`: an unknown field is data that the schema does not have, and is ignored (HTTP-09)."""
+"""Without `negative_data_rejection`, because servers may ignore unknown fields (HTTP-09)."""
 SMALL = {
     "/v1/models",
     "/v1/models/{model}",
@@ -33,20 +33,20 @@ SMALL = {
     "/v1/responses/{response_id}",
 }
 SMALL |= {"/v1/responses/{response_id}/cancel", "/v1/responses/{response_id}/input_items"}
-"""Operations with few boundaries; the command line goes through all of them."""
+"""Operations with few boundaries; the command line tests all."""
 FEW = settings(
     max_examples=3,
     deadline=None,
     database=None,
     derandomize=True,
-    # Shrinking takes minutes where a chain fails, and a failure is as true without it.
+    # Without shrinking, which takes minutes for a failing chain.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 
 
 def read(server: Any, *, coverage: bool) -> Any:
-    """The contract, and the server that it is held against."""
+    """Return the contract with the server to test."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", app())
     schema.app = server
     schema.config.max_stream_events = 100_000
@@ -72,7 +72,7 @@ def test_boundaries_are_answered_by_the_contract(case: Any) -> None:
 
 
 class Met:
-    """An application that remembers which operations of kept responses it has answered."""
+    """Record which operations on stored responses the application answered."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -89,14 +89,14 @@ class Met:
 
 
 def chains(server: Any, *, model: str | None = None) -> type[Any]:
-    """The state machine: links of the contract lead from a response to its fetching, items, cancelling and deleting."""
+    """Return the state machine: links lead from a response to getting, listing items, cancelling and deleting."""
     schema = read(server, coverage=False).include(path_regex="^/v1/responses")
 
     if model is not None:
 
         @schema.hook
         def map_body(context: Any, body: Any) -> Any:
-            """What is made has to be kept, or no link leads anywhere."""
+            """Store every response, so that links work."""
             if context.operation.path != "/v1/responses":
                 return body
             return {"model": model, "input": "Hi", "max_output_tokens": 16, "store": True}
@@ -127,7 +127,7 @@ def test_every_link_leads_somewhere_on_the_reference() -> None:
 
 
 def test_a_broken_server_is_found_along_the_links() -> None:
-    """The chains can fail: a server that says that it deleted something else."""
+    """A chain fails for a server that confirms the deletion of a different id."""
     inner = application()
 
     async def broken(scope: Any, receive: Any, send: Any) -> None:

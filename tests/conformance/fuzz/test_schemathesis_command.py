@@ -1,4 +1,4 @@
-"""`plumbline fuzz --schemathesis`: it asks for the model with the key, and what it finds counts."""
+"""Test `plumbline fuzz --schemathesis`: it sends model and key, and its findings set the exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = ("--schemathesis", "--phases", "fuzzing", "--examples", "8")
 
 
 class Met:
-    """A server in front of another one that notes who asked with which key, and for which model."""
+    """Record keys and models of the requests of schemathesis to an application."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -71,7 +71,7 @@ def test_on_our_server_it_finds_nothing(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_it_finds_counts_and_a_key_that_is_repeated_is_covered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Ours finds nothing here, so that the status is schemathesis' own.
+    # Our fuzzer finds nothing here, so the status is that of schemathesis.
     monkeypatch.setattr("plumbline_conformance.fuzz.run.search", lambda *_, **__: 0)
     repeats = answering(
         lambda path, _: None if path == "/models" else (500, {}, error(f"no {KEY}")), open_to_all=True
@@ -115,11 +115,11 @@ def test_an_interruption_ends_both() -> None:
     with serving(met) as base_url:
         command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL]
         command += ["--schemathesis", "--examples", "100000"]
-        # Only ours is interrupted, as by `kill`: what it started must end all the same.
+        # Only our process is interrupted, as by `kill`; its child must end, too.
         script = (
             "import signal, sys; import plumbline_conformance.fuzz.run as run; "
             "from plumbline_conformance.cli import main; "
-            # A shell lets what it starts in the background ignore interruptions, and all that this starts in turn.
+            # Background processes of a shell ignore SIGINT, and so do their children.
             "signal.signal(signal.SIGINT, signal.default_int_handler); "
             "run.search = lambda *a, **b: 0; sys.exit(main(sys.argv[1:]))"
         )

@@ -1,4 +1,4 @@
-"""Servers that break one rule each, as changes to what the reference said."""
+"""Define mutants: the reference server with one broken rule each, as changes of its transcripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that break one rule each, as changes to what a good server said. Every check has one that trips it."""
+"""Mutants of the basic scenarios. Every check has at least one mutant that it detects."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def no_name(found: list[Event]) -> list[Event]:
 
 
 def reindex(found: list[Any]) -> None:
-    """The second choice is called the first."""
+    """Give the second choice index 0."""
     for data in found:
         for choice in data["choices"]:
             choice["index"] = 1 - choice["index"]
@@ -87,7 +87,7 @@ def crlf(content: bytes) -> bytes:
     return content.replace(b"\n", b"\r\n")
 
 
-# (scenario, what the server does, the change, ids of checks that see it: their last segments)
+# (scenario, what the server does, the change, last segments of the checks that detect it)
 BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("chat/text", "no object", body(without("object")), ("shape",)),
     ("chat/text", "no refusal", body(without("choices", 0, "message", "refusal")), ("shape",)),

@@ -1,4 +1,4 @@
-"""Servers that break a rule of tools, reasoning, structured output, logprobs or stop strings on chat completions."""
+"""Mutants of tools, reasoning, structured output, logprobs and stop strings on chat completions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def message(change: Change, index: int = WHOLE) -> Mutation:
 
 
 def calls(change: Change, index: int = WHOLE) -> Mutation:
-    return message(lambda said: change(said["tool_calls"]), index)
+    return message(lambda answer: change(answer["tool_calls"]), index)
 
 
 def pieces(change: Change, index: int = STREAM) -> Mutation:
@@ -40,7 +40,7 @@ def reason(value: str, index: int = WHOLE) -> Mutation:
 
 
 def text(value: str, index: int = WHOLE) -> Mutation:
-    """The content is this, in one piece."""
+    """Replace the streamed content by this text, in one delta."""
     if index == WHOLE:
         return message(put("content", value), index)
     return streamed(value, index)
@@ -49,16 +49,16 @@ def text(value: str, index: int = WHOLE) -> Mutation:
 def streamed(value: str, index: int) -> Mutation:
     def mutate(found: list[Any]) -> None:
         deltas = [choice["delta"] for data in found for choice in data["choices"]]
-        said = [delta for delta in deltas if delta.get("content")] or [deltas[-1]]
-        for place, delta in enumerate(said):
+        answer = [delta for delta in deltas if delta.get("content")] or [deltas[-1]]
+        for place, delta in enumerate(answer):
             delta["content"] = "" if place else value
 
     return chunks(mutate, index)
 
 
-def uncalled(said: Any) -> None:
-    del said["tool_calls"]
-    said["content"] = "No."
+def uncalled(answer: Any) -> None:
+    del answer["tool_calls"]
+    answer["content"] = "No."
 
 
 def not_called(index: int = WHOLE) -> Mutation:
@@ -94,13 +94,13 @@ def shifted(found: list[Any]) -> None:
 
 
 def mixed(found: list[Any]) -> None:
-    """The index is the tool's place in `tools`: 1 comes before 0."""
+    """Number calls by the tool's place in `tools`, so that 1 comes before 0."""
     for piece in found:
         piece["index"] = 1 - piece["index"]
 
 
-def second(said: Any) -> None:
-    said.append({**deepcopy(said[0]), "id": "call_more"})
+def second(answer: Any) -> None:
+    answer.append({**deepcopy(answer[0]), "id": "call_more"})
 
 
 def second_piece(found: list[Event]) -> list[Event]:
@@ -109,9 +109,9 @@ def second_piece(found: list[Event]) -> list[Event]:
     return [*found[:-2], extra, *found[-2:]]
 
 
-def a_call(said: Any) -> None:
+def a_call(answer: Any) -> None:
     held = {"name": "get_weather", "arguments": "{}"}
-    said["tool_calls"] = [{"id": "call_1", "type": "function", "function": held}]
+    answer["tool_calls"] = [{"id": "call_1", "type": "function", "function": held}]
 
 
 def a_piece(found: list[Any]) -> None:
@@ -120,7 +120,7 @@ def a_piece(found: list[Any]) -> None:
 
 
 def joined(value: str, key: str = "arguments") -> Change:
-    """All fragments together say this."""
+    """Replace the arguments of the streamed call by this text."""
 
     def change(found: list[Any]) -> None:
         for place, piece in enumerate(found):
@@ -189,7 +189,7 @@ def same_ids(found: list[Any]) -> None:
 
 
 def torn(found: list[Any]) -> None:
-    """The last fragment of the first call belongs to the second."""
+    """Move the last fragment of the first call to the second."""
     last = [piece for piece in found if piece["index"] == 0][-1]
     first = next(piece for piece in found if piece["index"] == 1)
     first["function"]["arguments"] = last["function"]["arguments"]
@@ -280,7 +280,7 @@ def late_thought(found: list[Any]) -> None:
 
 
 def all_thought(found: list[Any]) -> None:
-    """What should be content is called reasoning."""
+    """Send content as reasoning."""
     for data in found:
         delta = data["choices"][0]["delta"]
         if delta.get("content"):
@@ -288,10 +288,10 @@ def all_thought(found: list[Any]) -> None:
 
 
 def at_the_end(found: list[Event]) -> list[Event]:
-    """The text comes in one event: the server looked for calls first."""
+    """Send the text in one event, as a server that buffers to look for calls."""
     deltas = [event for _, event in found if event != "[DONE]"]
-    said = "".join(event["choices"][0]["delta"].get("content") or "" for event in deltas)
-    deltas[1]["choices"][0]["delta"]["content"] = said
+    answer = "".join(event["choices"][0]["delta"].get("content") or "" for event in deltas)
+    deltas[1]["choices"][0]["delta"]["content"] = answer
     return [*found[:2], *found[-2:]]
 
 

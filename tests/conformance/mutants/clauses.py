@@ -1,4 +1,4 @@
-"""Servers that break a clause of a rule whose other clauses they keep."""
+"""Mutants that break one clause of a rule and keep its other clauses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def nameless(found: list[Any]) -> None:
 
 
 def templated(answer: Any) -> None:
-    """What a chat template puts before a prompt is read, counted and repeated."""
+    """Add a chat template to the prompt: counted, and echoed."""
     for choice in answer["choices"]:
         before, lists = "user: ", choice["logprobs"]
         choice["text"] = before + choice["text"]
@@ -29,13 +29,13 @@ def templated(answer: Any) -> None:
 
 
 def counted(answer: Any) -> None:
-    """The same, of which the answer repeats nothing."""
+    """Add a chat template to the prompt: counted, but not echoed."""
     for kind in ("prompt", "total"):
         answer["usage"][f"{kind}_tokens"] += 12
 
 
 def first_two(answer: Any) -> None:
-    """The first candidates instead of the best, each with its own logprobs."""
+    """Return the first candidates instead of the best, with their logprobs."""
     text = "".join(answer["choices"][0]["logprobs"]["tokens"])
     for choice, place, value in zip(answer["choices"], (1, 2), (-0.7, -0.8), strict=True):
         said = text[place:] + text[:place]
@@ -57,7 +57,7 @@ def streamed_in_thought(found: list[Any]) -> None:
 
 
 def in_one_piece(found: list[Any]) -> list[Any]:
-    """All arguments come in the first fragment of the call."""
+    """Send all arguments in the first fragment of the call."""
     calls = [delta for _, data in found if data != "[DONE]" and (delta := _call(data))]
     whole = "".join(call["function"]["arguments"] for call in calls)
     calls[0]["function"]["arguments"] = whole
@@ -70,7 +70,7 @@ def _call(data: Any) -> Any:
 
 
 def second(found: list[Any]) -> None:
-    """The call has the index of its tool among the tools of the request."""
+    """Number the call by its tool in the request."""
     for data in found:
         if call := _call(data):
             call["index"] = 1
@@ -163,7 +163,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("responses/conversation", "answers alone", body(unasked, 3), "appended"),
     ("responses/conversation", "begun where it is used", status(200, 4), "unknown"),
 ]
-"""(scenario, what the server does, the change, last segments of the checks that it trips)."""
+"""(scenario, what the server does, the change, last segments of the checks that detect it)."""
 CLAUSES: list[Mutant] = [
     (scenario, name, mutation, tuple(tripped.split())) for scenario, name, mutation, tripped in ROWS
 ]

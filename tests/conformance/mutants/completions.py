@@ -1,4 +1,4 @@
-"""Servers that break a rule of legacy completions."""
+"""Mutants of legacy completions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def streamed_token(token: str) -> Mutation:
 
 
 def restarted(found: list[Any]) -> None:
-    """Every chunk counts its offsets from its own beginning."""
+    """Restart the offsets in every chunk."""
     for data in found:
         held = data["choices"][0]["logprobs"]
         if held is not None:

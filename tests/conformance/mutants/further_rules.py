@@ -1,4 +1,4 @@
-"""Servers that break another rule of a check than the first one: a problem has to name that rule and no other."""
+"""Mutants that break a rule other than the first of a check; problems have to name only that rule."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ STREAM = 1
 
 
 def early_output(found: list[Any]) -> None:
-    """The first snapshot has what the last one has."""
+    """Copy fields of the last snapshot into the first."""
     found[0]["response"]["output"] = found[-1]["response"]["output"]
 
 
 def failing(found: list[Event]) -> list[Event]:
-    """The stream breaks off with the error that was met."""
+    """End the stream with an error."""
     error = {"message": "it broke", "type": "server_error", "param": None, "code": None}
     return [*found[:2], (None, {"error": error})]
 
 
 def both_echoes(answer: Any) -> None:
-    """Each choice has the other one's prompt."""
+    """Exchange the prompts of the choices."""
     first, second = answer["choices"]
     first["text"], second["text"] = second["text"], first["text"]
     first["logprobs"], second["logprobs"] = second["logprobs"], first["logprobs"]
 
 
 def no_prompt_tokens(answer: Any) -> None:
-    """The lists have the tokens of the answer alone."""
+    """Reduce the lists to the tokens of the answer."""
     for choice in answer["choices"]:
         lists = choice["logprobs"]
         kept = len(lists["tokens"]) - 1
@@ -59,12 +59,12 @@ def no_prompt_tokens(answer: Any) -> None:
 
 
 def shorter(exchange: Exchange) -> Exchange:
-    """A stream that says nothing at all before it stops."""
+    """End the stream without any text."""
     kept = [event for event in exchange.events if event.data == "[DONE]" or not _has_content(event.json)]
-    said = "".join(
+    answer = "".join(
         f"data: {event.data if event.data == '[DONE]' else json.dumps(event.json)}\n\n" for event in kept
     )
-    return with_body(exchange, said.encode())
+    return with_body(exchange, answer.encode())
 
 
 def _has_content(data: Any) -> bool:

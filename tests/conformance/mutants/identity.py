@@ -1,4 +1,4 @@
-"""Servers whose answers cannot be told from each other, or were made at no time."""
+"""Mutants with equal ids or wrong creation times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["IDENTITY"]
 
 
 def one_id(prefix: str) -> Mutation:
-    """Every answer has the same id, and keeps it in all of its parts."""
+    """Give every answer the same id, in all of its events."""
     pattern = re.compile(prefix.encode() + rb"[0-9]+")
     return raw_body(lambda content: pattern.sub(prefix.encode() + b"0", content), None)
 

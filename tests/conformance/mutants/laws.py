@@ -1,4 +1,4 @@
-"""Servers that break a law that many scenarios share: one for each law and scenario."""
+"""Mutants of laws that many scenarios share, one per law and scenario."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 __all__ = ["LAWS"]
 
 PLACES = {"chat/stop": (1, 2, -1), "chat/many": (1, 2, -2)}
-"""Where the whole answer is, where the stream is, and which of its chunks is the last with a choice."""
+"""Return the indexes of the non-streaming answer, of the stream, and of its last chunk with a choice."""
 ALOUD = {"role": "assistant", "content": "", "reasoning_content": "b"}
 TRACE = 'Traceback (most recent call last): File "/srv/app.py", line 3'
 
 
 def thought(answer: Any) -> None:
-    """There is one more item, which says nothing."""
+    """Append an empty item."""
     answer["output"].insert(0, {"type": "reasoning", "id": "rs_other", "summary": []})
 
 
 def thinking_aloud(found: list[Any]) -> None:
-    """The first delta that says something says something else as well."""
+    """Add a second field to the first non-empty delta."""
     deltas = [choice["delta"] for data in found for choice in data["choices"]]
-    said = next((d for d in deltas if d.get("content") or d.get("tool_calls")), None)
-    if said is None:
-        said = next(d for d in deltas if d.get("reasoning_content"))
-        said["content"] = "b"
+    delta = next((d for d in deltas if d.get("content") or d.get("tool_calls")), None)
+    if delta is None:
+        delta = next(d for d in deltas if d.get("reasoning_content"))
+        delta["content"] = "b"
     else:
-        said["reasoning_content"] = "b"
+        delta["reasoning_content"] = "b"
 
 
 def unknown_event(found: list[Event]) -> list[Event]:
-    """Counted like the others, and of no type of the contract."""
+    """Append an event with the next sequence number and an unknown type."""
     found.insert(-2, ("response.odd", {"type": "response.odd", "sequence_number": 0}))
     for number, (_, event) in enumerate(found[:-1]):
         event["sequence_number"] = number

@@ -1,4 +1,4 @@
-"""Ways to change a transcript: the vocabulary in which the table of mutants is written."""
+"""Provide the changes of transcripts that mutants are made of."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
 
 Mutation = Callable[[Transcript], Transcript]
 Mutant = tuple[str, str, Mutation, tuple[str, ...]]
-"""(scenario, what the server does, the change, last segments of the checks that it trips)."""
+"""(scenario, what the server does, the change, last segments of the checks that detect it)."""
 Event = tuple[str | None, Any]
 """(name, JSON or `[DONE]`)."""
 
 
 def changed(exchange: Exchange, **changed: Any) -> Exchange:
-    """An exchange without what has been cached about the old bytes."""
+    """Return the exchange without values cached from the old bytes."""
     kept = {name: getattr(exchange, name) for name in exchange.__struct_fields__}
     return Exchange(**{**kept, **changed})
 
@@ -123,7 +123,7 @@ def chunk(number: int, change: Callable[[Any], object], index: int | None = -1) 
 
 
 def again(mutation: Mutation) -> Mutation:
-    """Change both exchanges' likes as well: the server was asked twice and said the same twice, under other ids."""
+    """Apply the change to both exchanges and append copies with new ids, as if the server repeated itself."""
 
     def mutate(seen: Transcript) -> Transcript:
         found = mutation(seen)
@@ -135,14 +135,14 @@ def again(mutation: Mutation) -> Mutation:
 
 
 def renamed(exchange: Exchange) -> Exchange:
-    """The same answer, as one of its own."""
+    """Return the answer with a new id."""
     other = re.sub(rb"(chatcmpl-|cmpl-|resp_)([0-9]+)", rb"\g<1>9\2", exchange.body)
     headers = [(key, f"{old}-2" if key == "x-request-id" else old) for key, old in exchange.headers]
     return changed(exchange, frames=[(0.0, other)], headers=headers)
 
 
 def without(*path: str | int) -> Callable[[Any], object]:
-    """Drop a member."""
+    """Remove a field."""
 
     def change(value: Any) -> None:
         for part in path[:-1]:

@@ -1,7 +1,7 @@
-"""Which rule a mutant breaks, where the check that catches it observes several.
+"""List the rule that a mutant breaks, if the check that detects it has several rules.
 
-The first rule of a row is the one that the server breaks; others follow from it. `*` stands for every scenario of a
-surface. A check of one rule needs no row: its problems can name nothing else.
+The first rule of a row is the one that the server breaks; others follow from it. `*` means every scenario of a surface.
+A check with one rule needs no row.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ NAMED: dict[str, str] = {
 
 
 def named(scenario: str, slug: str, mutant: str) -> list[str]:
-    """The rules that problems of this check may name about this mutant; empty where nothing is said of it."""
+    """Return the rules that problems of this check may name for this mutant; empty if no row matches."""
     surface = scenario.partition("/")[0]
     keys = (f"{scenario}/{slug}: {mutant}", f"{surface}/*/{slug}: {mutant}")
     return next((NAMED[key].split() for key in keys if key in NAMED), [])

@@ -1,4 +1,4 @@
-"""Servers that refuse or misread what a prompt may be made of."""
+"""Mutants that refuse or misread parts of a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that break a rule of the Responses API: tools, reasoning, forms, limits and state."""
+"""Mutants of the Responses API: tools, reasoning, structured output, limits and state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Change = Callable[[Any], object]
 
 
 def item(place: int, *path: Any) -> Mutation:
-    """Put something into an item of the whole answer."""
+    """Set fields of an item of the non-streaming answer."""
     return body(put("output", place, *path), WHOLE)
 
 
 def final(*path: Any) -> Mutation:
-    """Put something into the response that ends the stream."""
+    """Set fields of the response in the terminal event."""
     return chunk(-1, put("response", *path), STREAM)
 
 
@@ -37,7 +37,7 @@ def every(kind: str, change: Change) -> Mutation:
 
 
 def unknown(place: int) -> Mutation:
-    """An id that the server does not know; without an error object it would be a path that it does not have."""
+    """Answer 404 with an error object, as for an unknown id."""
 
     def refuse(answer: Any) -> None:
         answer.clear()
@@ -72,7 +72,7 @@ def one_item(answer: Any) -> None:
 
 
 def late(found: list[Event]) -> list[Event]:
-    """The arguments end before they begin."""
+    """Move the done event of the arguments before their deltas."""
     kinds = [event[0] for event in found]
     done = kinds.index("response.function_call_arguments.done")
     first = kinds.index("response.function_call_arguments.delta")
@@ -83,7 +83,7 @@ def late(found: list[Event]) -> list[Event]:
 
 
 def no_parts(found: list[Event]) -> list[Event]:
-    """Reasoning without its part; the message keeps its own."""
+    """Remove the part events of reasoning, but not of the message."""
     kept, seen = [], 0
     for event in found:
         if event[0] == "response.content_part.added":
@@ -94,7 +94,7 @@ def no_parts(found: list[Event]) -> list[Event]:
 
 
 def crossed(found: list[Any]) -> None:
-    """The two items are done under each other's place."""
+    """Exchange the output indexes of the two done events."""
     done = [event for event in found if event["type"] == "response.output_item.done"]
     done[0]["item"], done[1]["item"] = done[1]["item"], done[0]["item"]
 

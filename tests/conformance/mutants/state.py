@@ -1,4 +1,4 @@
-"""Servers that break a rule of WebSockets, of the background or of compaction."""
+"""Mutants of WebSockets, background responses and compaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOST = {"type": "error", "status": 400, "error": {"code": "previous_response_not
 
 
 def messages(change: Callable[[list[Any]], list[Any]], index: int = 0) -> Mutation:
-    """Change the messages of a turn: values become JSON, bytes stay what they are."""
+    """Change the messages of a turn; values are encoded as JSON, bytes are kept."""
 
     def mutate(exchange: Exchange) -> Exchange:
         found = change([json.loads(frame) for _, frame in exchange.frames])
@@ -50,12 +50,12 @@ def message(place: int, change: Callable[[Any], object], index: int = 0) -> Muta
 
 
 def refusing(index: int) -> Mutation:
-    """A turn that is refused although it is right."""
+    """Refuse a valid turn."""
     return messages(lambda found: [LOST], index)
 
 
 def answering(index: int, like: int = 0) -> Mutation:
-    """A turn that is answered although it is wrong, as another turn was."""
+    """Answer an invalid turn like another turn."""
 
     def mutate(seen: Any) -> Any:
         exchanges = list(seen.exchanges)
@@ -66,7 +66,7 @@ def answering(index: int, like: int = 0) -> Mutation:
 
 
 def one_response(found: list[Any]) -> list[Any]:
-    """Both turns go under one id."""
+    """Give both turns the same id."""
     name = found[0]["response"]["id"]
     for event in found:
         if "response" in event:
@@ -221,7 +221,7 @@ COMPACTION: list[Mutant] = [
 
 
 def buffered(seconds: float, times: int) -> Mutation:
-    """Many events, and all of them at the end."""
+    """Send many events, all at the end."""
 
     def mutate(exchange: Exchange) -> Exchange:
         head, _, rest = exchange.body.partition(b"\n\n")

@@ -1,4 +1,4 @@
-"""Baselines: what is listed does not fail a run, and a list that is no longer true does."""
+"""Test baselines: listed violations do not fail a run, stale entries do."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def found(check: str, verdict: str, named: tuple[str, ...]) -> Finding:
 def test_a_violation_that_comes_and_goes_is_one_entry(
     check: str, named: tuple[str, ...], runs: list[str]
 ) -> None:
-    """Once it was seen to be flaky no run of it is a new violation, makes the entry stale, or loses its reason."""
+    """After a flaky result, no later run is a new violation, makes the entry stale, or loses its reason."""
     baseline = Baseline(expected={check: Entry(verdict="flaky", why="issue 7", rules=list(named))})
     for verdict in runs:
         finding = found(check, verdict, named)

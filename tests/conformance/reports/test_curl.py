@@ -1,4 +1,4 @@
-"""The printed command sends what was sent: it is given to a shell in which curl says what it was called with."""
+"""Test printed curl commands: a shell runs them with a fake curl that prints its arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sent(command: str, folder: Path) -> tuple[list[str], bytes]:
-    """The arguments of curl, and its body."""
+    """Return the arguments of curl, and the body."""
     environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "OPENAI_API_KEY": "the key"}
     out = subprocess.run(["sh", "-c", command], env=environment, stdout=subprocess.PIPE, check=True).stdout
     arguments, _, body = out.partition(b"\0\0")
@@ -106,7 +106,7 @@ def test_a_long_body_that_repeats_a_piece_is_made_by_the_command(
 
 
 def test_every_body_of_the_suite_is_sent_by_its_command(folder: Path) -> None:
-    """As far as scenarios send when nobody answers."""
+    """Return the requests that scenarios send without answers."""
     target, long = Target(base_url="http://h/v1", model="m"), 0
     for scenario in SCENARIOS.values():
         steps = scenario.steps(target)
@@ -150,13 +150,13 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
     assert (read.trials, read.timeout, read.profile, read.seed) == (trials, timeout, profile, seed)
     assert capabilities_of(read.capabilities) == said
     assert read.ids == ["chat/text/shape"]
-    # What was left as it is stands nowhere.
+    # Unchanged options are not in the command.
     assert ("--trials" in " ".join(words)) == (trials != 3)
     assert ("--seed" in " ".join(words)) == (seed != 1)
 
 
 def curl_arguments(folder: Path, command: str) -> list[str]:
-    """The arguments of curl, whatever they are."""
+    """Return the arguments of curl."""
     environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "OPENAI_API_KEY": "the key"}
     out = subprocess.run(["sh", "-c", command], env=environment, stdout=subprocess.PIPE, check=True).stdout
     return out.partition(b"\0\0")[0].decode().split("\0")
@@ -169,7 +169,7 @@ def curl_arguments(folder: Path, command: str) -> list[str]:
 def test_a_key_that_is_wrong_on_purpose_is_sent_as_it_was(
     folder: Path, own: str, said: str, recorded: bool
 ) -> None:
-    """Not the right one of the environment, which would show another answer; from a recording as well."""
+    """The command sends the wrong key, not that of the environment, also from a recording."""
     exchange = Exchange(
         method="GET", url="http://h/", request_headers={"authorization": own}, request_body=b""
     )
@@ -203,7 +203,7 @@ def test_a_websocket_is_opened_with_the_key_that_it_was_opened_with() -> None:
 
 
 def test_a_body_without_a_type_is_sent_without_one(folder: Path) -> None:
-    """curl would call it a form, which a server may refuse for that alone."""
+    """By default, curl would add the content type of an HTML form, which servers may refuse."""
     bare = Exchange(method="POST", url="http://h/", request_headers={}, request_body=b"{}")
     typed = Exchange(
         method="POST", url="http://h/", request_headers={"Content-Type": "text/plain"}, request_body=b"{}"

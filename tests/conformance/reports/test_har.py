@@ -1,4 +1,4 @@
-"""HAR says of a recording what HAR can say, and leaves nothing out in silence."""
+"""Test HAR export: complete as far as the format allows, with notes on omissions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_exchange_is_an_entry_in_its_place(run: Path, log: Any) -> None:
 
 
 def test_what_har_requires_is_there(log: Any) -> None:
-    """The members that the format calls required."""
+    """Check the required fields of the format."""
     assert log["version"] == "1.2"
     assert {"name", "version"} <= set(log["creator"])
     for entry in log["entries"]:

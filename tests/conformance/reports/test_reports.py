@@ -1,4 +1,4 @@
-"""Reports: made of one JSON, true to their formats, and safe whatever a server wrote."""
+"""Test report formats: consistent with the JSON report, valid, and safe with any server output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reported(*seen: Transcript) -> Report:
 
 
 def of(verdict: str, text: str = "why", name: str = "chat/text/shape") -> Report:
-    """A report of one finding, in which everything that can come from a server is this text."""
+    """Return a report of one finding, with this text in every field that a server can set."""
     problems = [Problem(expected=text, actual=text, pointer=f"event 0, {text}")] if verdict == "fail" else []
     exchange = Exchange(
         method="POST",
@@ -74,7 +74,7 @@ def of(verdict: str, text: str = "why", name: str = "chat/text/shape") -> Report
 
 
 class Page(HTMLParser):
-    """The elements of a page, and whether they close as they opened."""
+    """Collect the elements of a page, and check that they are closed in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_a_report_keeps_its_schema_and_is_read_as_it_was(number: int, tmp_path: 
 @given(st.text())
 @example(HOSTILE)
 def test_what_a_server_wrote_stays_text(text: str) -> None:
-    """No element, no attribute, no control character comes from it."""
+    """The text adds no element, attribute or control character."""
     plain, hostile = parsed(html(of("fail", "x"))), html(of("fail", text))
 
     found = parsed(hostile)
@@ -179,7 +179,7 @@ def test_a_failure_shows_rule_expected_actual_pointer_and_how_to_see_it_again() 
 def test_the_offending_event_is_marked_and_no_other() -> None:
     scenario, _, mutation, _ = next(found for found in MUTANTS if found[1] == "another id")
     report = reported(mutation(transcripts()[scenario]))
-    assert parsed(html(report)).bad == 0  # This check points at a member, not at an event.
+    assert parsed(html(report)).bad == 0  # This check points at a field, not at an event.
 
     scenario, _, mutation, _ = next(found for found in MUTANTS if found[3] == ("role-once",))
     page = parsed(html(reported(mutation(transcripts()[scenario]))))
@@ -217,7 +217,7 @@ BLOCKS += [b"\xef\xbb\xbf: no comment\n\n", b"\xef\xbb\xbfdata: 4\n\n"]
 def test_the_timeline_numbers_events_as_problems_do(
     blocks: list[tuple[bytes, bytes]], cuts: set[int]
 ) -> None:
-    """However lines end and bytes were read: a moment's time is that of the read that brought its last byte."""
+    """An event's time is that of the read with its last byte, for all line ends and cuts."""
     body = b"data: 0\n\n" + b"".join(block.replace(b"\n", end) for block, end in blocks)
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(body)), len(body)]
     frames = [(float(i), body[a:b]) for i, (a, b) in enumerate(pairwise(edges))]
@@ -227,7 +227,7 @@ def test_the_timeline_numbers_events_as_problems_do(
 
     events = parse_events(body)
     assert [moment.number for moment in found][:20] == list(range(len(events)))[:20]
-    # The text of a moment is the event of its number, and nothing beside it.
+    # The text of a moment is exactly the event with its number.
     read = [parse_events(b"\n" + moment.text.encode()) for moment in found[:20]]
     assert [(e.data, e.name, e.fields, e.comments) for [e] in read] == [
         (e.data, e.name, e.fields, e.comments) for e in events[:20]
@@ -263,7 +263,7 @@ def test_junit_counts_failures_errors_and_skips() -> None:
     assert tallies(of("fail"))["failures"] == "1"
     assert tallies(of("error"))["errors"] == "1"
     assert tallies(of("rejected", name="chat/stop/prefix"))["skipped"] == "1"
-    assert tallies(of("rejected"))["failures"] == "1"  # Nobody may refuse what is core.
+    assert tallies(of("rejected"))["failures"] == "1"  # A server must not refuse core scenarios.
     assert tallies(of("pass"))["skipped"] == "0"
 
 

@@ -1,4 +1,4 @@
-"""The exit status, the badge and JUnit say the same of a run; a profile is kept by whoever has what it requires."""
+"""Test that exit status, badge and JUnit agree, and that a profile requires its capabilities."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_does_not_end_with_0_is_green_nowhere(
         assert failed
     else:
         assert failed == []
-    # And the counts of a suite are those of its cases.
+    # The counts of a suite are those of its cases.
     for suite in root.iter("testsuite"):
         for kind in ("failure", "error"):
             assert int(suite.get(f"{kind}s", "")) == len(suite.findall(f"testcase/{kind}"))
@@ -147,7 +147,7 @@ def test_a_badge_is_red_for_behaviour_that_its_number_does_not_have() -> None:
 
 
 def checked(changes: Any, *options: str, folder: Path) -> tuple[int, dict[str, Any], str]:
-    """`check`, its report, and the colour of its badge."""
+    """Run `check`; return exit status, report and badge colour."""
     report, badge = folder / "r.json", folder / "b.json"
     with serving(reference_but(changes) if changes else app()) as base_url:
         words = ["check", "--base-url", base_url, "--model", MODEL, "--trials", "0", *options]
@@ -178,7 +178,7 @@ FEW = ["models", "responses/stream-text", "chat/text", "chat/tool/"]
 def test_who_lacks_what_a_profile_requires_does_not_keep_it(
     changes: Any, options: list[str], lacks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And whoever says so on purpose has said it, and keeps the profile no more."""
+    """A capability that `--capabilities` declares missing fails the profile, too."""
     run = tmp_path / "run.jsonl"
     status, report, colour = checked(changes, *FEW, *options, "--record", str(run), folder=tmp_path)
 
@@ -188,7 +188,7 @@ def test_who_lacks_what_a_profile_requires_does_not_keep_it(
     out = capsys.readouterr().out
     assert f"The profile {options[1]} requires what the server lacks" in out
     assert f"(`{lacks[0]}`)" in out
-    # The recording knows for what it was made.
+    # The recording has the profile.
     assert main(["judge", str(run)]) == 1
     assert f"The profile {options[1]} requires" in capsys.readouterr().out
 
@@ -213,7 +213,7 @@ def test_what_a_profile_does_not_require_may_be_lacking(
 
 
 def test_refusing_all_that_a_profile_is_about_is_no_way_to_keep_it(tmp_path: Path) -> None:
-    """The probe shows an API, and every right request is refused."""
+    """The probe finds the API, but the server refuses every valid request."""
     options = ["models", "responses/stream-text", "errors/responses-types"]
 
     assert checked(REFUSING, *options, folder=tmp_path)[0] == 0

@@ -1,4 +1,4 @@
-"""What a tally of live traffic says does not depend on the order of it, and what it shows is what was at fault."""
+"""Test the tally of live traffic: it is independent of the order, and shows the faulty exchanges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def stream(number: int) -> Exchange:
-    """A stream whose request and whose events say which one it is."""
+    """Return a stream with its number in the request and in every event."""
     asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": f"stream {number}"}]}
     return Exchange(
         method="POST",
@@ -56,7 +56,7 @@ def add(tally: Tally, exchange: Exchange, *findings: Finding) -> None:
 
 
 def fault(check: str, number: int, verdict: str = "fail") -> Finding:
-    """What is wrong with the event of that number in the stream of that number."""
+    """Return a finding about this event of this stream."""
     problem = Problem(expected="x", actual=f"stream {number}", pointer=f"event {number}", rule="CS-02")
     return Finding(check=check, verdict=verdict, problems=[problem])  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ def fault(check: str, number: int, verdict: str = "fail") -> Finding:
 def test_what_is_shown_is_the_stream_at_fault(
     room: int, others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seven streams, each with a fault of its own: whatever has a place is shown, and what has none is said."""
+    """Kept exchanges of seven faulty streams are shown; missing ones are mentioned in the reason."""
     monkeypatch.setattr("plumbline_conformance.watch.live._SAMPLES", room)
     tally = Tally()
     for number, check in enumerate(LAWS[:7]):
@@ -88,7 +88,7 @@ def test_what_is_shown_is_the_stream_at_fault(
         assert (not commands) == any("its exchange was not kept" in line for line in lines)
         assert "request -1" not in "\n".join(lines)
     assert shown == min(room, 7)
-    # A mark stands at the event of the fault's number, and only in the stream of that number.
+    # The mark is at the faulty event, and only in the stream of the fault.
     marked = re.findall(r"<li class=bad>.*?<pre>(.*?)</pre>.*?actual stream (\d)", html(report))
     assert len(marked) == shown
     for text, number in marked:
@@ -139,7 +139,7 @@ def test_the_verdicts_of_a_tally_do_not_depend_on_the_order(
 
 
 def test_a_client_that_leaves_takes_no_pass_away() -> None:
-    """A stream that was cut shows nothing; what the others showed is as true as before."""
+    """A truncated stream does not change the results of the others."""
     [whole, *_] = [e for e in transcripts()[SCENARIO].exchanges if e.body.endswith(DONE)]
     cut = msgspec.structs.replace(whole, frames=whole.frames[:1], error="the client left")
 

@@ -1,4 +1,4 @@
-"""Where messages end does not depend on how they are read, and nothing but what is refused is refused."""
+"""Test finding the end of HTTP/1.1 messages, however they are cut, and refusing malformed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws hold of whoever's traffic: each claim about one exchange is judged by `watch`, and accuses nobody wrongly."""
+"""Test that `watch` applies every law to live traffic, without false violations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STRANGE = st.recursive(
 
 
 def lone(exchange: Exchange) -> dict[str, str]:
-    """What is said of an exchange that somebody else asked for."""
+    """Return the verdicts for an exchange of another client."""
     return {finding.check: finding.verdict for finding in judge_live(exchange)}
 
 
@@ -62,7 +62,7 @@ def test_the_references_traffic_is_clean_for_every_client_and_every_law_is_met()
     for transcript in transcripts().values():
         for exchange in transcript.exchanges:
             found = lone(exchange)
-            # What a wrong key is answered comes to no verdict, nor does a law that cannot tell.
+            # Answers to a wrong key get no verdict, and neither do laws without enough information.
             wrong = {name: said for name, said in found.items() if said not in ("pass", "inconclusive")}
             assert wrong == {}, (transcript.scenario, exchange.request_body)
             met.update(name for name, said in found.items() if said == "pass")
@@ -86,7 +86,7 @@ def test_a_law_is_reported_once_under_the_scenario_that_requests_most() -> None:
 
 
 def test_live_judging_sees_what_the_mutants_break() -> None:
-    """Wherever a law is broken, the same answer breaks it when somebody else has asked for it."""
+    """An answer that breaks a law in a scenario also breaks it in live traffic."""
     tried = 0
     for scenario, name, mutation, slugs in MUTANTS:
         good, bad = transcripts()[scenario].exchanges, mutation(transcripts()[scenario]).exchanges
@@ -95,7 +95,7 @@ def test_live_judging_sees_what_the_mutants_break() -> None:
         laws = {CHECKS[f.check].law for f in said if f.verdict in ("fail", "warn", "untestable")}
         for slug in slugs:
             found = CHECKS[f"{scenario}/{slug}"]
-            # Nobody who only listens knows whether a request should have been answered: a crash is none of these laws'.
+            # Laws do not report crashes, because live requests need not be valid.
             crashed = any(one.status >= 500 for one in broken)
             if found.law is not None and found.of != "refusal" and not crashed:
                 assert found.law in laws, (scenario, name, slug)
@@ -105,7 +105,7 @@ def test_live_judging_sees_what_the_mutants_break() -> None:
 
 @given(st.sampled_from(sorted(SCENARIOS)), st.sampled_from(sorted(SCENARIOS)), st.data())
 def test_no_answer_stops_the_judge(one: str, other: str, data: st.DataObject) -> None:
-    """Answers under requests that they do not belong to get verdicts, and none of them is a fault of the suite."""
+    """Answers to other requests get verdicts, but no errors of the suite."""
     request = data.draw(st.sampled_from(transcripts()[one].exchanges))
     answer = data.draw(st.sampled_from(transcripts()[other].exchanges))
     mixed = changed(answer, method=request.method, url=request.url, request_body=request.request_body)

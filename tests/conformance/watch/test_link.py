@@ -1,4 +1,4 @@
-"""A link hands on what it is given, whatever it is, and sees the same exchange however it came."""
+"""Test that a link forwards all bytes unchanged, and records the same exchange however they are cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumbline_conformance.watch.proxy import Proxy
 
 
 class Wire(asyncio.Transport):
-    """What was written, and whether more may come."""
+    """Record writes and EOF of a transport."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Wire(asyncio.Transport):
 
 
 def linked() -> tuple[Link, Wire, Wire, list[Exchange]]:
-    """A link with its wires to the client and to the server, and what was seen."""
+    """Return a link with transports to client and server, and the recorded exchanges."""
     seen: list[Exchange] = []
     link = Link(Proxy("http://there", seen.append), lambda: None)
     front, back = Wire(), Wire()
@@ -65,7 +65,7 @@ def linked() -> tuple[Link, Wire, Wire, list[Exchange]]:
 
 
 def pieces(data: bytes, cuts: set[int]) -> list[bytes]:
-    """The data, cut at these places."""
+    """Return the data, cut at these offsets."""
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
     return [data[start:stop] for start, stop in pairwise(edges)]
 
@@ -79,7 +79,7 @@ places = st.sets(st.integers(0, 200), max_size=12)
 def test_however_it_is_cut_the_same_passes_and_the_same_is_seen(
     asked: set[int], answered: set[int], early: bool
 ) -> None:
-    """Two requests one after the other; the second one may come before the answer to the first."""
+    """Generate two requests; the second may come before the answer to the first."""
     link, front, back, seen = linked()
     there = ASKED.replace(b"host: me", b"host: there")
     for piece in pieces(ASKED + ASKED if early else ASKED, asked):
@@ -102,7 +102,7 @@ def test_however_it_is_cut_the_same_passes_and_the_same_is_seen(
 
 @given(st.binary(max_size=200), st.binary(max_size=200), places)
 def test_what_makes_no_sense_passes_as_it_is(asked: bytes, answered: bytes, cuts: set[int]) -> None:
-    """Beyond the host of a head, no byte of a client or of a server is lost or changed, and neither is refused."""
+    """Except for the host, no byte of client or server is lost or changed."""
     link, front, back, seen = linked()
     link.front.data_received(b"POST /v1/x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
     before = back.written
@@ -121,7 +121,7 @@ def test_what_makes_no_sense_passes_as_it_is(asked: bytes, answered: bytes, cuts
 @settings(max_examples=20, deadline=None)
 @given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=40), uvloop=st.booleans())
 def test_what_finds_no_room_is_sent_in_its_turn(sizes: list[int], uvloop: bool) -> None:
-    """To a client that reads nothing until everything has been written."""
+    """The client reads nothing until everything has been written."""
     data = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
     ours, theirs = socket.socketpair()
 
@@ -201,7 +201,7 @@ def _left(link: Link) -> None:
 
 
 def _cancelled(link: Link) -> None:
-    """The usual way: the client closes, the server is told, and closes."""
+    """The client closes, then the server."""
     link.front.eof_received()
     link.back.eof_received()
     link.back.connection_lost(None)
@@ -239,7 +239,7 @@ UNBOUNDED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
 def test_an_answer_that_ends_with_its_connection_is_whole_only_if_the_server_ended_it() -> None:
-    """A server that closes because its client has left, or whose connection breaks, is not to be judged by half."""
+    """An answer that is cut because the client left or the connection broke is not judged."""
     said = []
     for act in (_cancelled, _hung_up, _broke):
         link, _, _, seen = linked()
@@ -256,7 +256,7 @@ def test_an_answer_that_ends_with_its_connection_is_whole_only_if_the_server_end
 
 
 def test_an_answer_may_come_before_the_end_of_its_request() -> None:
-    """Such as a 401 to an upload: the rest of it goes on to the server, and the connection lives."""
+    """For example a 401 to an upload: the rest is forwarded, and the connection stays open."""
     link, front, back, seen = linked()
     link.front.data_received(ASKED[:-2])
     link.back.data_received(ANSWERED)

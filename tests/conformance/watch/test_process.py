@@ -1,4 +1,4 @@
-"""Two processes: what ends one ends the other, and what goes wrong beside the traffic is said and stops nothing."""
+"""Test proxy and judge processes: each ends with the other, and failures are reported without stopping traffic."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def exchange(number: int = 0) -> Exchange:
 
 
 def watching(count: int, **options: object) -> Watcher:
-    """A watcher that has been told of so many exchanges, and of the end."""
+    """Run a watcher on this many exchanges and the end message."""
     ours, theirs = socket.socketpair()
     with Watcher(Inbox(ours), **options) as watcher:  # type: ignore[arg-type]
         for number in range(count):

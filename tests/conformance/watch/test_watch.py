@@ -1,4 +1,4 @@
-"""The proxy changes nothing, whatever passes; what it saw is judged as if it had asked."""
+"""Test that the proxy forwards everything unchanged, and that its exchanges are judged."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_upstream_that_cannot_be_is_refused(upstream: str) -> None:
 
 
 def test_a_refused_upload_gets_its_answer() -> None:
-    """Closing while the client still sends would take the answer back."""
+    """Closing while the client still sends would drop the answer."""
 
     async def ask() -> bytes:
         proxy = Proxy("http://127.0.0.1:1", lambda exchange: None)
@@ -179,7 +179,7 @@ def test_a_refused_upload_gets_its_answer() -> None:
 
 
 def test_who_has_left_keeps_no_place() -> None:
-    """Neither before the gate nor while a server is looked for that does not answer."""
+    """Neither while waiting for a free connection nor while connecting to a server that does not answer."""
 
     async def leave() -> int:
         proxy = Proxy("http://127.0.0.1:1", lambda exchange: None, connections=1)
@@ -219,7 +219,7 @@ def test_a_tally_does_not_grow_with_the_traffic() -> None:
 
 
 def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what waits is sent as soon as somebody reads."""
+    """Waiting messages are sent as soon as the judge reads."""
     monkeypatch.setattr("plumbline_conformance.watch.process._WAITING", 1300)
     ours, theirs = socket.socketpair()
     watcher = Watcher(Inbox(ours))
@@ -245,7 +245,7 @@ def test_what_cannot_be_judged_in_time_is_counted(monkeypatch: pytest.MonkeyPatc
 def watched(
     upstream: str, outputs: Outputs, recording: Path | None = None
 ) -> Iterator[tuple[str, list[int]]]:
-    """`plumbline watch` on a thread: its address, and its exit status once it has ended."""
+    """Run `plumbline watch` on a thread; yield its address, and its exit status after the end."""
     stop, up, ports, status = threading.Event(), threading.Event(), [], []
 
     def ready(port: int) -> None:

@@ -1,7 +1,7 @@
-"""A server that keeps every rule, written from the rules alone: what mutants are made from.
+"""The reference: a server without a model that keeps every rule. Mutants are changes of its transcripts.
 
-It has no model. It shares no code with `plumbline`, so that the suite is held against a second reading of the text,
-and it has what our own server does not have yet: kept responses, custom tools, forced tools.
+It is written only from the rules and shares no code with `plumbline`, so the suite is tested against an independent
+implementation. It also has features that our server lacks, such as stored responses.
 """
 
 from example_servers.reference.app import MODEL, application

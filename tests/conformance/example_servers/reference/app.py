@@ -1,4 +1,4 @@
-"""The reference as an ASGI application."""
+"""Serve the reference as an ASGI application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 def application() -> Any:
-    """A server with an empty memory."""
+    """Return a server with empty stores."""
     kept = Kept()
     completions = Completions()
     count = 0

@@ -1,4 +1,4 @@
-"""How the reference writes chat completions and legacy completions."""
+"""Write chat completions and legacy completions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MADE = count(1)
 
 
 def _head(prefix: str, body: Json) -> Json:
-    """CHAT-01: an id and a time of its own."""
+    """Return a new id and the time (CHAT-01)."""
     named = {"id": f"{prefix}-{next(_MADE)}", "created": int(time.time()), "system_fingerprint": "fp_1"}
     return {**named, "model": body["model"]}
 
@@ -27,10 +27,10 @@ def _tools(body: Json) -> list[Json]:
 
 
 def _schema(body: Json) -> Json | None:
-    form = body.get("response_format") or {}
-    if form.get("type") == "json_schema":
-        return form["json_schema"].get("schema") or {}  # type: ignore[no-any-return]
-    if form.get("type") == "json_object":
+    output_format = body.get("response_format") or {}
+    if output_format.get("type") == "json_schema":
+        return output_format["json_schema"].get("schema") or {}  # type: ignore[no-any-return]
+    if output_format.get("type") == "json_object":
         return {"properties": {"city": {"type": "string"}}}
     structured = body.get("structured_outputs")
     return None if structured is None else structured.get("json") or structured
@@ -50,9 +50,9 @@ def _output(body: Json) -> Output:
         tools=_tools(body),
         choice=names_of(choice) if isinstance(choice, dict) else choice,
         parallel=body.get("parallel_tool_calls") is not False,
-        # What goes on with an answer is past its reasoning.
+        # A continued answer has its reasoning behind it.
         thinks=body.get("reasoning_effort") not in (None, "none") and not body.get("continue_final_message"),
-        form=_schema(body),
+        constraint=_schema(body),
         stop=[stop] if isinstance(stop, str) else stop,
         limit=body.get("max_completion_tokens") or body.get("max_tokens"),
     )
@@ -98,7 +98,7 @@ def _calls(found: Output, choice: int) -> Iterator[Json]:
 
 
 def answer(body: Json) -> Json:
-    """One whole chat completion."""
+    """Return a non-streaming chat completion."""
     found = _output(body)
     choices = []
     for index in range(body.get("n") or 1):
@@ -124,7 +124,7 @@ def answer(body: Json) -> Json:
 
 
 def chunks(body: Json) -> Iterator[Json]:
-    """The same, streamed: roles, then the choices side by side, then their ends."""
+    """Return the chunks of a stream: roles, then the choices interleaved, then their ends."""
     found = _output(body)
     head = {**_head("chatcmpl", body), "object": "chat.completion.chunk"}
     asked = (body.get("stream_options") or {}).get("include_usage")
@@ -150,7 +150,7 @@ def chunks(body: Json) -> Iterator[Json]:
 
 
 def _call_deltas(place: int, call: Json) -> Iterator[Json]:
-    """CS-10: id, type and name come once; then fragments alone."""
+    """Return the fragments of a call: id, type and name only in the first (CS-10)."""
     kind = call["type"]
     key = "input" if kind == "custom" else "arguments"
     yield {"index": place, "id": call["id"], "type": kind, kind: {"name": call[kind]["name"], key: ""}}
@@ -193,7 +193,7 @@ def _lists(body: Json, text: str, start: int = 0, worse: float = 0.0) -> Json | 
 
 
 def _candidates(body: Json, text: str) -> list[tuple[str, float]]:
-    """CMP-06: texts of as many tokens, and by how much the logprob of each token is worse than that of the best."""
+    """Return equally long texts, each with the logprob that its tokens lack to the best (CMP-06)."""
     number, best = body.get("n") or 1, body.get("best_of") or 1
     found = [(text[place:] + text[:place], 0.1 * (3 - place) % 0.4) for place in range(max(number, best))]
     if len(found) == 1:
@@ -202,7 +202,7 @@ def _candidates(body: Json, text: str) -> list[tuple[str, float]]:
 
 
 def complete(body: Json) -> Json:
-    """One whole legacy completion."""
+    """Return a non-streaming legacy completion."""
     choices: list[Json] = []
     prompts = _prompts(body)
     for prompt in prompts:
@@ -223,7 +223,7 @@ def complete(body: Json) -> Json:
 
 
 def completion_chunks(body: Json) -> Iterator[Json]:
-    """The same, streamed."""
+    """Return the chunks of a streaming legacy completion."""
     whole = complete(body)
     usage = whole.pop("usage")
     asked = (body.get("stream_options") or {}).get("include_usage")

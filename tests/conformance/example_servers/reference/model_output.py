@@ -1,4 +1,4 @@
-"""What the reference says: a pure function of the request, one token for each character."""
+"""Write the output of the reference, a pure function of the request; a token is a character."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THOUGHT = "Hm 🌊."
 
 @dataclass(frozen=True)
 class Call:
-    """One call; the input of a custom tool is in `arguments`."""
+    """A call; `arguments` has the input of a custom tool."""
 
     name: str
     arguments: str
@@ -25,7 +25,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Output:
-    """One choice, or one response."""
+    """The output of one choice or response."""
 
     reasoning: str = ""
     text: str = ""
@@ -34,7 +34,7 @@ class Output:
 
     @property
     def tokens(self) -> int:
-        """One for each character of everything."""
+        """The number of tokens: one per character."""
         return len(self.reasoning) + len(self.text) + sum(len(call.arguments) for call in self.calls)
 
 
@@ -45,21 +45,21 @@ def output(
     choice: Any = None,
     parallel: bool = True,
     thinks: bool = False,
-    form: dict[str, Any] | None = None,
+    constraint: dict[str, Any] | None = None,
     stop: list[str] | None = None,
     limit: int | None = None,
 ) -> Output:
-    """What the reference answers.
+    """Return the output of the reference.
 
     Args:
         question: the last message of the user, or empty when a tool has just answered.
         tools: each `{"name", "parameters"}`, or `{"name", "custom": True}`.
         choice: `none`, `auto`, `required`, or `{"names": [...], "mode": ...}`.
-        parallel: whether several calls may be made.
-        thinks: whether reasoning comes first.
-        form: a JSON schema, `{"regex": ...}` or `{"choice": [...]}`.
-        stop: strings that end the text.
-        limit: tokens.
+        parallel: whether several calls are allowed.
+        thinks: whether to begin with reasoning.
+        constraint: a JSON schema, `{"regex": ...}` or `{"choice": [...]}`.
+        stop: stop strings.
+        limit: maximum number of tokens.
     """
     names = choice["names"] if isinstance(choice, dict) else [tool["name"] for tool in tools]
     mode = choice["mode"] if isinstance(choice, dict) else choice or "auto"
@@ -72,7 +72,7 @@ def output(
         calls = tuple(_call(tool) for tool in (wanted if parallel else wanted[:1]))
         return _cut(Output(reasoning=thought, calls=calls, finish="tool_calls"), limit)
     words = COUNTED if "one to a hundred" in question else WORDS
-    text = words if form is None else _structured_text(form)
+    text = words if constraint is None else _structured_text(constraint)
     places = [place for word in stop or [] if (place := text.find(word)) >= 0]
     return _cut(Output(reasoning=thought, text=text[: min(places)] if places else text), limit)
 
@@ -83,14 +83,18 @@ def _call(tool: dict[str, Any]) -> Call:
     return Call(tool["name"], json.dumps(sample(tool.get("parameters") or {}), ensure_ascii=False))
 
 
-def _structured_text(form: dict[str, Any]) -> str:
-    if "regex" in form:
+def _structured_text(constraint: dict[str, Any]) -> str:
+    if "regex" in constraint:
         return "2024"
-    return str(form["choice"][0]) if "choice" in form else json.dumps(sample(form), ensure_ascii=False)
+    return (
+        str(constraint["choice"][0])
+        if "choice" in constraint
+        else json.dumps(sample(constraint), ensure_ascii=False)
+    )
 
 
 def sample(schema: dict[str, Any]) -> Any:
-    """A value that is valid under a simple schema."""
+    """Return a value that is valid under a simple schema."""
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -124,7 +128,7 @@ def _cut(whole: Output, limit: int | None) -> Output:
 
 
 def entry(char: str, alternatives: int) -> dict[str, Any]:
-    """The logprob of one token, with as many alternatives as are asked for, up to two."""
+    """Return the logprob entry of a token, with the requested number of alternatives, up to two."""
     others = [_only(char, -0.5), _only("x" if char != "x" else "y", -1.5)]
     return {**_only(char, -0.5), "top_logprobs": others[:alternatives]}
 
@@ -134,5 +138,5 @@ def _only(char: str, logprob: float) -> dict[str, Any]:
 
 
 def pieces(text: str) -> list[str]:
-    """Deltas of a few characters, of several lengths, so that nothing depends on one of them."""
+    """Split a text into deltas of a few characters, of different lengths."""
     return re.findall(r"(?s).{1,3}", text)

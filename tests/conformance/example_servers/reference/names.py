@@ -1,4 +1,4 @@
-"""What clients of the reference have to know."""
+"""Names that clients of the reference need."""
 
 MODEL = "org/good"
 KEY = "sk-reference"

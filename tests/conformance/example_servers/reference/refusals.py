@@ -1,4 +1,4 @@
-"""What the reference refuses, and in which words."""
+"""Refuse invalid requests to the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer
 
 
 def authorised(scope: Any) -> None:
-    """HTTP-06."""
+    """Refuse a wrong key (HTTP-06)."""
     if dict(scope["headers"]).get(b"authorization") != f"Bearer {KEY}".encode():
         raise Refused(
             "Incorrect API key provided.", None, "invalid_api_key", status=401, kind="authentication_error"
@@ -41,7 +41,7 @@ def authorised(scope: Any) -> None:
 
 
 def valid(schema: str, body: Any) -> None:
-    """The contract itself is the validator."""
+    """Refuse a body that violates the schema of the contract."""
     found = faults(schema, body)
     if not found:
         return
@@ -57,7 +57,7 @@ def known(body: dict[str, Any], model: str) -> None:
 
 
 def check_chat(body: Any, model: str) -> None:
-    """CS-09, LP-05, TOOL-08, TOOL-12, SO-03, ERR-09."""
+    """Refuse a chat request that breaks a rule (CS-09, LP-05, TOOL-08, TOOL-12, SO-03, ERR-09)."""
     valid("CreateChatCompletionRequest", body)
     known(body, model)
     if body.get("stream_options") and not body.get("stream"):
@@ -69,9 +69,9 @@ def check_chat(body: Any, model: str) -> None:
     tools = [tool[tool["type"]]["name"] for tool in body.get("tools") or []]
     _check_choice(body.get("tool_choice"), tools)
     _check_pairs(body["messages"])
-    form = body.get("response_format") or {}
-    if form.get("type") == "json_schema":
-        _check_schema(form["json_schema"].get("schema"), "response_format.json_schema.schema")
+    output_format = body.get("response_format") or {}
+    if output_format.get("type") == "json_schema":
+        _check_schema(output_format["json_schema"].get("schema"), "response_format.json_schema.schema")
     if body.get("functions") or body.get("modalities") == ["text", "audio"]:
         raise Refused("Not supported.", "functions", "unsupported_parameter")
     if "image_url" in str(body["messages"]):
@@ -97,7 +97,7 @@ def _check_choice(choice: Any, tools: list[str]) -> None:
 
 
 def names_of(choice: dict[str, Any]) -> dict[str, Any]:
-    """The names that a choice allows, and its mode, in either API's form."""
+    """Return the names that a tool choice of either API allows, and its mode."""
     kind = choice["type"]
     if kind == "allowed_tools":
         held = choice.get("allowed_tools", choice)
@@ -138,7 +138,7 @@ def _fits(limit: int | None, param: str) -> None:
 
 
 def check_completion(body: Any, model: str) -> None:
-    """CMP-06, CMP-07."""
+    """Refuse a legacy completion that breaks a rule (CMP-06, CMP-07)."""
     valid("CreateCompletionRequest", body)
     known(body, model)
     if body.get("suffix"):
@@ -150,21 +150,21 @@ def check_completion(body: Any, model: str) -> None:
 
 
 def check_response(body: Any, model: str) -> None:
-    """TOOL-08, TOOL-12, ST-06, ST-18, SO-03."""
+    """Refuse a request of the Responses API that breaks a rule (TOOL-08, TOOL-12, ST-06, ST-18, SO-03)."""
     valid("CreateResponse", body)
     known(body, model)
     tools = [tool["name"] for tool in body.get("tools") or [] if tool["type"] in ("function", "custom")]
     _check_choice(body.get("tool_choice"), tools)
     if body.get("previous_response_id") and body.get("conversation"):
         raise Refused("One of them.", "conversation")
-    form = (body.get("text") or {}).get("format") or {}
-    if form.get("type") == "json_schema":
-        _check_schema(form.get("schema"), "text.format.schema")
+    output_format = (body.get("text") or {}).get("format") or {}
+    if output_format.get("type") == "json_schema":
+        _check_schema(output_format.get("schema"), "text.format.schema")
     _fits(body.get("max_output_tokens"), "input")
 
 
 def check_calls(items: list[dict[str, Any]]) -> None:
-    """TOOL-11, TOOL-12: outputs pair with calls by `call_id`, whatever stands between."""
+    """Refuse outputs without a call of their `call_id`, and calls without outputs (TOOL-11, TOOL-12)."""
     calls = [item["call_id"] for item in items if str(item.get("type")).endswith("_call")]
     outputs = [item["call_id"] for item in items if str(item.get("type")).endswith("_call_output")]
     for output in outputs:

@@ -1,4 +1,4 @@
-"""How the reference writes responses, and what it keeps of them."""
+"""Write and store responses."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ ECHOED: Json = {
 
 
 Memory = dict[str, tuple[Json, list[Json], list[Json]]]
-"""By id: the response, its own input, and all the context that it was made from."""
+"""By id: the response, its input, and the complete context."""
 
 
 class Kept:
-    """The responses that were made, with the items that led to them."""
+    """Create, store and return responses."""
 
     def __init__(self) -> None:
         self._made = 0
         self._kept: Memory = {}
         self._running: dict[str, Iterator[Json]] = {}
-        """What runs in the background, by id: each look at it brings it one state further."""
+        """Background responses, by id; each poll advances the status."""
         self._streams: dict[str, list[Json]] = {}
         self.conversations = Conversations()
 
     def get(self, name: str, query: dict[str, str] | None = None) -> Json | list[Json]:
-        """ST-03, ST-10; with `stream`, RS-20."""
+        """Get a response (ST-03, ST-10), or its stream (RS-20)."""
         if name not in self._kept:
             raise Refused(f"Response {name} not found.", "response_id", "response_not_found", status=404)
         after = _number(query or {}, "starting_after", -1, range(2**31))
@@ -67,13 +67,13 @@ class Kept:
         return self._kept[name][0]
 
     def delete(self, name: str) -> Json:
-        """ST-02."""
+        """Delete a response (ST-02)."""
         self.get(name)
         del self._kept[name]
         return {"id": name, "object": "response", "deleted": True}
 
     def cancel(self, name: str) -> Json:
-        """ST-11."""
+        """Cancel a response (ST-11)."""
         if name not in self._kept:
             self.get(name)
         response = self._kept[name][0]
@@ -86,7 +86,7 @@ class Kept:
         return response
 
     def compact(self, body: Json) -> Json:
-        """ST-15."""
+        """Compact a conversation (ST-15)."""
         self._made += 1
         prompt = _count(_items(body), body)
         held = {"type": "compaction", "id": f"cmp_{self._made}", "encrypted_content": "b3BhcXVl"}
@@ -95,7 +95,7 @@ class Kept:
         return {**made, "output": [held], "usage": usage}
 
     def items(self, name: str, query: dict[str, str]) -> Json:
-        """ST-08."""
+        """List the input items of a response (ST-08)."""
         self.get(name)
         found = [
             {**_listed(item), "id": f"in_{name}_{place}"} for place, item in enumerate(self._kept[name][1])
@@ -120,11 +120,11 @@ class Kept:
         }
 
     def create(self, body: Json, beside: Memory | None = None) -> tuple[Json, list[Json]]:
-        """The response, and the events that lead to it.
+        """Return the response and its stream events.
 
         Args:
             body: the request.
-            beside: what a connection remembers of its own, which is its latest response (WS-05).
+            beside: the stored responses of the connection, its latest one (WS-05).
         """
         own = _items(body)
         previous = body.get("previous_response_id")
@@ -175,7 +175,7 @@ def _number(query: dict[str, str], name: str, default: int, allowed: range) -> i
 
 
 def _listed(item: Json) -> Json:
-    """An item of the input as it is given back: text as a part."""
+    """Return an input item as stored, with text as a content part."""
     if not isinstance(item.get("content"), str):
         return item
     part = {"type": "input_text", "text": item["content"]}
@@ -202,8 +202,11 @@ def _text(item: Json) -> str:
 def _output(body: Json, context: list[Json]) -> Output:
     final = context[-1] if context else {}
     choice = body.get("tool_choice")
-    form = (body.get("text") or {}).get("format") or {}
-    schema = {"json_schema": form.get("schema"), "json_object": {"properties": {"a": {"type": "string"}}}}
+    output_format = (body.get("text") or {}).get("format") or {}
+    schema = {
+        "json_schema": output_format.get("schema"),
+        "json_object": {"properties": {"a": {"type": "string"}}},
+    }
     tools = [
         {"custom": tool["type"] == "custom", **tool} for tool in body.get("tools") or [] if "name" in tool
     ]
@@ -213,7 +216,7 @@ def _output(body: Json, context: list[Json]) -> Output:
         choice=names_of(choice) if isinstance(choice, dict) else choice,
         parallel=body.get("parallel_tool_calls") is not False,
         thinks=(body.get("reasoning") or {}).get("effort") not in (None, "none"),
-        form=schema.get(form.get("type", "text")),
+        constraint=schema.get(output_format.get("type", "text")),
         limit=body.get("max_output_tokens"),
     )
 
@@ -279,7 +282,7 @@ def _usage(prompt: int, tokens: int, thought: int) -> Json:
 
 
 def _planned(name: str, found: Output) -> Iterator[tuple[Json, str]]:
-    """The items as they are when they are added, and the text that fills them."""
+    """Return the items as added, and the text that the deltas send."""
     if found.reasoning:
         yield {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": []}, found.reasoning
     if found.text:

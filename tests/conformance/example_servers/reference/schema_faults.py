@@ -1,6 +1,6 @@
-"""What a request says, read without any of the judge's own code: two readings of one text have to agree.
+"""Validate requests without code of the judge, as an independent implementation.
 
-JSON is read by msgspec, where the judge takes Python's own module; the contract's schemas are data that both share.
+It decodes JSON with msgspec, the judge with Python's `json`; both use the schemas of the contract.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DECODER = msgspec.json.Decoder(float_hook=_number)
 
 
 def read_json(content: bytes | str) -> Any:
-    """The value, or None where this is not JSON."""
+    """Return the decoded value, or None if it is not JSON."""
     try:
         return _DECODER.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -34,10 +34,10 @@ def read_json(content: bytes | str) -> Any:
 
 
 def faults(schema: str, value: Any) -> list[tuple[list[str | int], bool]]:
-    """Where a value breaks a schema of the contract: the path, and whether what should stand there is missing."""
+    """Return the first schema violation: its path, and whether a required field is missing."""
     try:
         errors = list(_validator(schema).iter_errors(value))
-    except ValueError:  # Lone surrogates, or nesting without end.
+    except ValueError:  # Lone surrogates, or too deep nesting.
         return [([], False)]
     found = []
     for error in errors:

@@ -1,4 +1,4 @@
-"""What the reference keeps besides responses: chat completions, and conversations."""
+"""Store chat completions and conversations."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def _listed(data: list[Json]) -> Json:
 
 
 class Completions:
-    """CHAT-16: the chat completions that were to be kept."""
+    """The stored chat completions (CHAT-16)."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Json, Json]] = {}
         """By id: the request and the answer."""
 
     def keep(self, body: Json, answer: Json) -> None:
-        """Keep an answer of which `store` was said."""
+        """Store an answer if the request has `store`."""
         self._kept[answer["id"]] = (body, answer)
 
     def route(self, method: str, name: str, action: str, body: Any) -> Json:
-        """Every operation but the making."""
+        """Handle every operation except creation."""
         if method == "GET" and not name:
             return _listed([answer for _, answer in self._kept.values()])
         if name not in self._kept:
@@ -55,21 +55,21 @@ class Completions:
 
 @dataclass
 class Conversation:
-    """What was said in it, oldest first."""
+    """The items of a conversation, oldest first."""
 
     name: str
     items: list[Json] = field(default_factory=list)
 
 
 class Conversations:
-    """ST-09."""
+    """The conversations (ST-09)."""
 
     def __init__(self) -> None:
         self._begun = 0
         self._kept: dict[str, Conversation] = {}
 
     def of(self, body: Json) -> Conversation | None:
-        """The one that a request names, by its id or as an object."""
+        """Return the conversation of a request, given by id or as an object."""
         held = body.get("conversation")
         name = held["id"] if isinstance(held, dict) else held
         return None if name is None else self._found(name)
@@ -82,7 +82,7 @@ class Conversations:
         return self._kept[name]
 
     def route(self, method: str, name: str, action: str) -> Json:
-        """Begin one, list its items, delete it."""
+        """Create a conversation, list its items, or delete it."""
         if method == "POST":
             self._begun += 1
             name = f"conv_{self._begun}"

@@ -1,4 +1,4 @@
-"""How the reference speaks over a WebSocket: WS-01 to WS-09."""
+"""Serve responses over a WebSocket (WS-01 to WS-09)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["converse"]
 
 Json = dict[str, Any]
 IGNORED = ("type", "stream", "stream_options", "background")
-"""WS-02: what belongs to the event, and what clients must not send."""
+"""Fields of the event itself, and fields that clients must not send (WS-02)."""
 
 
 async def converse(kept: Kept, scope: Any, receive: Any, send: Any) -> None:
-    """One connection, turn by turn: the next message is not read before a turn has ended (WS-04)."""
+    """Serve one connection; read the next message after the end of a turn (WS-04)."""
     await receive()
     try:
         if scope["path"] != "/v1/responses":
