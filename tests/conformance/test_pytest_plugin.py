@@ -164,7 +164,7 @@ WORKERS = ("-p", "xdist", "-n", "2")
 
 
 class Counted:
-    """The reference, which notes the paths that it was asked for; its list of models is wrong where that is wanted."""
+    """The reference, recording requested paths; with `broken` its list of models is invalid."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.asked: list[str] = []
@@ -178,7 +178,7 @@ class Counted:
 
 
 def judged(folder: Path, server: Counted, *options: str) -> tuple[int, str]:
-    """A run beside two tests of the author's own."""
+    """Run pytest on the checks and two other tests."""
     (folder / "test_own.py").write_text(OWN, "utf-8")
     with serving(server.application) as base_url:
         target = ["--plumbline-url", base_url, "--plumbline-model", MODEL, "--plumbline-api-key", KEY]

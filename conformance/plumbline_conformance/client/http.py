@@ -147,10 +147,10 @@ class _Wire:
         """Send one request; failures are recorded in the exchange, not raised."""
         exchange = exchange_of(self._target, request)
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
-            exchange.error = "not sent: the server has answered nothing so far"
+            exchange.error = f"not sent: the server answered none of the first {self._silences} requests"
             return exchange
         if self._late >= _PATIENCE_WITH_LATENESS:
-            exchange.error = f"not sent: {self._late} answers did not end in time"
+            exchange.error = f"not sent: {self._late} earlier answers did not end in time"
             return exchange
         if request.pause:
             await asyncio.sleep(request.pause)

@@ -138,7 +138,7 @@ def run_diff(
         a, b = (found.target for found in known)
         outcome = asyncio.run(differences(a, b, probes(count, seed), patience=patience, tolerance=tolerance))
     except KeyboardInterrupt:
-        out.print("Interrupted: no result was printed or written.")
+        out.print("Interrupted: there is no result, and nothing was written.")
         return INTERRUPTED
     for rule, group in groupby(sorted(outcome.differences, key=_key), lambda found: found.rule):
         _print_rule(out, rule, list(group))
@@ -158,7 +158,9 @@ def run_diff(
     if outcome.differences:
         return 1
     if not outcome.served:
-        out.print("Nothing could be compared: no valid request got status 200 from both servers.")
+        out.print(
+            "No valid request got an answer with status 200 from both servers: nothing could be compared."
+        )
         return 2
     return 0
 

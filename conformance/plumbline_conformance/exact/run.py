@@ -189,7 +189,7 @@ def run_exact(
     try:
         outcome = asyncio.run(ask(target, found, concurrency=concurrency, patience=patience))
     except KeyboardInterrupt:
-        out.print("Interrupted: no result was printed or written.")
+        out.print("Interrupted: there is no result, and nothing was written.")
         return INTERRUPTED
     if outcome is None:
         place = printable(redacted_url(target.base_url))

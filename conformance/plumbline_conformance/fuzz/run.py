@@ -182,7 +182,7 @@ def search(
         return INTERRUPTED
     if not found and not served:
         out.print(
-            "No valid request got status 200, so the server could not be tested: "
+            "No valid request got an answer with status 200, so the server could not be tested: "
             "the lines above show its answers."
         )
         return 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from example_servers.good_server import transcripts
-from mutants.mutations import body, error, events, header, raw_body, status
+from mutants.mutations import body, error, events, header, body_bytes, status
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
@@ -31,7 +31,7 @@ TO_BE_REFUSED = {"websocket/upgrade", "websocket/key", "responses/background-unk
 )
 @pytest.mark.parametrize("code", [400, 404, 422, 501])
 def test_an_honest_refusal_is_rejected_and_no_failure(scenario: str, code: int) -> None:
-    refused = raw_body(lambda _: REFUSAL, None)(status(code, None)(transcripts()[scenario]))
+    refused = body_bytes(lambda _: REFUSAL, None)(status(code, None)(transcripts()[scenario]))
 
     found = judge(refused)
 

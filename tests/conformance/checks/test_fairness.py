@@ -16,7 +16,7 @@ from mutants.mutations import (
     chunks,
     events,
     header,
-    raw_body,
+    body_bytes,
     renamed,
     status,
 )
@@ -140,8 +140,12 @@ FAIR: list[tuple[str, str, Mutation]] = [
     ("chat/logprobs", "has no bytes", body(no_bytes)),
     ("chat/logprobs", "says nothing", body(empty)),
     ("chat/stream-text", "sends all at once", events(at_once)),
-    ("chat/stream-text", "keeps alive", raw_body(lambda b: b": ping\n\n" + b.replace(b"\n\n", b"\n\n:\n\n"))),
-    ("chat/stream-text", "writes no space", raw_body(lambda b: b.replace(b"data: ", b"data:"))),
+    (
+        "chat/stream-text",
+        "keeps alive",
+        body_bytes(lambda b: b": ping\n\n" + b.replace(b"\n\n", b"\n\n:\n\n")),
+    ),
+    ("chat/stream-text", "writes no space", body_bytes(lambda b: b.replace(b"data: ", b"data:"))),
     ("chat/stream-text", "begins with no choice", events(lambda f: [(None, {**f[0][1], "choices": []}), *f])),
     (
         "chat/stream-text",
@@ -160,8 +164,8 @@ FAIR: list[tuple[str, str, Mutation]] = [
     ("responses/stream-text", "begins at 1", chunks(from_one)),
     ("responses/stream-text", "opens two items", events(second_item)),
     ("responses/stream-text", "has events of its own", events(unknown_event)),
-    ("responses/stream-text", "writes integers with a point", raw_body(points)),
-    ("completions/echo", "writes integers with a point", raw_body(points)),
+    ("responses/stream-text", "writes integers with a point", body_bytes(points)),
+    ("completions/echo", "writes integers with a point", body_bytes(points)),
     ("errors/empty-messages", "answers 422", status(422)),
     ("errors/wrong-types", "answers 422", status(422, None)),
 ]

@@ -28,7 +28,7 @@ def _gzip(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
-def _raw_deflate(data: bytes) -> bytes:
+def _deflate_without_header(data: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
@@ -38,7 +38,7 @@ CODINGS = {
     "x-gzip": _gzip,
     " GZip ": _gzip,
     "deflate": zlib.compress,
-    "Deflate": _raw_deflate,
+    "Deflate": _deflate_without_header,
 }
 
 

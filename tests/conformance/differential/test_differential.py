@@ -1,4 +1,4 @@
-"""Two servers are compared by what cannot differ between the same weights."""
+"""`plumbline diff` compares what does not depend on the server if the weights are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plumbline exact` demands, and how it reads an answer, without a server."""
+"""Expected answers of `plumbline exact` and their comparison, without a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_first_stop_sequence_that_is_complete_ends_an_answer() -> None:
 
 
 def test_a_stream_is_compared_by_its_content() -> None:
-    """JSON has many spellings, and white space beside markup belongs to nobody."""
+    """JSON has many spellings, and white space beside markup is ignored."""
     script = Script(prompt="a", output="b")
     whole = Answer(content="b", calls=(Call("c", '{"x": 1e10, "y": [1.0]}'),))
     other = Answer(content="b\n", calls=(Call("c", '{"y":[1],"x":10000000000}'),))

@@ -1,4 +1,4 @@
-"""A server that says scripts is held to them: nothing is said against one that is right, every wrong one is caught."""
+"""`plumbline exact` finds no difference on a correct server and every fault of a wrong one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any:
-    """Our server with an engine that says what the scripts say, byte by byte, after a change."""
+    """Return our server with an engine that generates the scripts byte by byte, after a change."""
     text = tokenizer()
     answers = {script.prompt: script.output for script in SET.scripts}
 
@@ -102,13 +102,13 @@ def exact(url: str, scripts: Path, *more: str) -> int:
 def test_a_server_that_answers_with_the_scripts_is_exact(
     name: str, every: bool, scripts: Path, some: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever it reads of the markup, which is found out and not asked for."""
+    """Whatever markup it parses: the command finds that out."""
     with serving(app(SPEAKERS[name])) as url:
         status = exact(url, scripts if every else some)
 
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert f"Parsed markup: {name}" in said
+    output = capsys.readouterr().out
+    assert status == 0, output
+    assert f"Parsed markup: {name}" in output
 
 
 def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
@@ -118,9 +118,9 @@ def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
     with serving(app(DialectChoice(HERMES, REASONING_DIALECTS["deepseek_r1"]))) as url:
         status = exact(url, scripts)
 
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert "inside reasoning" in said
+    output = capsys.readouterr().out
+    assert status == 0, output
+    assert "inside reasoning" in output
 
 
 def wire(change: Callable[[bytes], bytes]) -> Any:
@@ -171,19 +171,19 @@ def routed(*others: tuple[str, Callable[[dict[str, Any]], Any]], name: str = "th
 
 
 def wrong_on(path: str, old: str, new: str) -> Callable[[], Any]:
-    """Our server, which says something else on one API, in one piece and streamed alike."""
+    """Our server with other text on one API, the same whole and streamed."""
     wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
     return lambda: routed((path, lambda _: wrong))
 
 
 def wrong_when(key: str, old: str, new: str) -> Callable[[], Any]:
-    """Our server, which says something else in chats that have this key."""
+    """Our server with other text in chats with this key."""
     wrong = app(SPEAKERS["thinking, calls"], lambda text: text.replace(old, new))
     return lambda: routed(("/chat/completions", lambda body: wrong if key in body else None))
 
 
 def left(key: str, text: str) -> Callable[[], Any]:
-    """Our server, which in chats takes no notice of its stop sequence and says that much."""
+    """Our server, which ignores stop sequences in chats and answers with this text."""
     wrong = app(SPEAKERS["thinking, calls"], lambda _: text)
 
     async def deaf(scope: Any, receive: Any, send: Any) -> None:
@@ -228,7 +228,7 @@ def test_every_way_to_be_wrong_is_caught(
 
 
 def missed(application: Any, scripts: Path, tmp_path: Path, status: int = 1) -> list[dict[str, str]]:
-    """What is said against a server."""
+    """Return the differences that were found."""
     file = tmp_path / "misses.json"
     with serving(application) as url:
         assert exact(url, scripts, "--json", str(file)) == status
@@ -263,7 +263,7 @@ def missed(application: Any, scripts: Path, tmp_path: Path, status: int = 1) -> 
 def test_what_is_wrong_in_one_piece_and_streamed_alike_is_caught_there_and_nowhere_else(
     application: Callable[[], Any], expected: set[tuple[str, ...]], some: Path, tmp_path: Path
 ) -> None:
-    """Nothing but the script can show it, since the stream says what the whole answer says."""
+    """Only the script shows it, because the stream equals the whole answer."""
     found = missed(application(), some, tmp_path)
 
     assert {(miss["rule"], miss["facet"], miss["surface"], miss["how"]) for miss in found} == expected, found[
@@ -275,13 +275,13 @@ def test_what_is_wrong_in_one_piece_and_streamed_alike_is_caught_there_and_nowhe
 def test_a_server_that_refuses_tools_gets_requests_without(
     status: int, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On one API it may refuse them, and read calls on the other: each is asked by itself."""
+    """A server may refuse tools on one API and parse calls on the other, so each is probed."""
     refusing = ("/chat/completions", lambda body: status if "tools" in body else None)
 
     assert missed(routed(refusing), some, tmp_path, status=0) == []
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Parsed markup of chat: thinking." in said
-    assert "Parsed markup of responses: thinking, calls." in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Parsed markup of chat: thinking." in output
+    assert "Parsed markup of responses: thinking, calls." in output
 
 
 def test_a_server_that_refuses_stop_sequences_owes_nothing_for_them(some: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mutants.basic import put
-from mutants.mutations import Mutant, Mutation, body, header, raw_body
+from mutants.mutations import Mutant, Mutation, body, header, body_bytes
 
 __all__ = ["IDENTITY"]
 
@@ -13,7 +13,7 @@ __all__ = ["IDENTITY"]
 def one_id(prefix: str) -> Mutation:
     """Give every answer the same id, in all of its events."""
     pattern = re.compile(prefix.encode() + rb"[0-9]+")
-    return raw_body(lambda content: pattern.sub(prefix.encode() + b"0", content), None)
+    return body_bytes(lambda content: pattern.sub(prefix.encode() + b"0", content), None)
 
 
 ONE_REQUEST = header("x-request-id", "req_0", None)

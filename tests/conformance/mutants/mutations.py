@@ -22,7 +22,7 @@ __all__ = [
     "error",
     "events",
     "header",
-    "raw_body",
+    "body_bytes",
     "renamed",
     "status",
     "with_body",
@@ -74,7 +74,7 @@ def header(name: str, value: str | None, index: int | None = -1) -> Mutation:
     return each(index, change)
 
 
-def raw_body(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
+def body_bytes(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
     return each(index, lambda e: with_body(e, change(e.body)))
 
 
@@ -86,7 +86,7 @@ def body(change: Callable[[Any], object], index: int | None = -1) -> Mutation:
         change(value)
         return json.dumps(value).encode()
 
-    return raw_body(mutate, index)
+    return body_bytes(mutate, index)
 
 
 def events(change: Callable[[list[Event]], list[Event]], index: int | None = -1) -> Mutation:

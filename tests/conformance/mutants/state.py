@@ -17,7 +17,7 @@ from mutants.mutations import (
     each,
     error,
     events,
-    raw_body,
+    body_bytes,
     status,
     without,
 )
@@ -92,7 +92,7 @@ def looked(state: str, index: int) -> Mutation:
 
 SOCKETS: list[Mutant] = [
     ("websocket/upgrade", "serves a page without an upgrade", status(200), ("refused",)),
-    ("websocket/upgrade", "refuses in plain text", raw_body(lambda old: b"Upgrade!"), ("refused",)),
+    ("websocket/upgrade", "refuses in plain text", body_bytes(lambda old: b"Upgrade!"), ("refused",)),
     ("websocket/key", "opens for any key", status(101), ("refused",)),
     ("websocket/turn", "begins with no created", messages(lambda m: m[1:]), ("lifecycle", "answered")),
     (
@@ -193,7 +193,7 @@ BACKGROUND: list[Mutant] = [
     (
         "responses/background-stream",
         "ends with nothing",
-        raw_body(lambda old: old[: old.rindex(b"event:")], 0),
+        body_bytes(lambda old: old[: old.rindex(b"event:")], 0),
         ("lifecycle", "resumed"),
     ),
     (

@@ -1,4 +1,4 @@
-"""A run can be judged again from its file, and nothing secret is in the file."""
+"""A recording gets the verdicts of its run, and contains no secrets."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_only_the_owner_may_read_a_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda lines: lines[:-1], "no footer"),
         (lambda lines: [lines[0], *lines[2:]], "digest"),
@@ -164,12 +164,12 @@ def test_only_the_owner_may_read_a_recording(tmp_path: Path) -> None:
         (lambda lines: [*lines, lines[-1]], "no footer"),
     ],
 )
-def test_half_a_recording_is_no_recording(tmp_path: Path, spoil: object, said: str) -> None:
+def test_half_a_recording_is_no_recording(tmp_path: Path, spoil: object, message: str) -> None:
     path = recorded(tmp_path / "run.jsonl", transcripts()["chat/text"])
     lines = path.read_text("ascii").splitlines()
     path.write_text("".join(f"{line}\n" for line in spoil(lines)), "ascii")  # type: ignore[operator]
 
-    with pytest.raises(UnreadableRecording, match=said):
+    with pytest.raises(UnreadableRecording, match=message):
         read_recording(path)
 
 

@@ -1,4 +1,4 @@
-"""No key is told by anybody: not by a recording, a report or a terminal, whatever the server repeats of it."""
+"""No key appears in a recording, a report or a terminal, even if the server repeats it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Answer = Callable[[str], tuple[int, Any]]
 
 
 def repeating(answer: Answer) -> Any:
-    """A server that says something about the authorization of every request."""
+    """A server that repeats the authorization of every request."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -83,7 +83,7 @@ COMMANDS: dict[str, list[str]] = {
 def test_no_command_shows_a_key_that_the_server_repeats(
     command: str, status: int, before: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where what is shown ends in the middle of it: half a key is told as little as a whole one."""
+    """A key is also redacted if the end of the shown text cuts it."""
     report = tmp_path / "report.json"
     name, *more = [str(scripts(tmp_path)) if word == "SCRIPTS" else word for word in COMMANDS[command]]
     with serving(repeating(refusing(before, status))) as base_url:
@@ -99,7 +99,7 @@ def test_no_command_shows_a_key_that_the_server_repeats(
 
 
 def in_two_events(before: int = 7) -> Any:
-    """A server whose streams have the key in two events, so that no bytes have it whole."""
+    """A server that splits the key over two events, so that no bytes contain all of it."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -336,7 +336,7 @@ def test_no_way_to_write_a_secret_is_left(before: str, secret: str, after: str, 
 
 
 def test_a_law_of_live_traffic_does_not_repeat_the_clients_key() -> None:
-    """Neither in its problems, nor where covering changes what a check would say."""
+    """Neither in problems, nor where redaction changes the verdict."""
     answer = {"object": KEY, "model": KEY, "choices": [], "error": {"message": KEY, "code": KEY}}
     exchange = Exchange(
         method="POST",

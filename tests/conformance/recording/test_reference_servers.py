@@ -1,4 +1,4 @@
-"""The committed recordings of servers: they replay to their verdicts, and every accusation in them is explained."""
+"""The committed recordings replay to their verdicts, and every violation in them is explained."""
 
 from __future__ import annotations
 
@@ -114,11 +114,11 @@ def test_explanations_list_what_is_missing_and_what_is_stale() -> None:
     passed = next(result.check for result in report.results if result.verdict == "pass")
     broken = [result.check for result in report.results if result.verdict == "fail"]
 
-    said = Explanations(explanation=[Explanation(why="so", checks=[passed, broken[0], broken[0]])])
+    explanations = Explanations(explanation=[Explanation(why="so", checks=[passed, broken[0], broken[0]])])
 
-    assert said.stale(report) == [passed, broken[0]]
-    assert broken[0] not in said.missing(report)
-    assert broken[1] in said.missing(report)
+    assert explanations.stale(report) == [passed, broken[0]]
+    assert broken[0] not in explanations.missing(report)
+    assert broken[1] in explanations.missing(report)
 
 
 @pytest.mark.parametrize("content", ["x", "[[explanation]]\nwhy = 1", "[[explanation]]\nwhat = 'x'", "a = 1"])

@@ -1,4 +1,4 @@
-"""A budget is kept, and what it forbids is said."""
+"""A run keeps its budget and reports what it left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exchanges(seen: list[Transcript]) -> list[Exchange]:
 
 
 def reported(exchange: Exchange) -> int:
-    """What an answer says that it cost, if it says so."""
+    """An answer with this usage, or without any."""
     return spent_on(exchange, 0)
 
 
@@ -121,7 +121,7 @@ def test_a_recorded_run_reports_again_what_it_left_out(
         first = main(
             ["check", *options, "--record", str(run), "--concurrency", "1", "chat/text", "chat/many"]
         )
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert main(["judge", str(run)]) == first == 0
-    assert capsys.readouterr().out == said
-    assert "skipped chat/many" in said
+    assert capsys.readouterr().out == output
+    assert "skipped chat/many" in output

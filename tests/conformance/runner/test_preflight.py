@@ -1,4 +1,4 @@
-"""One right request comes before all others: what is no server, no model or no key is not taken for violations."""
+"""One valid request precedes a run, so that a wrong address, model or key is not reported as violations."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("status", "said"), UNKNOWN)
+@pytest.mark.parametrize(("status", "body"), UNKNOWN)
 def test_every_known_refusal_of_an_unknown_model_is_recognized(
-    status: int, said: Any, capsys: pytest.CaptureFixture[str]
+    status: int, body: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = answering(lambda path, _: None if path == "/models" else (status, {}, said), open_to_all=True)
+    server = answering(lambda path, _: None if path == "/models" else (status, {}, body), open_to_all=True)
     with serving(server) as base_url:
         assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
 
@@ -109,8 +109,8 @@ def test_every_known_refusal_of_an_unknown_model_is_recognized(
 def test_without_a_list_of_models_none_are_suggested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    status, said = UNKNOWN[0]
-    with serving(answering(lambda *_: (status, {}, said))) as base_url:
+    status, body = UNKNOWN[0]
+    with serving(answering(lambda *_: (status, {}, body))) as base_url:
         assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
 
     assert "it lists no models" in capsys.readouterr().out
@@ -230,12 +230,12 @@ def test_an_api_that_fails_beside_one_that_is_missing_is_there(
 def test_an_unknown_model_is_reported_whatever_the_other_apis_do(
     second: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, said = UNKNOWN[0]
+    status, body = UNKNOWN[0]
 
     def change(path: str, _: Any) -> Any:
         if path == "/models":
             return None
-        return (status, {}, said) if "chat" in path else (second, {}, error("boom"))
+        return (status, {}, body) if "chat" in path else (second, {}, error("boom"))
 
     with serving(answering(change, open_to_all=True)) as base_url:
         assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
@@ -300,7 +300,7 @@ def test_a_limit_that_is_wrong_on_purpose_keeps_its_name() -> None:
 def test_a_server_that_served_nothing_was_not_found_to_be_right(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every request is refused in perfect form, also those that no server may refuse."""
+    """Every request is refused with a correct error, also those that no server may refuse."""
     with serving(answering(lambda *_: (400, {}, error("No.", param="messages")))) as base_url:
         assert main(commands(base_url)[command]) == 2
 

@@ -1,4 +1,4 @@
-"""`--seed`: what requests say that send one, and nothing else of them."""
+"""`--seed` changes the seed of requests that send one, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SILENCE = Exchange(method="", url="", request_headers={}, request_body=b"", erro
 
 
 def requests(name: str) -> list[Request]:
-    """The first requests of a scenario, which nobody answers."""
+    """Return the first requests of a scenario, without any answer."""
     steps = SCENARIOS[name].steps(TARGET)
 
     def sent() -> Any:

@@ -1,4 +1,4 @@
-"""What a model drew once is not held against a server that draws otherwise: the scenario is asked again, and folded."""
+"""A scenario is repeated if sampling may have broken a rule, and its attempts are combined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BREAKS = next(
 
 
 def verdicts(broken: list[bool]) -> dict[str, str]:
-    """What is said when these attempts break the rule that a named tool is called."""
+    """Return the finding if these attempts break the rule that a named tool is called."""
     good = transcripts()[NAMED].exchanges
     bad = BREAKS(transcripts()[NAMED]).exchanges
     first, *again = [bad if one else good for one in broken]

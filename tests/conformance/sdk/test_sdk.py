@@ -1,4 +1,4 @@
-"""`--sdk openai`: the official client reads recorded bytes, and what it raises or gets wrong is found."""
+"""`--sdk openai` finds what the official client raises or gets wrong on recorded bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ from example_servers.good_server import KEY, MODEL, serving, transcripts
 from example_servers.reference import application
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mutants.mutations import Mutation, body, changed, chunk, chunks, each, events, raw_body, status, without
+from mutants.mutations import (
+    Mutation,
+    body,
+    changed,
+    chunk,
+    chunks,
+    each,
+    events,
+    body_bytes,
+    status,
+    without,
+)
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
@@ -132,16 +143,16 @@ MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
     (
         STREAM,
         "an event without data",
-        raw_body(lambda old: b"event: ping\n\n" + old),
+        body_bytes(lambda old: b"event: ping\n\n" + old),
         {"chat-stream", "chat-stream-helper"},
     ),
     (
         STREAM,
         "no JSON in an event",
-        raw_body(lambda old: b"data: {\n\n" + old),
+        body_bytes(lambda old: b"data: {\n\n" + old),
         {"chat-stream", "chat-stream-helper"},
     ),
-    (STREAM, "an answer that is no JSON", raw_body(lambda old: b"{", index=0), {"chat-whole"}),
+    (STREAM, "an answer that is no JSON", body_bytes(lambda old: b"{", index=0), {"chat-whole"}),
     (STREAM, "an answer without choices", body(without("choices"), index=0), {"chat-whole"}),
     (TOOL, "the id of a call in every delta", chunks(repeated_call), {"chat-stream-helper"}),
     (RESPONSE, "no response.completed", event_types("response.completed"), {"responses-stream-helper"}),
@@ -159,7 +170,7 @@ MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
     (
         "completions/stream",
         "an event that is no object",
-        raw_body(lambda old: b"data: 7\n\n" + old),
+        body_bytes(lambda old: b"data: 7\n\n" + old),
         {"completions-stream"},
     ),
     ("completions/text", "an answer without choices", body(without("choices"), index=0), {"completions-whole"}),
@@ -180,7 +191,7 @@ def test_a_mutant_trips_the_client(scenario: str, what: str, mutation: Mutation,
 
 
 def test_a_problem_points_at_the_event_that_the_client_did_not_take() -> None:
-    seen = raw_body(lambda old: old.replace(b"data: ", b"data: {", 3).replace(b"data: {", b"data: ", 2))(
+    seen = body_bytes(lambda old: old.replace(b"data: ", b"data: {", 3).replace(b"data: {", b"data: ", 2))(
         transcripts()[STREAM]
     )
 
@@ -190,7 +201,7 @@ def test_a_problem_points_at_the_event_that_the_client_did_not_take() -> None:
 def test_an_error_in_the_stream_is_the_clients_as_well() -> None:
     sent = b'data: {"error": {"message": "no", "type": "server_error", "param": null, "code": null}}\n\n'
     for scenario in (STREAM, "completions/stream"):
-        seen = raw_body(lambda old: b"".join(old.partition(b"\n\n")[:2]) + sent)(transcripts()[scenario])
+        seen = body_bytes(lambda old: b"".join(old.partition(b"\n\n")[:2]) + sent)(transcripts()[scenario])
 
         assert broken(seen) == []
 
@@ -212,7 +223,7 @@ def test_a_refusal_raises_the_error_of_its_status(value: int) -> None:
 
 
 def test_a_stream_that_was_cut_is_cut_for_the_client() -> None:
-    """It says that the connection was lost, as it was; what it trips over before that is found all the same."""
+    """A lost connection is no problem of the answer, but problems before it are found."""
     for scenario in (STREAM, RESPONSE, "completions/stream"):
         seen = transcripts()[scenario]
         for size in (0, 1, 300, len(seen.last.body)):
@@ -307,8 +318,8 @@ def test_nothing_that_was_sent_ends_the_pass(sent: Any, path: str, known: bool) 
 
 
 def test_what_is_too_long_is_left_out_and_reported() -> None:
-    many = raw_body(lambda old: b'data: {"choices": []}\n\n' * 30_000)(transcripts()[STREAM])
-    long = raw_body(lambda old: b" " * (1 << 20) + old)(transcripts()[STREAM])
+    many = body_bytes(lambda old: b'data: {"choices": []}\n\n' * 30_000)(transcripts()[STREAM])
+    long = body_bytes(lambda old: b" " * (1 << 20) + old)(transcripts()[STREAM])
 
     for seen in (many, long):
         found = findings(seen)["chat-stream"]

@@ -1,4 +1,4 @@
-"""Former ids of checks are accepted wherever an id is, and said to be former."""
+"""Former ids of checks are accepted wherever an id is, with a note of the current id."""
 
 from __future__ import annotations
 
@@ -56,11 +56,13 @@ def test_a_former_id_is_listed_and_explained(
     renamed: None, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, OLD]) == 0
-    note, *said = capsys.readouterr().out.splitlines()
+    note, *output = capsys.readouterr().out.splitlines()
     assert main([command, NEW]) == 0
 
     assert note == NOTE
-    assert [line for line in said if line] == [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line for line in output if line] == [
+        line for line in capsys.readouterr().out.splitlines() if line
+    ]
 
 
 def test_a_former_id_chooses_the_check_of_a_run(
@@ -73,9 +75,9 @@ def test_a_former_id_chooses_the_check_of_a_run(
     assert NOTE in capsys.readouterr().out
 
     assert main(["judge", str(path), OLD]) == 0
-    said = capsys.readouterr().out
-    assert NOTE in said
-    assert "1 checks: 1 pass" in said
+    output = capsys.readouterr().out
+    assert NOTE in output
+    assert "1 checks: 1 pass" in output
 
 
 def test_a_recording_that_chose_a_former_id_is_judged_by_the_new_one(renamed: None, tmp_path: Path) -> None:
@@ -101,9 +103,9 @@ def test_a_baseline_may_list_a_former_id(
     assert found.expected[NEW].why == "known"
     # The check passes, so that the entry is untrue, under whichever name.
     assert main(["judge", str(run), "models/list", "--baseline", str(path)]) == 1
-    said = capsys.readouterr().out
-    assert NOTE in said
-    assert f"stale {NEW}" in said
+    output = capsys.readouterr().out
+    assert NOTE in output
+    assert f"stale {NEW}" in output
     found.write(path)
     assert OLD not in path.read_text("utf-8")
 

@@ -1,4 +1,4 @@
-"""Rules, checks and requirement sets belong together: nothing dangles, and nothing that was published goes."""
+"""Every rule has checks or a reason, and published checks never disappear."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_reasons_are_sentences() -> None:
 
 
 def test_what_was_published_is_still_there() -> None:
-    """Suites only grow: a check with another verdict is another check, with an id of its own.
+    """Suites only grow: a check with other verdicts gets another id.
 
     Every id of every set is still an id, or an alias of one.
     """
@@ -55,12 +55,12 @@ def test_what_was_published_is_still_there() -> None:
 
 
 def test_new_checks_are_published() -> None:
-    """In a set of their own, if the last one is closed: a new file with the date of its month."""
+    """If the last set is closed, new checks go into a new file named by its month."""
     assert set(CHECKS) <= set(published(revisions()[-1]))
 
 
 def test_a_published_set_never_changes() -> None:
-    """Whoever is held against it is held against the same checks for ever."""
+    """A published set always selects the same checks."""
     found = {
         name: hashlib.sha256("\n".join(sorted(as_published(name))).encode()).hexdigest()
         for name in revisions()
@@ -69,7 +69,7 @@ def test_a_published_set_never_changes() -> None:
 
 
 def test_a_run_can_be_limited_to_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is newer is neither asked for nor scored."""
+    """Newer checks are neither sent nor judged."""
     older = [name for name in CHECKS if not name.startswith("models/")]
     monkeypatch.setattr(selection, "published", lambda revision: older if revision == "2026-10" else [])
 
@@ -88,5 +88,5 @@ def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--rules"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(rules())
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(rules())
     assert any("not checked: " in line for line in lines)

@@ -1,4 +1,4 @@
-"""Readers of the contract that share no code agree on what was said: the judge's, the server's and openapi-core.
+"""Three independent readers of the contract agree: the judge's, the server's and openapi-core.
 
 The corpus is recorded here: every scenario of the suite, sent to the reference and to our own server, and every answer
 that a mutant changes. openapi-core has no integration for Litestar, and those that it has read a stream to its end, so
@@ -70,7 +70,7 @@ class Answered:
 
 
 def operation(exchange: Exchange) -> dict[str, Any]:
-    """What the contract says of it; nothing if it has no such operation."""
+    """Return what the contract requires of it, or None if it has no such operation."""
     path = document()["paths"].get(urlsplit(exchange.url).path, {})
     found: dict[str, Any] = path.get(exchange.method.lower(), {})
     return found
@@ -106,7 +106,7 @@ def openapi_core() -> OpenAPI:
 
 @cache
 def corpus() -> list[Exchange]:
-    """What the reference and our own server were asked and said."""
+    """Return the exchanges of the reference and of our server."""
     with serving(app()) as base_url:
         ours = asyncio.run(record(list(SCENARIOS.values()), Target(base_url=base_url, model=MODEL)))
     found = [exchange for seen in (*transcripts().values(), *ours) for exchange in seen.exchanges]
@@ -144,7 +144,7 @@ def accepts(wanted: Any, *said: Any) -> bool:
 
 
 def of_answers(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool]]:
-    """Of each document: what the judge says, and what openapi-core says."""
+    """Return the results of the judge and of openapi-core for each document."""
     found: dict[Said, tuple[bool, bool]] = {}
     for exchange in exchanges:
         for schema, data, prefix in documents(exchange):
@@ -160,7 +160,7 @@ def of_answers(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool]]:
 
 
 def of_requests(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool, bool]]:
-    """Of each request with a body: what the judge, the server and openapi-core say."""
+    """Return the results of the judge, the server and openapi-core for each request with a body."""
     found: dict[Said, tuple[bool, bool, bool]] = {}
     for exchange in exchanges:
         body = operation(exchange).get("requestBody")

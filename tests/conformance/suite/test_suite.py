@@ -1,4 +1,4 @@
-"""What the suite says of itself: ids, levels, rules."""
+"""Ids, levels and rules of the suite are consistent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_event_has_a_schema() -> None:
 
 
 def _sloppy(rule: str) -> Finding:
-    """What comes of a check of two rules whose problem names this one."""
+    """Judge a check of two rules that reports a problem for this rule."""
 
     def judge_(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="a", actual="b", rule=rule)
@@ -114,7 +114,7 @@ def test_rule_of_a_field(schema: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("counts", "expected"),
     [
         ((1, 2, 3), []),
         ((1, 2, 4), ["prompt_tokens + completion_tokens = total_tokens"]),
@@ -122,16 +122,16 @@ def test_rule_of_a_field(schema: str) -> None:
         ((1, 2, None), ["prompt_tokens + completion_tokens = total_tokens"]),
     ],
 )
-def test_a_problem_of_usage_names_the_fault(counts: tuple[int | None, ...], said: list[str]) -> None:
+def test_a_problem_of_usage_names_the_fault(counts: tuple[int | None, ...], expected: list[str]) -> None:
     usage = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), counts, strict=True))
 
     found = list(usage_adds_up(usage, prompt="prompt_tokens", completion="completion_tokens"))
 
-    assert [problem.expected for problem in found] == said
+    assert [problem.expected for problem in found] == expected
 
 
 def test_responses_need_no_prompt_tokens() -> None:
-    """CHAT-08 says it, R-10 does not."""
+    """CHAT-08 requires it, R-10 does not."""
     usage = {"input_tokens": 0, "output_tokens": 16, "total_tokens": 16}
 
     assert list(usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")) == []

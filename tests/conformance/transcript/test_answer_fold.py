@@ -86,7 +86,7 @@ def test_garbage_folds_to_strings_and_calls(surface: Surface, body: Any, values:
         ({"choices": [{"message": {"content": "x"}}]}, "finish"),
     ],
 )
-def test_a_malformed_member_of_a_whole_answer_is_one_fault(body: Any, fault: Fault) -> None:
+def test_a_malformed_part_of_a_whole_answer_is_one_fault(body: Any, fault: Fault) -> None:
     assert fold_whole("chat", body).faults == {fault}
 
 

@@ -1,4 +1,4 @@
-"""The reader of event streams agrees with a naive one, byte by byte."""
+"""The event parser agrees with a simple one that reads byte by byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test folding answers to their content, with and without streaming, however a stream is cut."""
+"""A stream folds to the same choices as the whole answer, however it is cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumbline_conformance.transcript.model import Exchange
 SETTINGS = settings(max_examples=300, deadline=None, database=None)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 CALLS = st.lists(st.builds(Call, name=TEXT.filter(bool), arguments=TEXT, custom=st.booleans()), max_size=3)
-SAID = st.builds(
+CHOICE = st.builds(
     Choice,
     content=TEXT,
     reasoning=TEXT,
@@ -35,9 +35,9 @@ def type_and_key(call: Call) -> tuple[str, str]:
     return ("custom", "input") if call.custom else ("function", "arguments")
 
 
-def whole(expected: list[Choice]) -> Exchange:
+def whole(answer: list[Choice]) -> Exchange:
     listed: list[dict[str, Any]] = []
-    for index, one in enumerate(expected):
+    for index, one in enumerate(answer):
         calls = [
             {
                 "type": type_and_key(c)[0],
@@ -57,10 +57,10 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @st.composite
-def streamed(draw: st.DrawFn, expected: list[Choice]) -> Exchange:
+def streamed(draw: st.DrawFn, answer: list[Choice]) -> Exchange:
     """Generate streams of the choices, with deltas of any size and choices in any order."""
     queues: list[list[dict[str, Any]]] = []
-    for index, one in enumerate(expected):
+    for index, one in enumerate(answer):
         deltas: list[dict[str, Any]] = [{"role": "assistant"}]
         deltas += [{"reasoning_content": piece} for piece in draw(cut(one.reasoning))]
         deltas += [{"content": piece} for piece in draw(cut(one.content))]
@@ -80,7 +80,7 @@ def streamed(draw: st.DrawFn, expected: list[Choice]) -> Exchange:
 
 
 @SETTINGS
-@given(st.lists(SAID, min_size=1, max_size=3), st.data())
-def test_any_cutting_folds_to_the_whole_answer(expected: list[Choice], data: st.DataObject) -> None:
-    """CHAT-19 compares folds, so equal content must give equal folds."""
-    assert choices(whole(expected)) == expected == choices(data.draw(streamed(expected)))
+@given(st.lists(CHOICE, min_size=1, max_size=3), st.data())
+def test_any_cutting_folds_to_the_whole_answer(answer: list[Choice], data: st.DataObject) -> None:
+    """CHAT-19 depends on this law."""
+    assert choices(whole(answer)) == answer == choices(data.draw(streamed(answer)))
