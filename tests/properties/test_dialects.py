@@ -312,5 +312,5 @@ def test_unread_text_stays_short() -> None:
             longest = max(map(len, dialect.markers), default=0)
             for piece in cut(text, [3]):
                 parser.push(TextDelta(piece))
-                unread = len(parser._cursor.text) - parser._cursor.pos
-                assert unread <= longest + 3, (dialect, unread, text[:200])
+                unparsed = len(parser._cursor.text) - parser._cursor.pos
+                assert unparsed <= longest + 3, (dialect, unparsed, text[:200])

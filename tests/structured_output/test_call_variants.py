@@ -15,7 +15,7 @@ from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.variant import EXAMPLE
 from plumbline.events import TextDelta
-from plumbline.structured_output.answer_grammar import unread_part
+from plumbline.structured_output.answer_grammar import unparsed_part
 from plumbline.turn import JsonFormat, ToolChoice
 
 from .test_answer_grammar import SCHEMAS, TOOLS, check_calls, composed, drawn, read
@@ -134,10 +134,10 @@ def test_a_document_may_come_instead_of_calls_in_each_way(name: str) -> None:
     auto = ToolChoice(mode="auto")
     form = JsonFormat({})
     grammar = composed(found, auto, output_format=form)
-    unread = unread_part(form, TOOLS, auto, found.syntax, "before")
+    unparsed = unparsed_part(form, TOOLS, auto, found.syntax, "before")
     for text in (*DOCUMENTS, render_calls([ONE], way), render_calls([ONE, TWO], way)):
         assert accepts(grammar, text), text
-        parser = found.parser(SCHEMAS, frame(), unread=unread)
+        parser = found.parser(SCHEMAS, frame(), unparsed=unparsed)
         folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
         if text in DOCUMENTS:
             assert folded == [("text", text)]

@@ -15,7 +15,7 @@ from plumbline.dialects.build import build_dialect
 from plumbline.dialects.parsers.response_template import ResponseTemplate
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.events import OutputEvent, TextDelta
-from plumbline.structured_output.answer_grammar import compose, unread_part
+from plumbline.structured_output.answer_grammar import compose, unparsed_part
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChoiceFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
@@ -39,11 +39,11 @@ class Answering:
         found = compose(builder(), output_format=form, syntax=self._model.syntax, thinking=starts)
         assert found is not None
         self.grammar = found
-        self._unread = unread_part(form, (), NO_CALLS, self._model.syntax, starts)
+        self._unread = unparsed_part(form, (), NO_CALLS, self._model.syntax, starts)
 
     def read(self, text: str, sizes: list[int]) -> tuple[str, str]:
         """Thinking and text of an answer."""
-        parser = self._model.parser({}, frame(inside=self.inside), unread=self._unread)
+        parser = self._model.parser({}, frame(inside=self.inside), unparsed=self._unread)
         events: list[OutputEvent] = []
         for piece in cut(text, sizes):
             events += parser.push(TextDelta(piece))
@@ -161,12 +161,12 @@ def test_text_under_a_response_template_can_be_constrained(opening: str) -> None
     form = ChoiceFormat(choices)
     grammar = compose(builder(), output_format=form, syntax=model.syntax, thinking=starts.thinking)
     assert grammar is not None
-    unread = unread_part(form, (), NO_CALLS, model.syntax, starts.thinking)
+    unparsed = unparsed_part(form, (), NO_CALLS, model.syntax, starts.thinking)
     for choice in choices:
         for thought in (None, "Hm.") if not opening else ("Hm.",) if inside else (None,):
             before = "" if thought is None else f"{'' if inside else '<thought>'}{thought}</think>\n\n"
             assert accepts(grammar, before + choice)
-            parser = model.parser({}, starts, unread=unread)
+            parser = model.parser({}, starts, unparsed=unparsed)
             events = [event for piece in cut(before + choice, [3]) for event in parser.push(TextDelta(piece))]
             folded = fold([*events, *parser.finish("stop")])
             assert folded == [*([("reasoning", thought)] if thought else []), ("text", choice)]

@@ -68,10 +68,10 @@ def call(name: str, value: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {{"a": {value}}}}}\n</tool_call>'
 
 
-@pytest.mark.parametrize("unheld", [UNHELD, UNREAD])
-def test_a_tool_is_relaxed_alone_with_a_warning(unheld: dict[str, Any]) -> None:
+@pytest.mark.parametrize("unsupported", [UNHELD, UNREAD])
+def test_a_tool_is_relaxed_alone_with_a_warning(unsupported: dict[str, Any]) -> None:
     """What one tool asks for and cannot have takes nothing from the others, whichever stands first."""
-    tools = (Tool(name="good", parameters=HELD), Tool(name="bad", parameters=unheld), Tool(name="free"))
+    tools = (Tool(name="good", parameters=HELD), Tool(name="bad", parameters=unsupported), Tool(name="free"))
     for order in itertools.permutations(tools):
         constraint = compiled_constraint(*order)
         assert constraint.grammar is not None

@@ -18,7 +18,7 @@ from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.dialects.spec.call_format import Call
 from plumbline.events import Logprob, TextDelta
-from plumbline.structured_output.answer_grammar import compose, unread_part
+from plumbline.structured_output.answer_grammar import compose, unparsed_part
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
@@ -68,12 +68,12 @@ class Answering:
         )
         assert found is not None
         self.grammar = found
-        self._unread = unread_part(form, TOOLS, AUTO, syntax, thinking(inside=inside))
+        self._unread = unparsed_part(form, TOOLS, AUTO, syntax, thinking(inside=inside))
 
     def parser(self, *, logprobs: bool = False) -> AnswerParser:
         """What reads one answer."""
         return self._model.parser(
-            PARAMETERS, frame(inside=self.inside), unread=self._unread, logprobs=logprobs
+            PARAMETERS, frame(inside=self.inside), unparsed=self._unread, logprobs=logprobs
         )
 
     def read(self, text: str, sizes: Sequence[int] = (), *, cut_off: bool = False, begun: int = 0) -> Folded:

@@ -1,7 +1,7 @@
 """Define the interface of a served model's dialect: where an answer starts, how to parse it, how to write one.
 
-`plumbline.dialects.kinds` has the implementations, and `plumbline.dialects.build` chooses among them. Whoever serves a
-model asks this interface, and never which family or kind of dialect it is.
+`plumbline.dialects.kinds` has the implementations, and `plumbline.dialects.build` chooses among them. Code that
+serves a model uses this interface only, and never depends on the family or the kind of dialect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import IdStyle, NewId, Unread, Utterance
+from plumbline.dialects.spec.dialect import IdStyle, NewId, Unparsed, Utterance
 
 __all__ = ["AnswerFrame", "ModelDialect", "ThinkingMarkers", "ThinkingState", "Vocabulary", "call_ids"]
 
@@ -48,7 +48,7 @@ class Vocabulary(Protocol):
 
 
 class AnswerFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a prompt leaves the model."""
+    """Where an answer starts, as its prompt determines."""
 
     thinking: ThinkingState = "before"
     begins_with_opening: bool = False
@@ -86,7 +86,7 @@ class ModelDialect(ABC):
 
     @abstractmethod
     def frame(self, prompt_token_ids: Sequence[int], begun: str | None = None) -> AnswerFrame:
-        """Find out where a prompt leaves the model.
+        """Determine from the prompt where the answer starts.
 
         Control tokens are looked for among the ids, where text of a user cannot be taken for them.
 
@@ -104,17 +104,17 @@ class ModelDialect(ABC):
         earlier_calls: int = 0,
         new_id: NewId | None = None,
         logprobs: bool = False,
-        unread: Unread | None = None,
+        unparsed: Unparsed | None = None,
     ) -> AnswerParser:
         """Return a parser for one choice.
 
         Args:
             tools: the parameters of each tool that may be called. Without any, nothing is a call (TOOL-03).
-            frame: of the prompt.
+            frame: where the answer starts; from `frame`.
             earlier_calls: how many calls the conversation has had.
             new_id: makes the ids of calls; by default in the style of the family.
             logprobs: the deltas will carry logprobs.
-            unread: which part of the answer is constrained text, and so is text even where it looks like markup; with
+            unparsed: which part of the answer is constrained text, and so is text even where it looks like markup; with
                 tools, unless it is calls instead.
         """
 

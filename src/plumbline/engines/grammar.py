@@ -308,7 +308,7 @@ def _sentence(error: str) -> str:
     reason = _REGEX_REASON.search(shown)
     pattern = _REGEX_PATTERN.search(shown)
     if reason is not None and pattern is not None:
-        return f"The pattern {pattern.group(1)[:200]!r} cannot be held: {reason.group(1)}."
+        return f"The regex {pattern.group(1)[:200]!r} cannot be enforced: {reason.group(1)}."
     keywords = _KEYWORDS.search(shown)
     if keywords is not None:
         names = keywords.group(1).replace('"', "'")

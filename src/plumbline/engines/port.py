@@ -1,8 +1,8 @@
 """Define the port between the server and an engine: requests, chunks and the `Engine` protocol.
 
-Code above the port handles messages and text, code below it token ids. An engine has `generate`, `abort`, `stats` and
-`info`; the native engine, transformers and scripted tokens implement it. The port carries values, not objects with
-behaviour, so that its two sides can run in different processes.
+Code above the port handles messages and text, code below it token ids. The native engine, transformers and scripted
+tokens implement `Engine`. The port carries values, not objects with behaviour, so that its two sides can run in
+different processes.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that do not change while the engine runs."""
 
     name: str
-    """The kind of engine: `plumbline`, `transformers`, `scripted`, `vllm`."""
+    """The kind of engine: `plumbline`, `transformers` or `scripted`."""
     model: str
     vocab_size: int
     max_model_len: int
@@ -212,7 +212,7 @@ class Engine(Protocol):
         ...
 
     async def start(self) -> None:
-        """Load and warm up; returns when the first request can be served."""
+        """Start to take requests. The model is loaded already."""
         ...
 
     async def stop(self) -> None:

@@ -63,7 +63,7 @@ class ScriptedEngine:
 
     async def check_grammar(self, grammar: str) -> None:
         """Refuse every grammar: a script does not follow one."""
-        raise RefusedRequestError("this engine holds no grammars", param="grammar")
+        raise RefusedRequestError("this engine does not support grammars", param="grammar")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Play the script of this request."""

@@ -45,8 +45,8 @@ class AnswerReader:
             stop=turn.stop,
             include_stop=turn.include_stop,
             skip_special_tokens=turn.skip_special_tokens,
-            # The end of sequence is never text of an answer, whether or not special tokens are shown. With `ignore_eos`
-            # it ends nothing, and a client that wants to see special tokens sees it.
+            # An end-of-sequence token ends the answer and is not part of its text, even if special tokens are shown.
+            # With `ignore_eos` it ends nothing, so it is shown like any other special token.
             hidden_ids=frozenset() if sampling.ignore_eos and not turn.skip_special_tokens else eos_token_ids,
             shown_ids=self._parser.marker_ids,
             logprobs=sampling.logprobs is not None,
@@ -136,7 +136,7 @@ class AnswerReader:
         return self._translated(self._parser.push(delta))
 
     def _translated(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
-        """The events, with calls of custom tools as text (TOOL-14)."""
+        """Return the events, with the plain input of custom tools instead of their JSON arguments (TOOL-14)."""
         return events if self._custom_calls is None else [*self._custom_calls.translate(events)]
 
 

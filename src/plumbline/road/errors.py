@@ -32,7 +32,7 @@ class EmptyPromptError(Exception):
 
 
 class NoThinkingError(Exception):
-    """A thinking budget cannot be kept: the model's thinking markers are unknown, or the engine has no budgets."""
+    """A thinking budget cannot be enforced: the model's thinking markers are unknown, or the engine has no budgets."""
 
 
 class GenerationError(Exception):

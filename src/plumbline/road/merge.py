@@ -1,4 +1,4 @@
-"""Merge the choices of one request, which are generated side by side."""
+"""Merge event streams that run concurrently: the choices of a turn, or the prompts of a completion."""
 
 from __future__ import annotations
 

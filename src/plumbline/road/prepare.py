@@ -35,7 +35,7 @@ class PreparedTurn:
     dialect: ModelDialect
     """How the model writes this answer."""
     frame: AnswerFrame
-    """Where the prompt leaves the model."""
+    """Where the answer starts."""
 
     def parser(self, *, anywhere: bool = False) -> AnswerParser:
         """Return a parser for one choice.
@@ -55,7 +55,7 @@ class PreparedTurn:
             self.frame,
             earlier_calls=earlier_calls,
             logprobs=self.turn.sampling.logprobs is not None,
-            unread=None if anywhere and tools else self.constraint.unread,
+            unparsed=None if anywhere and tools else self.constraint.unparsed,
         )
 
 
@@ -81,7 +81,7 @@ class TurnPreparer:
             TemplateError: the chat template refused the messages.
             EmptyPromptError: the prompt has no tokens.
             PromptTooLongError: the prompt does not fit, and the turn does not allow truncation.
-            NoThinkingError: the turn has a thinking budget that cannot be kept.
+            NoThinkingError: the turn has a thinking budget that cannot be enforced.
             ConstraintError: the answer cannot be constrained as the turn asks; the message says why.
         """
         turn, ids = await self._fitting(turn)
@@ -180,8 +180,8 @@ def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:
     if is_best_effort(prepared.turn):
         return replace(prepared, constraint=Constraint())
     raise ConstraintError(
-        "The message that is to be continued breaks off inside of markup, so what follows cannot be held to a "
-        "form. Continue it without strict tools or forms, or leave the markup to the model."
+        "The message to continue breaks off inside markup, so the rest of it cannot be constrained. Continue it "
+        "without strict tools and structured output, or end it before the markup."
     )
 
 

@@ -30,7 +30,7 @@ _log = logging.getLogger("plumbline.road")
 
 
 class Road:
-    """Join one engine with one model's text. Has no state of its own between answers.
+    """Answer turns with one engine and one model's text side. Keeps no state between answers.
 
     Args:
         engine: what generates tokens.

@@ -121,7 +121,7 @@ def _checked(out: Path, scripts: ScriptSet) -> int:
         )
     wrong = len({failure.script.prompt for failure in failures})
     print(
-        f"{len(scripts.scripts) - wrong} of {len(scripts.scripts)} scripts are said exactly by transformers and by "
-        f"our engine ({time.monotonic() - start:.0f} s)."
+        f"{len(scripts.scripts) - wrong} of {len(scripts.scripts)} scripts are reproduced exactly by transformers "
+        f"and by our engine ({time.monotonic() - start:.0f} s)."
     )
     return 1 if failures else 0

@@ -102,7 +102,7 @@ def _name(folder: Path, settings: Settings) -> str:
 
 
 def _response_template(folder: Path) -> dict[str, Any] | None:
-    """How the tokenizer says that answers are read, if it does."""
+    """Return the tokenizer's response template, if it has one."""
     path = folder / "tokenizer_config.json"
     found = json.loads(path.read_text("utf-8")).get("response_template") if path.is_file() else None
     return found if isinstance(found, dict) else None

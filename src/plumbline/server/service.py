@@ -75,7 +75,7 @@ Frames = AsyncGenerator[bytes, None]
 
 
 class PlumblineService(Service):
-    """Answers for one served model."""
+    """Answer requests for one served model."""
 
     def __init__(self, model: ServedModel, settings: Settings, metrics: Metrics) -> None:
         self._model = model

@@ -10,14 +10,14 @@ import msgspec
 from plumbline.dialects.model_dialect import ThinkingState
 from plumbline.dialects.parsers.render import openings
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import ReasoningDialect, Unread
+from plumbline.dialects.spec.dialect import ReasoningDialect, Unparsed
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import MAX_TEXT
 from plumbline.structured_output.tool_calls import calls, text_with_calls, text_without_calls
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
 
-__all__ = ["callable_tools", "compose", "text_besides_calls", "unread_part"]
+__all__ = ["callable_tools", "compose", "text_besides_calls", "unparsed_part"]
 
 _TEXT_ONLY = AnswerSyntax()
 _NO_CALLS = ToolChoice(mode="none")
@@ -123,13 +123,13 @@ def text_besides_calls(
     return builder.build(_constrained_text(builder, output_format, openings(syntax.calls, _names(callable_))))
 
 
-def unread_part(
+def unparsed_part(
     output_format: OutputFormat | None,
     tools: Sequence[Tool],
     choice: ToolChoice,
     syntax: AnswerSyntax,
     thinking: ThinkingState,
-) -> Unread | None:
+) -> Unparsed | None:
     """Return the part of an answer that is constrained text and must not be parsed; the arguments are `compose`'s.
 
     None if there is none: the text is not constrained, or calls are required. If calls are allowed as well, an answer

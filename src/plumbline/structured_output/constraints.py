@@ -10,13 +10,13 @@ import msgspec
 
 from plumbline.dialects.model_dialect import AnswerFrame
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import Unread
+from plumbline.dialects.spec.dialect import Unparsed
 from plumbline.engines.port import Engine, RefusedRequestError
 from plumbline.structured_output.answer_grammar import (
     callable_tools,
     compose,
     text_besides_calls,
-    unread_part,
+    unparsed_part,
 )
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -35,7 +35,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
     grammar: str | None = None
     """The grammar, which the engine has compiled; None for no constraint."""
-    unread: Unread | None = None
+    unparsed: Unparsed | None = None
     """The part of an answer that is constrained text and is not parsed for markup."""
     warnings: tuple[str, ...] = ()
     """Log lines about tools without `strict` whose schema is not fully enforced, with the reason."""
@@ -75,23 +75,25 @@ class ConstraintCompiler:
                 "cannot be constrained. Turn thinking off, or serve the model with a parser that separates it."
             )
         relaxed: dict[str, str] = {}
-        last = time.monotonic() + _SEARCH_TIME
+        deadline = time.monotonic() + _SEARCH_TIME
         while True:
             try:
                 grammar = await self._compiled(turn, syntax, frame, relaxed)
             except ConstraintError as error:
-                unsupported = await self._unsupported(turn, syntax, relaxed, last)
+                unsupported = await self._unsupported(turn, syntax, relaxed, deadline)
                 if not unsupported:
-                    raise ConstraintError(str(error), tool=error.tool or await self._culprit(turn)) from error
+                    raise ConstraintError(
+                        str(error), tool=error.tool or await self._first_unsupported_tool(turn)
+                    ) from error
                 relaxed |= unsupported
             else:
-                unread = unread_part(
+                unparsed = unparsed_part(
                     turn.output_format, _tools(turn), turn.tool_choice, syntax, frame.thinking
                 )
                 warnings = [_warning(name, reason) for name, reason in relaxed.items()]
                 if grammar is not None:
                     warnings += await asyncio.to_thread(self._left_out, turn, syntax, relaxed)
-                return Constraint(grammar, unread, tuple(warnings))
+                return Constraint(grammar, unparsed, tuple(warnings))
 
     def _left_out(self, turn: Turn, syntax: AnswerSyntax, relaxed: Collection[str]) -> list[str]:
         """Return warnings about what the call format cannot enforce for tools without `strict`."""
@@ -159,17 +161,18 @@ class ConstraintCompiler:
         return None
 
     async def _unsupported(
-        self, turn: Turn, syntax: AnswerSyntax, relaxed: Mapping[str, str], last: float
+        self, turn: Turn, syntax: AnswerSyntax, relaxed: Mapping[str, str], deadline: float
     ) -> dict[str, str]:
         """Return the tools to relax, with the reason; all candidates if none fails alone.
 
-        Compiling each may take as long as the limit for one grammar, so after `last` the others are relaxed untried.
+        Compiling each may take as long as the limit for one grammar, so after `deadline` the others are
+        relaxed untried.
         """
         candidates = _may_be_relaxed(turn, relaxed)
         found: dict[str, str] = {}
         for tool in candidates:
             try:
-                async with asyncio.timeout(last - time.monotonic()):
+                async with asyncio.timeout(deadline - time.monotonic()):
                     reason = await self._alone(tool, syntax)
             except TimeoutError:
                 reason = "there was no time left to try it"
@@ -191,7 +194,7 @@ class ConstraintCompiler:
             return str(error)
         return None if grammar is None else await self._refusal(grammar)
 
-    async def _culprit(self, turn: Turn) -> str | None:
+    async def _first_unsupported_tool(self, turn: Turn) -> str | None:
         """Return the first strict tool whose parameters alone cannot be enforced, for the error's `param`."""
         for tool in callable_tools(_tools(turn), turn.tool_choice):
             if tool.strict is True and tool.parameters:

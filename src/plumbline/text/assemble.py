@@ -136,9 +136,8 @@ class TextAssembler:
                 if self.token_ends is not None:
                     self.token_ends.append(self._num_chars)
             return delta
-        if self._plain and (
-            self.token_ends is None or len(token_ids) < 2
-        ):  # Without stop strings and logprobs, tokens need not be decoded one by one.
+        # Without stop strings and logprobs, tokens need not be decoded one by one.
+        if self._plain and (self.token_ends is None or len(token_ids) < 2):
             self.num_tokens += len(token_ids)
             text = self._decode(token_ids)
             if self.token_ends is not None and token_ids:

@@ -69,7 +69,7 @@ class TextTokenizer:
                 for token in added
             }
         )
-        self._written = _splitter(
+        self._generated_splitter = _splitter(
             {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
         )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
@@ -106,7 +106,7 @@ class TextTokenizer:
         """Encode text as a model generates it: added tokens are single tokens, except control tokens."""
         ids: list[int] = []
         position = 0
-        for match in self._written.finditer(text) if self._written is not None else ():
+        for match in self._generated_splitter.finditer(text) if self._generated_splitter is not None else ():
             ids += self._later_text(text[position : match.start()])
             ids.append(self.added[match.group()])
             position = match.end()

@@ -41,7 +41,7 @@ def started(entry: str, words: Sequence[str], **environment: str) -> subprocess.
     )
 
 
-def unread(entry: str, words: Sequence[str], *, lines: int = 0) -> tuple[int, bytes]:
+def unparsed(entry: str, words: Sequence[str], *, lines: int = 0) -> tuple[int, bytes]:
     """Read this many lines, close the pipe; return exit status and standard error."""
     with started(entry, words) as process:
         assert process.stdout is not None
@@ -58,7 +58,7 @@ def test_a_reader_that_leaves_changes_neither_the_status_nor_the_files(entry: st
     report, page, known = (tmp_path / name for name in ("r.json", "r.html", "known.json"))
     files = ["--json", str(report), "--html", str(page), "--baseline", str(known), "--update-baseline"]
     with serving(application()) as base_url:
-        status = unread(entry, ["check", "models", "--base-url", base_url, "--model", MODEL, *files])
+        status = unparsed(entry, ["check", "models", "--base-url", base_url, "--model", MODEL, *files])
 
     assert status == (0, b"")
     assert json.loads(report.read_text("utf-8"))["counts"].keys() == {"pass"}
@@ -80,7 +80,7 @@ def test_a_violation_is_one_though_nobody_reads_of_it(entry: str, tmp_path: Path
     report = tmp_path / "r.json"
     with serving(empty) as base_url:
         words = ["check", "errors", "--base-url", base_url, "--model", MODEL, "--json", str(report)]
-        assert unread(entry, words, lines=1) == (1, b"")
+        assert unparsed(entry, words, lines=1) == (1, b"")
 
     assert json.loads(report.read_text("utf-8"))["counts"]["fail"] > 0
 
@@ -89,7 +89,7 @@ def test_a_violation_is_one_though_nobody_reads_of_it(entry: str, tmp_path: Path
 @pytest.mark.parametrize("words", [["list"], ["list", "--rules"], ["explain", "chat/text/shape"], ["--help"]])
 def test_a_list_may_be_read_in_part(entry: str, words: list[str]) -> None:
     for lines in (0, 1):
-        assert unread(entry, words, lines=lines) == (0, b"")
+        assert unparsed(entry, words, lines=lines) == (0, b"")
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

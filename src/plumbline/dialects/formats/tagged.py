@@ -25,7 +25,7 @@ _CDATA = "<![CDATA["
 
 
 class TaggedCall(CallFormat, frozen=True, kw_only=True):
-    """`OPEN name OPENED  (KEY key KEYED value END)…  CLOSE`, for example
+    """Calls written as `OPEN name OPENED (KEY key KEY_END value END)… CLOSE`, for example
 
         <function=get_weather>
         <parameter=city>
@@ -33,8 +33,8 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         </parameter>
         </function>
 
-    Strings, objects and arrays are passed on while they come. A string ends at the first `end`, which has no escape. In
-    a value in JSON, an `end` inside a string is part of that string.
+    Strings, objects and arrays are passed on while they come. A string ends at the first `end`, because the
+    format cannot escape it. In a value in JSON, an `end` inside a string is part of that string.
     """
 
     open: str

@@ -20,7 +20,7 @@ from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_h
 from plumbline.dialects.parsers.structured import StructuredHarmonyParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import NewId, Unread, Utterance
+from plumbline.dialects.spec.dialect import NewId, Unparsed, Utterance
 
 __all__ = ["HarmonyDialect"]
 
@@ -55,7 +55,7 @@ class HarmonyDialect(ModelDialect):
         )
 
     def frame(self, prompt_token_ids: Sequence[int], begun: str | None = None) -> AnswerFrame:
-        """Find out where a prompt leaves the model, by the control tokens that its template wrote."""
+        """Determine from the control tokens of the prompt where the answer starts."""
         reasoning = self._reasoning
         if reasoning is None:
             return AnswerFrame(thinking="before" if begun is None else "after")
@@ -74,10 +74,10 @@ class HarmonyDialect(ModelDialect):
         earlier_calls: int = 0,
         new_id: NewId | None = None,
         logprobs: bool = False,
-        unread: Unread | None = None,
+        unparsed: Unparsed | None = None,
     ) -> AnswerParser:
         """Return a parser for one choice."""
-        parse = HarmonyParser if unread is None else StructuredHarmonyParser
+        parse = HarmonyParser if unparsed is None else StructuredHarmonyParser
         return parse(
             tools,
             inside=frame.parser_starts_inside,

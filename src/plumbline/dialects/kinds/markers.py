@@ -20,7 +20,7 @@ from plumbline.dialects.parsers.render import render_utterance
 from plumbline.dialects.parsers.structured import StructuredTextParser
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, Unread, Utterance
+from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, Unparsed, Utterance
 from plumbline.dialects.spec.markers import Markers
 
 __all__ = ["MarkerDialect", "control_ids", "thinking_markers"]
@@ -28,7 +28,7 @@ __all__ = ["MarkerDialect", "control_ids", "thinking_markers"]
 _LOOK_BACK = 8192
 """How many tokens from the end of a prompt are searched for markers of thinking."""
 _TAIL = 64
-"""Tokens that a marker which is plain text, and white space after it, have room in."""
+"""How many tokens at the end of a prompt are searched for a marker in plain text, with white space after it."""
 
 
 class MarkerDialect(ModelDialect):
@@ -61,7 +61,7 @@ class MarkerDialect(ModelDialect):
         self.thinking_markers = thinking_markers(reasoning, closes)
 
     def frame(self, prompt_token_ids: Sequence[int], begun: str | None = None) -> AnswerFrame:
-        """Find out where a prompt leaves the model.
+        """Determine from the prompt where the answer starts.
 
         A marker that is a single token is searched for among the ids. A marker that is plain text counts only at the
         very end of the prompt, which the template writes. Where the prompt has no marker, the default of the family
@@ -121,27 +121,27 @@ class MarkerDialect(ModelDialect):
         earlier_calls: int = 0,
         new_id: NewId | None = None,
         logprobs: bool = False,
-        unread: Unread | None = None,
+        unparsed: Unparsed | None = None,
     ) -> AnswerParser:
         """Return a parser for one choice."""
         tool = self.choice.tool if tools else None
-        if tool is None and (self.choice.reasoning is None or unread == "all"):
+        if tool is None and (self.choice.reasoning is None or unparsed == "all"):
             return PassThroughParser()
         markers, marker_ids = self._markers, self._ids
         if tool is None:
             markers, marker_ids = self._without_tools, self._ids_without_tools
         new_id = new_id or call_ids("call" if tool is None else tool.ids, earlier_calls)
         inside = frame.parser_starts_inside
-        if unread is None:
+        if unparsed is None:
             return MarkerParser(
                 markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
             )
         return StructuredTextParser(
-            self._without_thinking if unread == "all" else markers,
+            self._without_thinking if unparsed == "all" else markers,
             tools,
             inside=inside,
             new_id=new_id,
-            exact=unread == "after the gap",
+            exact=unparsed == "after the gap",
             logprobs=logprobs,
             marker_ids=marker_ids,
         )

@@ -10,7 +10,7 @@ from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.pass_through import PassThroughParser
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import NewId, Unread, Utterance
+from plumbline.dialects.spec.dialect import NewId, Unparsed, Utterance
 
 __all__ = ["PLAIN", "PlainDialect"]
 
@@ -39,7 +39,7 @@ class PlainDialect(ModelDialect):
         earlier_calls: int = 0,
         new_id: NewId | None = None,
         logprobs: bool = False,
-        unread: Unread | None = None,
+        unparsed: Unparsed | None = None,
     ) -> AnswerParser:
         """Return a parser that passes text on."""
         return PassThroughParser()

@@ -15,15 +15,16 @@ from plumbline.dialects.parsers.structured import StructuredTextParser
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, Unread, Utterance
+from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, Unparsed, Utterance
 from plumbline.dialects.spec.markers import Markers
 
 __all__ = ["ResponseTemplateDialect"]
 
 
 class ResponseTemplateDialect(ModelDialect):
-    """Thinking, text and calls as a response template declares them. It declares how to parse calls, not how to write
-    them.
+    """Thinking, text and calls as a response template declares them.
+
+    The template declares how to parse calls, not how to write them.
 
     Args:
         choice: the choice of this template.
@@ -46,7 +47,7 @@ class ResponseTemplateDialect(ModelDialect):
         self.thinking_markers = thinking_markers(self._reasoning)
 
     def frame(self, prompt_token_ids: Sequence[int], begun: str | None = None) -> AnswerFrame:
-        """Find out where a prompt leaves the model, by what stands behind its last start anchor."""
+        """Determine where the answer starts, from the text after the last start anchor of the prompt."""
         opening = self._template.opening(prompt_token_ids, self._vocabulary.added, self._vocabulary.table)
         thinking: ThinkingState = "before"
         if self._plain_text is not None:
@@ -63,19 +64,19 @@ class ResponseTemplateDialect(ModelDialect):
         earlier_calls: int = 0,
         new_id: NewId | None = None,
         logprobs: bool = False,
-        unread: Unread | None = None,
+        unparsed: Unparsed | None = None,
     ) -> AnswerParser:
         """Return a parser for one choice."""
-        if unread == "all":
+        if unparsed == "all":
             return PassThroughParser()
         new_id = new_id or call_ids("call", earlier_calls)
-        if unread is not None and self._plain_text is not None:
+        if unparsed is not None and self._plain_text is not None:
             return StructuredTextParser(
                 Markers(None, self._reasoning),
                 {},
                 inside=frame.parser_starts_inside,
                 new_id=new_id,
-                exact=unread == "after the gap",
+                exact=unparsed == "after the gap",
                 logprobs=logprobs,
                 marker_ids=self._ids,
             )

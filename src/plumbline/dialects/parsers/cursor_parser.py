@@ -1,4 +1,4 @@
-"""Run the generator of a parser over the text as it comes, and keep what all such parsers keep."""
+"""Run the generator of a parser over the text as it comes, with the state that all such parsers share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CursorParser"]
 
 _MAX_ID = 64
 _MAX_WARNINGS = 32
-"""Of one answer: each is a line of the log."""
+"""Warnings of one answer at most; each is a line of the log."""
 
 
 class CursorParser(EventSink, AnswerParser):
@@ -52,7 +52,7 @@ class CursorParser(EventSink, AnswerParser):
         self._regions: list[tuple[int, int]] = []
         self._thought_start: int | None = None
         self._starts_inside = inside
-        self._ids: set[str] = set()  # TOOL-09: an id that the model gives twice is given once.
+        self._ids: set[str] = set()  # TOOL-09: ids are unique; an id that the model repeats is replaced.
         self._forgotten = 0
         self.warnings: list[str] = []
         self._steps = self._answer()
@@ -120,7 +120,7 @@ class CursorParser(EventSink, AnswerParser):
     # Calls
 
     def begin_call(self, name: str, call_id: str | None) -> None:
-        """Announce a call: its format is certain that it is one.
+        """Announce a call, once its call format is certain that it is one.
 
         Raises:
             MalformedError: no tool of the request has this name (TOOL-02).

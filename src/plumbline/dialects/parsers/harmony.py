@@ -49,7 +49,7 @@ _CALL = "to=functions."
 _BEGINNINGS = (*MARKERS, _CALL)
 _MAX_WORD = 256
 _MAX_PARTS = 8
-"""Of a header: role, recipient, channel and content type are four."""
+"""Parts of one header at most; a complete one has four: role, recipient, channel and content type."""
 
 
 class HarmonyParser(CursorParser):

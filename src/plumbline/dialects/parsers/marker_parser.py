@@ -70,9 +70,8 @@ class MarkerParser(CursorParser):
             else:
                 if cursor.has_space():
                     yield from cursor.space()
-                yield from cursor.take_one(
-                    markers.opening
-                )  # Some models open what the prompt has opened already.
+                # Some models write the opening marker although the prompt ends with it.
+                yield from cursor.take_one(markers.opening)
                 yield from self._think(0)
         boundary = True
         while True:

@@ -4,7 +4,7 @@
     calls:      <tool_call> … </tool_call>              Section: markers around calls, and how calls follow each other
                 {"name": …, "arguments": {…}}           CallFormat: how one call is written
 
-One incremental parser (`plumbline.dialects.parsers.marker_parser`) reads all of them.
+One incremental parser (`plumbline.dialects.parsers.marker_parser`) reads all of them except harmony.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "Section",
     "ThinkingControl",
     "ToolDialect",
-    "Unread",
+    "Unparsed",
     "Utterance",
 ]
 
@@ -38,7 +38,7 @@ PromptEncoding = Literal["deepseek_v32", "deepseek_v4", "harmony"]
 NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
 
-Unread = Literal["all", "after thinking", "after the gap"]
+Unparsed = Literal["all", "after thinking", "after the gap"]
 """Which part of an answer is constrained text, and so is text even where it looks like markup: all of it, what follows
 the thinking and any white space, or what follows the thinking and exactly the gap that the dialect writes. Where tools
 may be called, an answer that goes on there as calls begin is calls instead."""

@@ -115,7 +115,7 @@ class JsonWriter:
         "_types",
         "_whole",
         "begun",
-        "unread",
+        "unparsed",
     )
 
     def __init__(self, put: Callable[[str], None] | None, types: frozenset[str]) -> None:
@@ -131,7 +131,7 @@ class JsonWriter:
         self._plain = False
         """The value is no JSON object or array, so nothing in it is a JSON string."""
         self.begun = False
-        self.unread = 0
+        self.unparsed = 0
 
     def write(self, piece: str, _: int = 0) -> None:
         """Take the next piece of the text.
@@ -147,13 +147,13 @@ class JsonWriter:
         try:
             pos = scanner.feed(piece, 0, out)
         except MalformedError:
-            self.unread = len(piece) - scanner.stopped
+            self.unparsed = len(piece) - scanner.stopped
             raise
         finally:
             if text := "".join(out):
                 self._put(text)
         if pos < len(piece) and (rest := piece[pos:].lstrip()):
-            self.unread = len(rest)
+            self.unparsed = len(rest)
             raise MalformedError("the JSON of a value has ended, and something follows")
 
     @property
@@ -241,7 +241,7 @@ def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder 
         try:
             marker = yield from cursor.until(ends, out.write)
         except MalformedError:
-            cursor.pos -= out.unread
+            cursor.pos -= out.unparsed
             raise
         if marker is None:
             raise EndOfOutputError(f"expected {ends.markers[0]!r}")

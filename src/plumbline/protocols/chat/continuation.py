@@ -19,8 +19,8 @@ def with_prefix(
 ) -> tuple[tuple[Message, ...], bool]:
     """Add a `response_prefix` to the messages, and return whether the last message stays open.
 
-    The prefix becomes an open assistant message. The template so puts it behind the reasoning that a generation prompt
-    may open, not inside it.
+    The prefix becomes an open assistant message. So the template puts it after the reasoning that a generation
+    prompt may open, not inside it.
 
     Raises:
         ApiError: 400 for fields that contradict each other.

@@ -1,4 +1,4 @@
-"""Order of the events of a Responses stream, as a table that the writer walks.
+"""Define the order of the events of a Responses stream, as a table that the writer walks.
 
 A response and each of its output items is a small state machine. `EVENT_ORDER` lists, for each of them and for each of
 its states, the steps that are allowed there, the state that a step leads to, and the wire events that it emits:

@@ -22,7 +22,7 @@ from plumbline.turn import LarkFormat, RegexFormat
 __all__ = ["GrammarBuilder"]
 
 _MAX_SEQUENCES = 60_000
-_LARK_END = re.compile(r"(?m)^\s*\??start\b")
+_LARK_START = re.compile(r"(?m)^\s*\??start\b")
 _JSON_LEXEMES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|[,:] ?|[^"{}\[\],:]+|"')
 
 
@@ -267,7 +267,7 @@ class GrammarBuilder:
         Raises:
             ConstraintError: there is no rule `start`.
         """
-        if _LARK_END.search(grammar) is None:
+        if _LARK_START.search(grammar) is None:
             raise ConstraintError("The grammar has no rule 'start'.")
         name = next((name for name, known in self._nested.items() if known == grammar), None)
         if name is None:
@@ -320,7 +320,10 @@ def _not_first(text: str, beginning: str) -> str:
 
 
 def _free(without: list[str], not_first: str = "") -> str:
-    """Any text without these that does not begin so. A negation alone would match what is not UTF-8, too."""
+    """Match text without `without` that does not begin with a `not_first` character.
+
+    A negation alone would also match bytes that are not UTF-8.
+    """
     free = "/(?s:.*)/"
     if not_first:
         kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first)

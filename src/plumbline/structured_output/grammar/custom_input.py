@@ -1,4 +1,4 @@
-"""The input of a custom tool as it stands in a call: inside of a JSON string, or raw between markers.
+"""Constrain the input of a custom tool inside a call: in a JSON string, or unquoted between markers.
 
 The client's grammar describes the input, but the model writes a call. Where the call is JSON, every quote, line end and
 backslash of the input is an escape of two characters, so the grammar is rewritten with these escapes. A grammar engine
@@ -56,7 +56,7 @@ class InputWriter:
     """Write the constraint of one custom tool's input into a grammar.
 
     Args:
-        form: the constraint.
+        constraint: the regex or Lark grammar of the input.
         rule: adds a rule.
         named: adds a rule (name, body) under a given name, for recursive rules.
         escaped: the input is inside a JSON string.

@@ -156,7 +156,7 @@ class _Reader:
             raise _unsupported(f"{name}{self._peek()[1]}", "attributes, priorities and parameters of rules")
         self._pos += 1
         if name in self._rules:
-            raise ConstraintError(f"The grammar says twice what {name!r} is.")
+            raise ConstraintError(f"The grammar defines {name!r} twice.")
         self._rules[name] = self._alternatives()
 
     def _import(self) -> None:

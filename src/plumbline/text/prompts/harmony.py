@@ -47,22 +47,22 @@ class HarmonyEncoder(PromptEncoder):
         opens: bool,
     ) -> str:
         """Return the prompt of a conversation; see `PromptEncoder.encode`."""
-        told = [message for message in messages if message["role"] == "system"]
-        spoken = [message for message in messages if message["role"] != "system"]
+        system_messages = [message for message in messages if message["role"] == "system"]
+        conversation = [message for message in messages if message["role"] != "system"]
         parts = [_message("system", _system(kwargs, bool(tools)))]
-        instructions = "\n\n".join(message["content"] for message in told if message["content"])
+        instructions = "\n\n".join(message["content"] for message in system_messages if message["content"])
         developer = [f"# Instructions\n\n{instructions}"] if instructions else []
         if tools:
             developer.append(_tools(tools))
         if developer:
             parts.append(_message("developer", "\n\n".join(developer)))
         last_final = max(
-            (i for i, m in enumerate(spoken) if m["role"] == "assistant" and not m.get("tool_calls")),
+            (i for i, m in enumerate(conversation) if m["role"] == "assistant" and not m.get("tool_calls")),
             default=-1,
         )
         names: dict[str, str] = {}
-        for index, message in enumerate(spoken):
-            parts += _spoken(message, names, thinks=index > last_final)
+        for index, message in enumerate(conversation):
+            parts += _harmony_messages(message, names, thinks=index > last_final)
         if opens:
             parts.append("<|start|>assistant")
         return "".join(parts)
@@ -91,7 +91,7 @@ def _system(kwargs: Mapping[str, Any], has_tools: bool) -> str:
     return "\n\n".join(lines)
 
 
-def _spoken(message: Mapping[str, Any], names: dict[str, str], *, thinks: bool) -> list[str]:
+def _harmony_messages(message: Mapping[str, Any], names: dict[str, str], *, thinks: bool) -> list[str]:
     """Return the harmony messages of one API message; `names` collects the tools of the calls by id."""
     text = message.get("content") or ""
     match message["role"]:
