@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from example_servers.good_server import transcripts
-from mutants.mutations import body, error, events, header, body_bytes, status
+from mutants.mutations import body, body_bytes, error, events, header, status
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge

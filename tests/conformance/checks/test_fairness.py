@@ -12,11 +12,11 @@ from mutants.mutations import (
     Event,
     Mutation,
     body,
+    body_bytes,
     chunk,
     chunks,
     events,
     header,
-    body_bytes,
     renamed,
     status,
 )

@@ -10,11 +10,11 @@ from mutants.mutations import (
     Mutation,
     again,
     body,
+    body_bytes,
     chunk,
     chunks,
     events,
     header,
-    body_bytes,
     status,
     without,
 )

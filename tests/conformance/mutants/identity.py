@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mutants.basic import put
-from mutants.mutations import Mutant, Mutation, body, header, body_bytes
+from mutants.mutations import Mutant, Mutation, body, body_bytes, header
 
 __all__ = ["IDENTITY"]
 

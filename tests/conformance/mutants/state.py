@@ -12,12 +12,12 @@ from mutants.mutations import (
     Mutant,
     Mutation,
     body,
+    body_bytes,
     changed,
     chunk,
     each,
     error,
     events,
-    body_bytes,
     status,
     without,
 )

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from mutants.mutations import (
     Mutation,
     body,
+    body_bytes,
     changed,
     chunk,
     chunks,
     each,
     events,
-    body_bytes,
     status,
     without,
 )
