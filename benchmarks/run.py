@@ -169,7 +169,7 @@ def _pass() -> list[dict[str, Any]]:
 
 
 def parsers(passes: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Measure our parsers beside those of other servers that can be imported; returns rows and their versions."""
+    """Measure our parsers and those of other servers, if installed; return rows and the versions of the servers."""
     done = run_with_other_parsers(["benchmarks/parsers.py", "--passes", str(passes)])
     done.check_returncode()
     found = json.loads(done.stdout)

@@ -1,1 +1,1 @@
-"""The judge: holds any OpenAI-compatible server against the contract."""
+"""Judge any OpenAI-compatible server against the contract."""

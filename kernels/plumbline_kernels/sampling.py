@@ -1,9 +1,9 @@
 """Draw one token per row from logits, with temperature, top-k, top-p and min-p.
 
-The draw is Gumbel-max: the largest of logit / temperature + noise, where the noise of a token is a hash of (seed,
-position, token id). So a row's token depends on nothing but its own logits, seed and position: not on the batch, not
-on a generator's state. The filters are thresholds on the logits, so tokens that tie at a threshold are all kept and
-the result does not depend on an order among equals; the Triton version finds them by bisection, without a sort.
+The draw is Gumbel-max: the token with the largest logit / temperature + noise, where the noise of a token is a hash of
+(seed, position, token id). So the token of a row depends only on its parameters, logits, seed and position, not on the
+batch or the state of a generator. The filters are thresholds on the logits: tokens that tie at a threshold are all
+kept, so their order does not matter. The Triton version finds the thresholds by bisection, without a sort.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def sample(
     """Draw one token per row of fp32 `logits` [B, V]; returns int64 [B].
 
     The order is temperature, top_k, top_p (of the mass that top_k left), min_p. Rows at temperature 0 take the
-    largest logit, the lowest id among equals. Only rows with a filter pay for one.
+    largest logit, the lowest id among equals. Rows without a filter skip the search for a threshold.
 
     Args:
         logits: After penalties and masks; not changed.
@@ -87,8 +87,8 @@ def sample_torch(
 def _threshold(logits: Tensor, divisor: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Return the least logit that top_k and then top_p keep in each row of `logits` [R, V].
 
-    Only the head of the distribution is sorted, a longer one when its mass does not reach top_p: sorting a large
-    vocabulary costs more than the rest of the step.
+    For top_p, sort the 64 likeliest tokens first, and eight times as many as long as their mass does not reach top_p:
+    sorting a large vocabulary costs more than the rest of the step.
     """
     vocab = logits.shape[1]
     keep = torch.where(top_k > 0, top_k.clamp(max=vocab), vocab).long()
@@ -131,8 +131,8 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 def _log_exponential(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Return the logarithm of exponential noise, the negative of Gumbel noise: log(-log(1 - u)), u uniform.
 
-    u is centred in its cell of width 2**-31. Small ones keep their full precision in fp32, and they are the ones that
-    win, so the tail of the noise is resolved to 2**-32.
+    u is centred in its cell of width 2**-31. A small u gives large Gumbel noise, which wins the draw, and fp32 keeps
+    small numbers exactly, so the tail of the noise is resolved to 2**-32.
     """
     noise = random_bits(seeds, positions, vocab_size).to(torch.float32)
     noise = noise.mul_(-(2.0**-31)).sub_(2.0**-32).clamp_(min=2.0**-24 - 1)
@@ -201,7 +201,7 @@ def _mix_u32(x):
 
 @jit
 def _ordered(x):
-    """Map fp32 to uint32 so that the order of the numbers is that of the integers."""
+    """Map fp32 to uint32 and keep the order."""
     bits = x.to(tl.uint32, bitcast=True)
     return tl.where((bits >> 31) != 0, bits ^ 0xFFFFFFFF, bits ^ 0x80000000)
 
@@ -249,7 +249,7 @@ def _threshold_kernel(
         maxima = tl.maximum(maxima, tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf")))
     largest = tl.max(maxima, axis=0)
 
-    # The largest key that still keeps enough, built bit by bit from the top.
+    # Find the largest key that still keeps enough tokens or mass, bit by bit from the highest.
     key = tl.full([], 0, dtype=tl.uint32)
     if limited:
         bit = tl.full([], 1 << 31, dtype=tl.uint32)
@@ -306,7 +306,7 @@ def _draw_kernel(
         bits = (bits ^ (bits >> 16)) & 0x7FFFFFFF
         u = (bits.to(tl.float32) + 0.5) * (1.0 / 2147483648.0)
         u = tl.minimum(u, 1.0 - 1.0 / 16777216.0)
-        # -log(1 - u), by its series where the subtraction would lose the small values.
+        # Compute -log(1 - u) by its series if u is small, because 1 - u rounds most of its bits away.
         series = u * (1.0 + u * (0.5 + u * (1.0 / 3.0 + u * 0.25)))
         noise = -tl.log(tl.where(u < 0.004, series, -tl.log(1.0 - u)))
         kept = logits >= tl.load(threshold_ptr + row)
@@ -375,7 +375,7 @@ def _launch(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield the three kernels of a draw."""
+    """Yield the compile cases of the three kernels."""
     rows = {f"{name}_ptr": "*fp32" for name in ("temperature", "threshold")}
     sizes = {"stride": "i32", "vocab": "i32"}
     yield CompileCase(

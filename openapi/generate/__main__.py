@@ -46,7 +46,7 @@ def outputs() -> dict[Path, str]:
         SERVER / "openapi.json": as_json,
         SERVER / "openapi.yaml": yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=110),
         JUDGE / "__init__.py": _format(
-            JUDGE / "__init__.py", f'{header}"""The contract and its rules, as the judge reads them."""\n'
+            JUDGE / "__init__.py", f'{header}"""Load the contract and its rules for the judge."""\n'
         ),
         JUDGE / "openapi.json": as_json,
         JUDGE / "rules.json": json.dumps(bundle.rules(), indent=1, ensure_ascii=False) + "\n",

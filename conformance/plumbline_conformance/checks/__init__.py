@@ -1,4 +1,4 @@
-"""Scenarios and checks, by part of the API. Importing this package registers all of them.
+"""Define the scenarios and checks, by part of the API. Importing this package registers all of them.
 
 The order of these imports is the order in which scenarios run and are listed.
 """

@@ -50,11 +50,11 @@ def check(
 
 
 class _CannotRun(Exception):  # noqa: N818 - it is a reason, not an error
-    """The command cannot run; the message says why."""
+    """The command cannot run, for the reason in the message."""
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is judged, and against what."""
+    """The checks and scenarios of a run, and its baseline."""
 
     checks: list[str]
     scenarios: list[Scenario]
@@ -154,7 +154,7 @@ def run_check(
 def _plan(
     out: Console, selection: Selection, outputs: Outputs, recording: Path | None, sdk: Sequence[str]
 ) -> _Plan:
-    """Read the choices before anything is sent.
+    """Choose the checks and read the baseline, before anything is sent.
 
     Raises:
         _CannotRun: a client is missing, a file cannot be written, or no check is chosen.
@@ -218,7 +218,7 @@ def _send(
         asyncio.run(run())
     except KeyboardInterrupt:
         sent.interrupted = True
-        # Scenarios that have not ended are written as skipped: a part of a run must never pass for all of it.
+        # Record the other scenarios as skipped, so that an interrupted run does not look complete.
         for found in plan.scenarios:
             if found.id not in ended:
                 end(Transcript(scenario=found.id, exchanges=[], skipped=UNASKED))
@@ -236,7 +236,7 @@ def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:
 
 @contextmanager
 def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
-    """A bar and the counts so far, on a terminal; nothing in a pipe."""
+    """Show a progress bar and the counts of verdicts on a terminal, nothing in a pipe."""
     if not out.is_terminal:
         yield lambda seen: None
         return

@@ -1,4 +1,4 @@
-"""Apply checks to transcripts. All functions are pure, so a recording gets the same verdicts as the server did.
+"""Apply checks to transcripts. All functions are pure, so a recording gives the same verdicts as the live run.
 
 A transcript may have several attempts at its scenario, because `record` repeats a scenario if a rule that depends on
 sampling was broken. Checks of such rules combine all attempts; the others look at the first one only.
@@ -78,19 +78,19 @@ def judge(transcript: Transcript) -> list[Finding]:
 
 def judge_law(found: Check, exchange: Exchange) -> Finding | None:
     """Apply a law to any exchange; return None if its request does not ask for what the law is about."""
-    meant = True
+    requested = True
 
     def claim(seen: Transcript) -> Iterator[Problem]:
-        nonlocal meant
+        nonlocal requested
         assert found.law is not None
         try:
             yield from found.law(seen.last if found.of == "refusal" else accepted(seen.last))
         except NotRequested:
-            meant = False
+            requested = False
 
     seen = Transcript(scenario=found.id.rsplit("/", 1)[0], exchanges=[exchange])
     finding = _apply(msgspec.structs.replace(found, judge=claim), seen)
-    return finding if meant else None
+    return finding if requested else None
 
 
 def worth_repeating(transcript: Transcript) -> list[str]:
@@ -108,12 +108,12 @@ def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
     findings = _report_crashes_once([_apply(found, transcript) for found in wanted])
     if any(finding.verdict == "fail" for finding in findings):
         # The answer is malformed and the check of its shape reports where; other checks raise errors because of it.
-        return [_forgiven(finding) if finding.verdict == "error" else finding for finding in findings]
+        return [_inconclusive(finding) if finding.verdict == "error" else finding for finding in findings]
     return findings
 
 
 def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Report a server crash under one check only: the first MUST that it affects. The others become inconclusive."""
+    """Report a server crash under one check only: the first of the highest level. The others become inconclusive."""
     reporters: dict[tuple[int | None, str, str], str] = {}
     for level in ("MUST", "SHOULD", "MAY"):
         for finding in findings:
@@ -138,11 +138,13 @@ def _crash(finding: Finding) -> tuple[int | None, str, str]:
 
 
 def _folded(attempts: list[Finding], lengths: list[int]) -> Finding:
-    """Combine the findings of several attempts: what all with a verdict agree on, or `flaky`.
+    """Combine the findings of several attempts.
+
+    `flaky` means that some attempts broke the rule and some kept it; inconclusive attempts do not count.
 
     Args:
         attempts: the finding of each attempt.
-        lengths: how many exchanges each attempt has. Places of problems count over all attempts.
+        lengths: how many exchanges each attempt has. The result counts exchanges over all attempts.
     """
     starts = [sum(lengths[:place]) for place in range(len(lengths))]
     broken = [place for place, finding in enumerate(attempts) if finding.verdict in _BROKEN]
@@ -165,7 +167,7 @@ def _moved(problem: Problem, start: int) -> Problem:
     return msgspec.structs.replace(problem, exchange=problem.exchange + start)
 
 
-def _forgiven(finding: Finding) -> Finding:
+def _inconclusive(finding: Finding) -> Finding:
     return Finding(
         check=finding.check, verdict="inconclusive", reason=f"the answer is malformed: {finding.reason}"
     )
@@ -176,7 +178,7 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     problems: list[Problem] = []
     try:
         seen = islice(found.judge(tracked(transcript, tracker)), _MAX_PROBLEMS)
-        # One by one: the tracker knows only the exchange that was read last.
+        # Place each problem as soon as it is found: the tracker knows only the exchange that was read last.
         problems.extend(_named(found, tracker.placed(problem)) for problem in seen)
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))

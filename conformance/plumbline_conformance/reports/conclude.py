@@ -82,7 +82,7 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
         return Baseline.read(self.baseline)
 
     def texts(self, report: Report) -> Iterator[tuple[Path, str]]:
-        """Return the files by option."""
+        """Yield the path and the text of each chosen report."""
         if self.json is not None:
             yield self.json, report.to_json()
         if self.junit is not None:
@@ -131,15 +131,15 @@ def conclude(
         console.print(line, markup=False)
     show(console, report)
     for name in unjudged(report):
-        who = "every server" if SCENARIOS[name].core else f"whoever keeps the profile {report.profile}"
-        console.print(f"No check of {name}, which {who} has to serve, came to a verdict.", markup=False)
+        who = "every server" if SCENARIOS[name].core else f"profile {report.profile}"
+        console.print(f"No check of {name} reached a verdict, but {who} requires the scenario.", markup=False)
     for sentence in lacking(report):
         console.print(printable(sentence), markup=False)
     if unknown := sum((result.reason or "").startswith(UNKNOWN) for result in report.results):
-        said = "1 check was" if unknown == 1 else f"{unknown} checks were"
+        amount = "1 check was" if unknown == 1 else f"{unknown} checks were"
         console.print(
-            f"{said} skipped though the server may have what they are of: "
-            "ask again, or say what it has with --capabilities.",
+            f"{amount} skipped because the server's capabilities could not be determined: "
+            "run again, or name them with --capabilities.",
             markup=False,
         )
     for why in unwritten:
@@ -150,22 +150,22 @@ def conclude(
 
 
 def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:
-    """Return notes on how the verdicts came about."""
+    """Yield notes about the run: another token limit, requests that were sent again."""
     if run.options is not None and run.options.limit != "max_tokens":
         yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
     asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
     again = sum(bool(exchange.busy) for exchange in asked)
     if again:
-        said = "1 request was" if again == 1 else f"{again} requests were"
-        yield f"The server was busy: {said} sent again."
+        amount = "1 request was" if again == 1 else f"{again} requests were"
+        yield f"The server was busy: {amount} sent again."
 
 
 def show(console: Console, report: Report) -> None:
     """Print checks that do not pass, and the counts."""
     for name, reason, count in _skipped(report):
-        said = "1 check" if count == 1 else f"{count} checks"
+        amount = "1 check" if count == 1 else f"{count} checks"
         console.print(
-            f"[{STYLES['skipped']}]skipped[/] {escape(name)}, {said}: {escape(printable(reason or ''))}"
+            f"[{STYLES['skipped']}]skipped[/] {escape(name)}, {amount}: {escape(printable(reason or ''))}"
         )
     for result in report.results:
         if result.verdict not in ("pass", "skipped"):
@@ -176,9 +176,9 @@ def show(console: Console, report: Report) -> None:
                 console.print(f"    {escape(line)}")
     for name in report.stale:
         console.print(
-            f"[red]stale[/] {escape(printable(name))}  The baseline lists it, and it is no longer so."
+            f"[red]stale[/] {escape(printable(name))}  The baseline lists this violation, but it no longer occurs."
         )
-    console.print(f"of the checks that came to a verdict pass: {numbers(report)}")
+    console.print(f"checks that pass, of those with a verdict: {numbers(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)
     of_these = f" ({accepted} in the baseline)" if accepted else ""
@@ -186,7 +186,7 @@ def show(console: Console, report: Report) -> None:
 
 
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
-    """Yield a line for each skipped scenario: its id, the reason, and its number of checks.
+    """Return the id, the reason and the number of checks of each skipped scenario.
 
     Scenarios left out by an interruption share one line.
     """

@@ -66,7 +66,7 @@ def html(report: Report) -> str:
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
         "</dl>",
         _counts(report),
-        f"<p>Of the checks that came to a verdict pass: {numbers(report)}.</p>",
+        f"<p>Checks that pass, of those with a verdict: {numbers(report)}.</p>",
         *(
             f'<p class="v fail">{safe(name)} is in the baseline and no longer broken.</p>'
             for name in report.stale

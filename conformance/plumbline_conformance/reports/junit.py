@@ -44,7 +44,7 @@ def junit(report: Report, *, strict: bool = False) -> str:
     for name, sentence in zip(report.lacking, lacking(report), strict=True):
         _alone(root, "profile", name, "failure", "lacking", sentence)
     if not whole(report):
-        said = "nothing came to a verdict, or the run was interrupted"
+        said = "no check reached a verdict, or the run was interrupted"
         _alone(root, "run", "whole", "error", "inconclusive", said)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"

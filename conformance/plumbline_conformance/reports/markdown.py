@@ -40,7 +40,7 @@ def markdown(report: Report) -> str:
     for surface in surfaces:
         verdicts = [result.verdict for result in report.results if result.surface == surface]
         lines.append(f"| {surface} | " + " | ".join(str(verdicts.count(v) or "") for v in VERDICTS) + " |")
-    lines += ["", f"Of the checks that came to a verdict pass: {numbers(report)}.", ""]
+    lines += ["", f"Checks that pass, of those with a verdict: {numbers(report)}.", ""]
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
     for result in report.results:

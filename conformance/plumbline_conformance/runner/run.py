@@ -1,4 +1,4 @@
-"""Run scenarios against a target: probe capabilities, run every scenario once, repeat those that sampling may break."""
+"""Run scenarios against a target: probe capabilities, run each scenario, repeat it if a sampled rule was broken."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ class _Run:
         """The capabilities that were not probed because of the budget."""
 
     async def about(self, name: str, declared: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
-        """Return what is declared about a capability, else what a probe shows; see `probe`."""
+        """Return the declaration of a capability, or probe it; the result is that of `probe`."""
         if name in declared:
             lack = None if declared[name] else f"declared as missing: {CAPABILITIES[name].title}"
             return [], lack
         return await self.probe(name)
 
     async def probe(self, name: str) -> tuple[list[Exchange], str | None]:
-        """Probe a capability; return the exchanges, and why the target lacks it or None."""
+        """Probe a capability; return the exchanges and the reason why the target lacks it, or None if it does not."""
         try:
             async with self._gate:
                 return await self._converse(CAPABILITIES[name].probe(self._target))

@@ -12,7 +12,10 @@ from plumbline_conformance.suite.model import CHECKS
 __all__ = ["REVISION", "UNCHECKED", "as_markdown", "as_published", "manifest", "published", "revisions"]
 
 REVISION = "2026-12"
-"""The dated set of checks that this release publishes. It only grows: a check with other verdicts gets another id."""
+"""The dated set of checks that this release publishes.
+
+It grows until its month ends; a check with other verdicts gets another id.
+"""
 
 UNCHECKED: Mapping[str, str] = {
     name: rule["unchecked"] for name, rule in rules().items() if "unchecked" in rule

@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 Level = Literal["MUST", "SHOULD", "MAY"]
-"""A MUST NOT is a MUST."""
+"""A MUST NOT counts as a MUST."""
 SAMPLED = frozenset(name for name, rule in rules().items() if rule.get("sampled"))
 """Rules about what a model writes. A sampled answer may break one by chance, so their checks are worth further
 attempts. Framing, shapes, sums and refusals are the same in every attempt."""
 
 GONE = -1
-"""`Problem.exchange` of an exchange that was seen and not kept, so that no other exchange is shown as evidence."""
+"""The value of `Problem.exchange` if `plumbline watch` did not keep the exchange. Reports then show no evidence."""
 SEED = 1
 """The seed in the requests of scenarios; the target's own seed replaces it."""
 WRONG_KEY = "Bearer wrong-key-0f3a"
@@ -182,24 +182,24 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 Judge = Callable[[Transcript], Iterator[Problem]]
 Law = Callable[[Exchange], Iterator[Problem]]
-"""A check of one exchange of any origin: it reads what it needs to know from the request."""
+"""A check of one exchange from any client. It reads from the request what the answer has to be."""
 
 
 AnswerKind = Literal["", "whole", "stream", "either", "refusal"]
-"""Whole answers, streams, both, or refusals."""
+"""The answers that a law is about; `either` is whole answers and streams. Empty for a check that is not a law."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a check that reports show; also used for what a client reads of the answers (`sdk`)."""
+    """The part of a check that reports show. The checks of official clients (`sdk`) have only this part."""
 
     id: str
-    """The scenario's id and a slug of its own: `chat/stream-text/usage-last`."""
+    """The scenario's id and a slug, such as `chat/stream-text/usage-last`."""
     title: str
     """An imperative sentence, printed as it is."""
     level: Level
     rules: tuple[str, ...]
-    """Ids of the rules that it observes; each problem names one of them. The level is that of the first rule, unless
-    the check is milder."""
+    """Ids of the rules that the check observes; each problem names one of them. The level is that of the first rule,
+    unless the check is milder."""
     sampled: bool = False
     """Whether the result depends on sampling, so that it is worth further attempts."""
 
@@ -220,7 +220,7 @@ FAILED = "HTTP-17"
 """The rule that a check reports as broken if the server failed and there is no answer to look at."""
 CAPABILITIES: dict[str, Capability] = {}
 UNKNOWN = "could not be found out"
-"""How the reason begins if a probe does not show whether the server has a capability."""
+"""The start of the reason for a skipped scenario, if a probe does not show whether the server has a capability."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 

@@ -1,1 +1,1 @@
-"""Recorded exchanges, and a parser of server-sent events."""
+"""Store exchanges, parse server-sent events, and fold answers."""

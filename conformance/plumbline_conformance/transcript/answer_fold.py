@@ -2,7 +2,7 @@
 
 A stream and a whole answer with the same content fold into equal values. The fold never raises: it leaves out what is
 malformed and names it in `Answer.faults`. Checks read what is there, because the checks of shape report the rest. The
-differential and exact comparisons do without an answer if one of the members that they compare is malformed.
+differential and exact comparisons treat an answer as missing if a field that they compare is malformed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Call(msgspec.Struct, repr_omit_defaults=True):
 
     name: str = ""
     arguments: str = ""
-    """Or the input of a custom tool."""
+    """The arguments, or the input of a custom tool."""
     custom: bool = False
 
 
@@ -58,7 +58,7 @@ class Choice(msgspec.Struct, repr_omit_defaults=True):
     content: str = ""
     reasoning: str = ""
     summary: str = ""
-    """Of the reasoning items of a response that have a summary and no text."""
+    """The summaries of the reasoning items of a response, except of items that also have a text."""
     calls: list[Call] = msgspec.field(default_factory=list)
     finish_reason: Any = None
     """The last one that is not null; of a response its status."""
@@ -84,7 +84,7 @@ def is_stream(exchange: Exchange) -> bool:
 
 
 def fold(surface: Surface, exchange: Exchange) -> Answer:
-    """Fold the answer of an exchange, by the form that its request asks for."""
+    """Fold the answer of an exchange, as a stream if the request asks for one."""
     if is_stream(exchange):
         return fold_stream(surface, exchange.chunks)
     return fold_whole(surface, exchange.json)
@@ -200,7 +200,7 @@ def _fold_events(values: list[Any]) -> Answer:
                 _add_status(answer, choice, _object(answer, event.get("response"), "envelope"))
             case None:
                 answer.faults.add("envelope")
-    # If an item has both, its summary only repeats its text.
+    # Drop the summary of an item with a text, because it only repeats the text.
     choice.reasoning = "".join(text for _, text in sorted(texts.items()))
     choice.summary = "".join(text for index, text in sorted(summaries.items()) if not texts.get(index))
     choice.calls = [call for _, call in sorted(calls.items())]
@@ -231,7 +231,7 @@ def _choices(answer: Answer, envelope: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _message(answer: Answer, choice: dict[str, Any], surface: Surface, *, stream: bool) -> dict[str, Any]:
-    """Return the message or delta of a choice; the text of a completion as the content of one."""
+    """Return the message or delta of a choice. The text of a legacy completion becomes the content of a message."""
     if surface == "completions":
         message = None if choice.get("text") is None else {"content": choice["text"]}
     else:

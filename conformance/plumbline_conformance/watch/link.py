@@ -1,7 +1,7 @@
 """Connect a client connection with a server connection.
 
-Bytes of the server are forwarded first, in the callback that receives them, so that no task has to wake up for an
-event. Bytes of the client are forwarded as soon as the head of the request is complete.
+Bytes of the server are forwarded in the callback that receives them, before they are recorded: waking up a task for
+each event would delay it. Bytes of the client are forwarded as soon as the head of the request is complete.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Upstream(Protocol):
     open: int
     """Number of exchanges in progress."""
     seen: Callable[[Exchange], None]
+    """Called with each exchange when it has ended."""
 
 
 class End(asyncio.Protocol):
@@ -54,15 +55,15 @@ class End(asyncio.Protocol):
 
     def __init__(
         self,
-        heard: Callable[[bytes], None],
-        finished: Callable[[], bool],
-        lost: Callable[[Exception | None], None],
+        on_data: Callable[[bytes], None],
+        on_eof: Callable[[], bool],
+        on_lost: Callable[[Exception | None], None],
     ) -> None:
-        self._heard = heard
-        self._finished = finished
-        self._lost = lost
+        self._on_data = on_data
+        self._on_eof = on_eof
+        self._on_lost = on_lost
         self._pauses: set[str] = set()
-        self._unwanted = False
+        self._close_requested = False
         self._descriptor: int | None = None
         """The file descriptor for direct writes."""
 
@@ -88,13 +89,13 @@ class End(asyncio.Protocol):
 
     def close(self) -> None:
         """Close after sending everything."""
-        self._unwanted = True
+        self._close_requested = True
         if self.transport is not None:
             self.transport.close()
 
     def abort(self) -> None:
         """Close immediately."""
-        self._unwanted = True
+        self._close_requested = True
         if self.transport is not None:
             self.transport.abort()
 
@@ -124,17 +125,17 @@ class End(asyncio.Protocol):
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if sys.platform != "win32" and transport.get_extra_info("ssl_object") is None:
                 self._descriptor = plain.fileno()
-        if self._unwanted:
+        if self._close_requested:
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._heard(data)
+        self._on_data(data)
 
     def eof_received(self) -> bool:
-        return self._finished()
+        return self._on_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost(exc)
+        self._on_lost(exc)
 
     def pause_writing(self) -> None:
         self.other.set_paused("full", True)
@@ -154,21 +155,21 @@ class Link:
     def __init__(self, upstream: Upstream, over: Callable[[], object]) -> None:
         self._upstream = upstream
         self._over = over
-        self.front = End(self._client_sent, self._finished, self._left)
-        self.back = End(self._server_sent, self._server_finished, self._ended)
+        self.front = End(self._client_sent, self._client_finished, self._client_lost)
+        self.back = End(self._server_sent, self._server_finished, self._server_lost)
         self.front.other, self.back.other = self.back, self.front
         self._turn: Turn | None = None
         """The exchange that waits for its answer."""
         self._sending: Turn | None = None
         """The exchange with an incomplete request; its answer may end first."""
-        self._early = b""
+        self._unsent = b""
         """Bytes of the client that are not forwarded yet."""
         self._ready = False
         self._opaque = False
         """Whether bytes are forwarded without parsing, in both directions."""
-        self._silent = False
+        self._client_eof = False
         """Whether the client has sent EOF."""
-        self._passed_on = False
+        self._eof_forwarded = False
         """Whether the EOF has been forwarded."""
         self._closed = False
         self._refusal: bytes | None = None
@@ -179,7 +180,7 @@ class Link:
         self._advance()
 
     def refuse(self, why: str) -> None:
-        """Answer the request with 502, because the server cannot be reached. The proxy sends no other answer itself."""
+        """Answer the request with 502 if the server cannot be reached. The proxy writes no other answer itself."""
         error = {"message": why, "type": "server_error", "param": None, "code": "upstream_unreachable"}
         body = json.dumps({"error": error}).encode()
         head = (
@@ -196,37 +197,40 @@ class Link:
         if self._opaque:
             self.back.write(data)
             return
-        self._early += data
+        self._unsent += data
         self._advance()
 
     def _advance(self) -> None:
         """Forward bytes of the client, up to the end of a request that waits for its answer."""
-        if self._refusal is not None and (b"\r\n\r\n" in self._early or len(self._early) > LONGEST_HEAD):
+        if self._refusal is not None and (b"\r\n\r\n" in self._unsent or len(self._unsent) > LONGEST_HEAD):
             self.front.write(self._refusal)
             # Read and discard the rest of the request: closing earlier would drop the answer.
             self.front.finish()
-            self._refusal, self._opaque, self._early = None, True, b""
+            self._refusal, self._opaque, self._unsent = None, True, b""
         if not self._ready:
             return
-        while self._early and not self._opaque:
-            if self._sending is None and (self._turn is not None or not self._starts()):
+        while self._unsent and not self._opaque:
+            if self._sending is None and (self._turn is not None or not self._forward_head()):
                 break
-            if self._sending is not None and self._early:
-                self._sends(self._sending)
+            if self._sending is not None and self._unsent:
+                self._forward_body(self._sending)
         if self._opaque:
-            self.back.write(self._early)
-            self._early = b""
-        self.front.set_paused("early", len(self._early) > LONGEST_HEAD)
-        if self._silent and not self._passed_on and (self._turn is None or not self._early):
+            self.back.write(self._unsent)
+            self._unsent = b""
+        self.front.set_paused("early", len(self._unsent) > LONGEST_HEAD)
+        if self._client_eof and not self._eof_forwarded and (self._turn is None or not self._unsent):
             # Forward an incomplete request as well, so that the server sees the same end.
-            self.back.write(self._early)
-            self._early, self._passed_on = b"", True
+            self.back.write(self._unsent)
+            self._unsent, self._eof_forwarded = b"", True
             if not self.back.finish() and self._turn is None:
                 self._close(_CLIENT_LEFT)
 
-    def _starts(self) -> bool:
-        """Forward the head of the next request, if it is complete; anything else is forwarded without judging."""
-        raw, end, rest = self._early.partition(b"\r\n\r\n")
+    def _forward_head(self) -> bool:
+        """Forward the head of the next request and return True; return False if it is incomplete or not HTTP.
+
+        Bytes that are not HTTP are forwarded without judging.
+        """
+        raw, end, rest = self._unsent.partition(b"\r\n\r\n")
         if not end:
             self._opaque = len(raw) > LONGEST_HEAD or bare(raw) or _METHOD.match(raw) is None
             return False
@@ -240,15 +244,15 @@ class Link:
             return False
         self._sending = None if turn.request_sent else turn
         upstream.open += 1
-        self._early = rest
+        self._unsent = rest
         self.back.write(head.encode([("host", upstream.place)], target))
         return True
 
-    def _sends(self, turn: Turn) -> None:
+    def _forward_body(self, turn: Turn) -> None:
         """Forward the received part of the body of a request."""
-        data, self._early = self._early, b""
-        self._early = turn.ask(data)
-        self.back.write(data[: len(data) - len(self._early)] if self._early else data)
+        data, self._unsent = self._unsent, b""
+        self._unsent = turn.ask(data)
+        self.back.write(data[: len(data) - len(self._unsent)] if self._unsent else data)
         self._opaque = turn.opaque
         if turn.request_sent:
             self._sending = None
@@ -262,7 +266,7 @@ class Link:
         turn.answer(data)
         if turn.done:
             self._end_turn()
-            if turn.last or (self._silent and not self._early):
+            if turn.last or (self._client_eof and not self._unsent):
                 self._close(None)
             else:
                 self._advance()
@@ -276,32 +280,32 @@ class Link:
             self._upstream.open -= 1
             self._upstream.seen(turn.end(why, closed=closed))
 
-    def _finished(self) -> bool:
-        """Handle an EOF of the client, which may still read; the server decides what it means."""
-        self._silent = True
-        if self._turn is None and not self._early and not (self._ready and self._opaque):
+    def _client_finished(self) -> bool:
+        """Handle an EOF of the client: close if idle, else forward it, because the client may still read the answer."""
+        self._client_eof = True
+        if self._turn is None and not self._unsent and not (self._ready and self._opaque):
             return False
         self._advance()
         return not self._closed
 
-    def _left(self, error: Exception | None) -> None:
+    def _client_lost(self, error: Exception | None) -> None:
         self.back.abort()
         self._close(_CLIENT_LEFT)
 
     def _server_finished(self) -> bool:
-        """Handle an EOF of the server: close, even if bytes are still on their way to it."""
-        self._ended(None)
+        """Handle an EOF of the server: close both connections, even if a request is not completely sent."""
+        self._server_lost(None)
         return False
 
-    def _ended(self, error: Exception | None) -> None:
+    def _server_lost(self, error: Exception | None) -> None:
         if self._closed:
             return
         if error is not None:
             # Reset, so that a truncated answer does not look complete to the client.
             self.front.reset()
             self._close(f"the connection to the server broke: {error}")
-        elif self._silent:
-            # Servers treat an EOF of the client as leaving, so their closing is no fault.
+        elif self._client_eof:
+            # Many servers close when they receive the EOF of the client, which is no fault.
             self._close(_CLIENT_LEFT)
         else:
             self._close(_SERVER_CLOSED, closed=True)
@@ -319,7 +323,7 @@ class Link:
 
 
 def _within(prefix: str, target: str) -> str:
-    """Return the request target with the prefix of the upstream; unchanged if it is not a path."""
+    """Add the prefix of the upstream to a request target, unless the target has it or is not a path."""
     if not prefix or not target.startswith("/"):
         return target
     under = target == prefix or target.startswith((f"{prefix}/", f"{prefix}?"))

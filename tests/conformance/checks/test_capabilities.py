@@ -145,7 +145,9 @@ def test_the_last_lines_count_what_was_skipped_as_unknown(
 
     skipped = sum(name.startswith("chat/tool") for name in CHECKS)
     assert counts.endswith(f" {skipped} skipped")
-    assert last.startswith(f"{skipped} checks were skipped though the server may have what they are of")
+    assert last.startswith(
+        f"{skipped} checks were skipped because the server's capabilities could not be determined"
+    )
 
 
 def test_a_failure_at_a_right_request_is_no_excuse() -> None:

@@ -34,7 +34,7 @@ def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -
     behaviour = sum(found.sampled for found in CHECKS.values())
     protocol = len(CHECKS) - behaviour
     assert capsys.readouterr().out == (
-        "of the checks that came to a verdict pass: "
+        "checks that pass, of those with a verdict: "
         f"protocol {protocol}/{protocol}, behaviour {behaviour}/{behaviour}\n"
         f"{len(CHECKS)} checks: {len(CHECKS)} pass\n"
     )

@@ -315,7 +315,7 @@ def test_without_a_verdict_on_what_is_core_nobody_conforms(
         assert main(["check", *target, "models", "completions/stop", "chat/text"]) == 2
 
     assert (
-        "No check of chat/text, which every server has to serve, came to a verdict."
+        "No check of chat/text reached a verdict, but every server requires the scenario."
         in capsys.readouterr().out
     )
 

@@ -243,4 +243,6 @@ def test_a_capability_that_is_not_found_out_is_not_called_lacking(
 
     assert (status, report["lacking"]) == (2, {})
     out = capsys.readouterr().out
-    assert re.search(r"No check of responses/stream-text, which whoever keeps the profile responses", out)
+    assert re.search(
+        r"No check of responses/stream-text reached a verdict, but profile responses requires", out
+    )

@@ -1,1 +1,1 @@
-"""Scenarios and checks of chat completions."""
+"""Define the scenarios and checks of chat completions."""

@@ -116,9 +116,9 @@ STREAMED = 2
 
 
 def _text_before_stop(seen: Transcript, place: int) -> Iterator[Problem]:
-    """Compare with the answer without a stop string, if the server repeats itself.
+    """Compare with the answer without a stop string, if the server gives equal answers to equal requests.
 
-    Temperature 0 does not guarantee equal answers.
+    Temperature 0 does not guarantee that.
     """
     word, exchange = _stopped(seen, place)
     plain = choice(at(seen, 0)).content
@@ -158,7 +158,9 @@ def _reason(exchange: Exchange) -> Iterator[Problem]:
 
 
 COUNT = 3
+"""Choices of a request."""
 EACH = 4
+"""The token limit of each choice."""
 SHORT = 16
 """A token limit that fits into every context window."""
 

@@ -1,1 +1,1 @@
-"""Scenarios and checks of legacy completions."""
+"""Define the scenarios and checks of legacy completions."""

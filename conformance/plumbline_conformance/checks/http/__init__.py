@@ -1,1 +1,1 @@
-"""Scenarios and checks of what all APIs share: errors, refusals, optional fields, models and timing."""
+"""Define the scenarios and checks that all APIs share: errors, refusals, optional fields, models, timing."""

@@ -18,7 +18,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response
-from plumbline_conformance.checks.responses.state import named
+from plumbline_conformance.checks.responses.state import id_of
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import (
     Inconclusive,
@@ -167,7 +167,7 @@ def instructions_once(target: Target) -> Steps:
     made = yield Request(
         path="/responses", json=create_response(target, "Hi", instructions=text, store=True, **BRIEF)
     )
-    if name := named(made):
+    if name := id_of(made):
         after = create_response(target, "And you?", previous_response_id=name, **BRIEF)
         yield Request(path="/responses", json=after)
 
@@ -191,7 +191,7 @@ def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
 )
 def two_parents(target: Target) -> Steps:
     made = yield Request(path="/responses", json=create_response(target, "Hi", store=True, **BRIEF))
-    if name := named(made):
+    if name := id_of(made):
         parents = {"previous_response_id": name, "conversation": "conv_0f3a0f3a"}
         yield Request(path="/responses", json=create_response(target, "And?", **parents, **BRIEF))
 
@@ -211,7 +211,7 @@ def phase(target: Target) -> Steps:
     message = {"type": "message", "role": "assistant", "content": "Let me see.", "phase": PHASE}
     items = [*user("Hi"), message, *user("And?")]
     made = yield Request(path="/responses", json=create_response(target, items, store=True, **BRIEF))
-    if name := named(made):
+    if name := id_of(made):
         yield Request(path=f"/responses/{name}/input_items", method="GET")
 
 

@@ -1,1 +1,1 @@
-"""Scenarios and checks of the Responses API."""
+"""Define the scenarios and checks of the Responses API."""

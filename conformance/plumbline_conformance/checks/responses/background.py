@@ -17,7 +17,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     events,
     snapshots,
 )
-from plumbline_conformance.checks.responses.state import named
+from plumbline_conformance.checks.responses.state import id_of
 from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,
@@ -51,7 +51,7 @@ def _status(exchange: Exchange) -> Any:
 def background(target: Target) -> Steps:
     """Exchanges: create, poll until it ends, cancel."""
     made = yield Request(path="/responses", json=_request(target))
-    name = named(made)
+    name = id_of(made)
     if name is None:
         return
     for pause in PAUSES:
@@ -139,7 +139,7 @@ def cancel(target: Target) -> Steps:
     made = yield Request(
         path="/responses", json=_request(target, "Count to a thousand.", max_output_tokens=512)
     )
-    name = named(made)
+    name = id_of(made)
     if name is None:
         return
     yield Request(path=f"/responses/{name}/cancel", json={})

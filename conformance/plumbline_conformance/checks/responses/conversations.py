@@ -15,7 +15,7 @@ from plumbline_conformance.checks.common import (
     usage_count,
 )
 from plumbline_conformance.checks.responses.shared_laws import create_response
-from plumbline_conformance.checks.responses.state import named
+from plumbline_conformance.checks.responses.state import id_of
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import (
     Inconclusive,
@@ -39,7 +39,7 @@ BEGIN, FIRST, SECOND, LISTED, UNKNOWN = range(5)
 def conversation(target: Target) -> Steps:
     """Exchanges: create, a response by id, the same by object, list items, an unknown conversation, delete."""
     begun = yield Request(path="/conversations", json={})
-    if (name := named(begun)) is None:
+    if (name := id_of(begun)) is None:
         return
     yield Request(path="/responses", json=create_response(target, "Hi", conversation=name, **BRIEF))
     yield Request(path="/responses", json=create_response(target, "Hi", conversation={"id": name}, **BRIEF))
@@ -50,7 +50,7 @@ def conversation(target: Target) -> Steps:
 
 @check("responses/conversation/echo", "Return the conversation in its responses", "ST-09")
 def conversation_echo(seen: Transcript) -> Iterator[Problem]:
-    name = named(accepted(at(seen, BEGIN)))
+    name = id_of(accepted(at(seen, BEGIN)))
     for place in (FIRST, SECOND):
         found = answered(at(seen, place)).json
         echoed = found.get("conversation") if isinstance(found, dict) else None
@@ -131,7 +131,7 @@ def stored_call(target: Target) -> Steps:
     forced: dict[str, Any] = {"type": "function", "name": "get_weather"}
     offered: dict[str, Any] = {"tools": [tools.flat(tools.weather)], "max_output_tokens": 128, "store": True}
     made = yield Request(path="/responses", json=create_response(target, "Hi", tool_choice=forced, **offered))
-    name, call = named(made), _called(made)
+    name, call = id_of(made), _called(made)
     if name is not None and call is not None:
         output = [{"type": "function_call_output", "call_id": call, "output": "21 degrees"}]
         yield Request(

@@ -36,7 +36,7 @@ UNKNOWN_ID = "resp_0f3a0f3a0f3a0f3a"
 BRIEF: dict[str, Any] = {"max_output_tokens": 16, "store": True}
 
 
-def named(exchange: Exchange) -> str | None:
+def id_of(exchange: Exchange) -> str | None:
     """Return the id of a response, if it is safe in a path."""
     name = exchange.json.get("id") if isinstance(exchange.json, dict) else None
     return name if isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum() else None
@@ -46,7 +46,7 @@ def named(exchange: Exchange) -> str | None:
 def stored(target: Target) -> Steps:
     """Exchanges: create, get, list items, continue, cancel, delete, then get, list items, delete and continue again."""
     made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
-    name = named(made)
+    name = id_of(made)
     if name is None:
         return
     path = f"/responses/{name}"
@@ -118,7 +118,7 @@ def _page(page: Any) -> Iterator[Problem]:
 
 @check("responses/stored/continued", "Continue a stored response, and return its id", "ST-04")
 def stored_continued(seen: Transcript) -> Iterator[Problem]:
-    name = named(accepted(at(seen, 0)))
+    name = id_of(accepted(at(seen, 0)))
     found = _must_exist(at(seen, 3))
     echoed = found.json.get("previous_response_id") if isinstance(found.json, dict) else None
     if found.status != 200 or echoed != name:
@@ -141,7 +141,7 @@ def stored_cancel(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/stored/delete", "Confirm a deletion with the id", "ST-02")
 def stored_delete(seen: Transcript) -> Iterator[Problem]:
-    name = named(accepted(at(seen, 0)))
+    name = id_of(accepted(at(seen, 0)))
     found = _require_operation(at(seen, 5))
     body = found.json if isinstance(found.json, dict) else {}
     if found.status != 200 or (body.get("id"), body.get("deleted")) != (name, True):
@@ -183,7 +183,7 @@ def not_stored(target: Target) -> Steps:
     made = yield Request(
         path="/responses", json=create_response(target, "Hi", max_output_tokens=16, store=False)
     )
-    if (name := named(made)) is not None:
+    if (name := id_of(made)) is not None:
         yield Request(path=f"/responses/{name}", method="GET")
 
 
@@ -208,7 +208,7 @@ ITEMS = [{"role": "user", "content": text} for text in ("One", "Two", "Three")]
 def pages(target: Target) -> Steps:
     """Exchanges: create, all items, all ascending, a page of two, the rest."""
     made = yield Request(path="/responses", json=create_response(target, ITEMS, **BRIEF))
-    name = named(made)
+    name = id_of(made)
     if name is None:
         return
     path = f"/responses/{name}/input_items"
@@ -261,12 +261,12 @@ def pages_more(seen: Transcript) -> Iterator[Problem]:
 def branches(target: Target) -> Steps:
     """Exchanges: a response, a continuation, the same again, a continuation of the first continuation."""
     made = yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
-    if (name := named(made)) is None:
+    if (name := id_of(made)) is None:
         return
     child = create_response(target, "One", previous_response_id=name, **BRIEF)
     first = yield Request(path="/responses", json=child)
     yield Request(path="/responses", json=child)
-    if (below := named(first)) is not None:
+    if (below := id_of(first)) is not None:
         yield Request(
             path="/responses", json=create_response(target, "Two", previous_response_id=below, **BRIEF)
         )
