@@ -78,7 +78,7 @@ class Types:
             return
         for value in node.values():
             self._find_tags(value)
-        members = [m for m in self._members(node) if self._is_struct(m)] if "anyOf" in node else []
+        members = [m for m in self._union_members(node) if self._is_struct(m)] if "anyOf" in node else []
         if len(members) < 2:
             return
         common = set.intersection(*(set(self._closed_strings(m)) for m in members))
@@ -92,13 +92,13 @@ class Types:
             if self.tags.setdefault(member, tag) != tag:
                 raise ContractError(f"{member} is told apart by {tag!r} here and {self.tags[member]!r} there")
 
-    def _members(self, node: Json) -> list[str]:
+    def _union_members(self, node: Json) -> list[str]:
         """Return the names of the object members of a union, looking through unions of unions."""
         names: list[str] = []
         for member in node["anyOf"]:
             name = _ref(member)
             if name and "anyOf" in self.schemas[name]:
-                names += self._members(self.schemas[name])
+                names += self._union_members(self.schemas[name])
             elif name:
                 names.append(name)
         return list(dict.fromkeys(names))
@@ -138,7 +138,7 @@ class Types:
         aliases = [self._alias(name) for name in self._in_order(members)]
         body = "\n\n".join(structs) + "\n\n" + "\n".join(aliases)
         public = sorted(n for name in members for n in self._public(name))
-        imports = _imports(body) + self._own_imports(family, body, public)
+        imports = _imports(body) + self._module_imports(family, body, public)
         return "\n".join(
             [
                 f'"""Generated from `openapi/schemas/{family}.yaml`."""\n',
@@ -159,7 +159,7 @@ class Types:
         values = self._tag_values(name)
         return values if len(values) > 1 else []
 
-    def _own_imports(self, family: str, body: str, own: list[str]) -> list[str]:
+    def _module_imports(self, family: str, body: str, own: list[str]) -> list[str]:
         used = set(re.findall(r"\b[A-Z]\w+", body)) - set(own)
         lines = []
         for other in sorted(self.families):

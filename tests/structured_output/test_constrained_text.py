@@ -49,10 +49,10 @@ class Answering:
             events += parser.push(TextDelta(piece))
         folded = fold([*events, *parser.finish("stop")])
         assert {part[0] for part in folded} <= {"reasoning", "text"}
-        thought, said = ("".join(p[1] for p in folded if p[0] == kind) for kind in ("reasoning", "text"))
-        return thought, said
+        thought, text = ("".join(p[1] for p in folded if p[0] == kind) for kind in ("reasoning", "text"))
+        return thought, text
 
-    def written(self, text: str, *, thought: str | None) -> str:
+    def rendered(self, text: str, *, thought: str | None) -> str:
         """An answer as the model writes it."""
         if self.harmony:
             before = (
@@ -94,14 +94,14 @@ def test_a_choice_arrives_as_it_was_given(name: str, inside: bool) -> None:
     choices = [choice for choice in hostile(name) if markup_schema(choice)]
     answering = Answering(name, ChoiceFormat(tuple(choices)), inside=inside)
     for choice in choices:
-        text = answering.written(choice, thought="Hm." if answering.inside else None)
+        text = answering.rendered(choice, thought="Hm." if answering.inside else None)
         assert accepts(answering.grammar, text), text
         for sizes in ([len(text)], [1], [3, 1]):
             assert answering.read(text, sizes)[1] == choice
     # A choice that begins like thinking leaves no room for any.
     calm = Answering(name, ChoiceFormat(("plain", " yes", "\nno ")), inside=inside)
     for choice in ("plain", " yes", "\nno "):
-        text = calm.written(choice, thought="Hm.")
+        text = calm.rendered(choice, thought="Hm.")
         assert accepts(calm.grammar, text), text
         assert calm.read(text, [2]) == ("Hm.", choice)
 
@@ -111,8 +111,8 @@ def test_a_prompt_without_thinking_leaves_nothing_to_read(name: str) -> None:
     choices = [choice for choice in hostile(name) if markup_schema(choice)]
     answering = Answering(name, ChoiceFormat(tuple(choices)), thought=True)
     for choice in choices:
-        assert accepts(answering.grammar, answering.written(choice, thought=None))
-        assert answering.read(answering.written(choice, thought=None), [1])[1] == choice
+        assert accepts(answering.grammar, answering.rendered(choice, thought=None))
+        assert answering.read(answering.rendered(choice, thought=None), [1])[1] == choice
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek_r1", "granite", "harmony", "mistral"])

@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 
 from .corpus import CASES
-from .walk import accepts, grammar_of, sampled, written
+from .walk import accepts, as_json_text, grammar_of, sampled
 
 DOC = Path(__file__).parents[2] / "docs" / "structured-output.md"
 
@@ -47,11 +47,11 @@ def test_valid_documents_go_through_and_invalid_ones_do_not(number: int) -> None
         return
     for value in valid:
         for spaces in (False, True):
-            text = written(value, spaces=spaces)
+            text = as_json_text(value, spaces=spaces)
             assert accepts(grammar, text), text
             assert accepts(grammar, text, cut=len(text) // 2), text
     for value in invalid:
-        for text in {written(value), written(value, spaces=True), json.dumps(value, indent=1)}:
+        for text in {as_json_text(value), as_json_text(value, spaces=True), json.dumps(value, indent=1)}:
             assert not accepts(grammar, text), text
 
 

@@ -84,7 +84,7 @@ def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:
     return found.is_done or found.accept(min(ENDS))
 
 
-def written(value: Any, *, spaces: bool = False) -> str:
+def as_json_text(value: Any, *, spaces: bool = False) -> str:
     """Return a document in one of the two layouts that grammars allow."""
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaces else (",", ":"))
 
