@@ -11,7 +11,7 @@ import pytest
 
 from .generated import sample
 from .test_keywords import finite
-from .walk import accepts, grammar_of, sampled, written
+from .walk import accepts, as_json_text, grammar_of, sampled
 
 COUNT = int(os.environ.get("PLUMBLINE_SCHEMAS", "300"))
 """How many schemas; `nox -s properties` asks for many more."""
@@ -25,10 +25,10 @@ def examine(seed: int) -> None:
     grammar = grammar_of(schema)
     assert grammar is not None, (seed, schema)  # docs/structured-output.md says that none is refused.
     for value in valid:
-        assert accepts(grammar, written(value, spaces=bool(seed % 2))), (seed, value)
+        assert accepts(grammar, as_json_text(value, spaces=bool(seed % 2))), (seed, value)
     for value in broken:
         if not validator.is_valid(value):
-            assert not accepts(grammar, written(value)), (seed, value)
+            assert not accepts(grammar, as_json_text(value)), (seed, value)
     for number in range(2):
         text = sampled(grammar, seed * 10 + number, limit=40, most=400)
         if text is not None:

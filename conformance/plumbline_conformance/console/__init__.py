@@ -1,1 +1,1 @@
-"""Terminal output, and the checks on output files before a run."""
+"""Print to the terminal, and check output files before a run."""
