@@ -26,7 +26,7 @@ __all__ = [
 
 
 def whole_of(seen: Transcript) -> Exchange:
-    """Return the whole answer of a scenario that sends one request in both forms."""
+    """Return the whole answer of a scenario that sends one request with and without streaming."""
     return accepted(at(seen, 0))
 
 
