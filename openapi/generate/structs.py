@@ -64,7 +64,7 @@ class Types:
             self._find_tags(schema)
 
     def modules(self) -> dict[str, str]:
-        """Return the text of every module, by family; the imports of families must not form a cycle."""
+        """Return the text of every module, by family; families must not import each other in a circle."""
         self._check_layers()
         return {family: self._module(family) for family in self.families}
 
@@ -78,7 +78,7 @@ class Types:
             return
         for value in node.values():
             self._find_tags(value)
-        members = [m for m in self._union_members(node) if self._is_struct(m)] if "anyOf" in node else []
+        members = [m for m in self._union_structs(node) if self._is_struct(m)] if "anyOf" in node else []
         if len(members) < 2:
             return
         common = set.intersection(*(set(self._closed_strings(m)) for m in members))
@@ -92,13 +92,13 @@ class Types:
             if self.tags.setdefault(member, tag) != tag:
                 raise ContractError(f"{member} is told apart by {tag!r} here and {self.tags[member]!r} there")
 
-    def _union_members(self, node: Json) -> list[str]:
+    def _union_structs(self, node: Json) -> list[str]:
         """Return the names of the object members of a union, looking through unions of unions."""
         names: list[str] = []
         for member in node["anyOf"]:
             name = _ref(member)
             if name and "anyOf" in self.schemas[name]:
-                names += self._union_members(self.schemas[name])
+                names += self._union_structs(self.schemas[name])
             elif name:
                 names.append(name)
         return list(dict.fromkeys(names))

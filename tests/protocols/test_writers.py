@@ -1,4 +1,4 @@
-"""The chunks or events of any answer fold to its non-streaming form (CHAT-19, RS-16)."""
+"""The chunks or events of any answer fold to its answer in one piece (CHAT-19, RS-16)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import pytest
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
-from plumbline._generated.own import DetokenizeRequest, TokenizeRequest
 from plumbline._generated.responses import CreateResponse
+from plumbline._generated.utilities import DetokenizeRequest, TokenizeRequest
 
 __all__ = ["BODIES", "ROOTS", "each_api", "each_body"]
 

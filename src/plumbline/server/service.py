@@ -16,7 +16,9 @@ from plumbline import __version__
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.models import ListModelsResponse, Model
-from plumbline._generated.own import (
+from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
+from plumbline._generated.service import Service
+from plumbline._generated.utilities import (
     DetokenizeRequest,
     DetokenizeResponse,
     Health,
@@ -24,8 +26,6 @@ from plumbline._generated.own import (
     TokenizeResponse,
     Version,
 )
-from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
-from plumbline._generated.service import Service
 from plumbline.engines.port import EngineFullError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.chat.continuation import check_ending

@@ -64,8 +64,8 @@ class CursorParser(EventSink, AnswerParser):
 
     def push(self, delta: TextDelta) -> list[OutputEvent]:
         """Parse more of the output."""
-        if self._spans is not None:
-            self._spans.add(delta.logprobs)
+        if self._slices is not None:
+            self._slices.add(delta.logprobs)
         self._cursor.feed(delta.text)
         next(self._steps, None)
         return self._flushed()
@@ -76,8 +76,8 @@ class CursorParser(EventSink, AnswerParser):
         self._cursor.closed = True
         self._cursor.cut = reason == "length"
         next(self._steps, None)
-        if self._spans is not None:
-            self._spans.close()
+        if self._slices is not None:
+            self._slices.close()
         return self._flushed()
 
     def continue_message(self, text: str, *, echo: bool) -> list[OutputEvent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.parsers.logprob_spans import LogprobSpans
+from plumbline.dialects.parsers.logprob_slices import LogprobSlices
 from plumbline.dialects.parsers.whitespace import WhitespaceBuffer
 from plumbline.dialects.streams.cursor import Cursor
 from plumbline.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallEnd
@@ -22,7 +22,7 @@ class EventSink:
         self._cursor = Cursor()
         self._content = WhitespaceBuffer(self._emit_text, hold=hold)
         self._thought = WhitespaceBuffer(self._emit_thought, hold=True)
-        self._spans = LogprobSpans() if logprobs else None
+        self._slices = LogprobSlices() if logprobs else None
         self._out: list[OutputEvent] = []
         self._run_text: list[str] = []
         self._run_thought: list[str] = []
@@ -50,8 +50,8 @@ class EventSink:
             self._out.append(ReasoningDelta("".join(self._run_thought)))
             self._run_thought = []
         self._run_text.append(text)
-        if self._spans is not None:
-            self._spans.content(offset, offset + len(text))
+        if self._slices is not None:
+            self._slices.content(offset, offset + len(text))
 
     def _emit_thought(self, text: str, offset: int) -> None:
         if offset < 0 and self._silent and not (text := text[-offset:]):
@@ -65,13 +65,13 @@ class EventSink:
             self._out.append(ReasoningDelta("".join(self._run_thought)))
             self._run_thought = []
         # The text of a token that ends amid a call comes after the call.
-        entries = () if self._spans is None or self._open else self._spans.take(self._decided())
+        entries = () if self._slices is None or self._open else self._slices.take(self._decided())
         if self._run_text or entries:
             self._out.append(TextDelta("".join(self._run_text), entries))
             self._run_text = []
 
     def _flushed(self) -> list[OutputEvent]:
-        if self._run_text or self._run_thought or self._spans is not None:
+        if self._run_text or self._run_thought or self._slices is not None:
             self._end_run()
         if self._arguments:
             self._end_arguments()

@@ -157,7 +157,7 @@ class _Walk:
             self._references[where] = reference
         for name in ("properties", "required"):
             _check_writable(list(schema.get(name, ())), f"{where}/{name}")
-        _check_members(where, schema)
+        _check_min_properties(where, schema)
         if "pattern" in schema:
             schema["pattern"] = to_rust_regex(schema["pattern"])
         if "patternProperties" in schema:
@@ -201,7 +201,7 @@ def _check_writable(value: Any, where: str) -> None:
             _check_writable(item, where)
 
 
-def _check_members(where: str, schema: Mapping[str, Any]) -> None:
+def _check_min_properties(where: str, schema: Mapping[str, Any]) -> None:
     """Refuse `minProperties` beyond the required members: the grammar does not count additional ones."""
     least = schema.get("minProperties", 0)
     if least > 1 and least > len(set(schema.get("required", ()))):

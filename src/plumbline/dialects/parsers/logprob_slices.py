@@ -9,10 +9,10 @@ import msgspec
 
 from plumbline.events import Logprob
 
-__all__ = ["LogprobSpans"]
+__all__ = ["LogprobSlices"]
 
 
-class LogprobSpans:
+class LogprobSlices:
     """Keep the logprob entries of an output's tokens and release those of its text (LP-03).
 
     Positions count characters of the output. An entry that is partly markup is cut to the characters that are text.
