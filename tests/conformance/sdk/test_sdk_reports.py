@@ -44,9 +44,9 @@ def judged(path: Path, *words: str) -> int:
 def test_findings_are_in_every_report_and_in_the_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = events(
-        lambda found: [(name, data) for name, data in found if data.get("type") != "response.completed"]
-    )(transcripts()[RESPONSE])
+    seen = events(lambda found: [(name, data) for name, data in found if name != "response.completed"])(
+        transcripts()[RESPONSE]
+    )
     path = recorded(tmp_path / "run.jsonl", seen)
     files = {kind: tmp_path / f"report.{kind}" for kind in ("json", "junit", "html", "markdown")}
     named = [word for kind, file in files.items() for word in (f"--{kind}", str(file))]

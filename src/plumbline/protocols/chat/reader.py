@@ -14,6 +14,7 @@ from plumbline.protocols.common.fields import (
 )
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
+from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
@@ -26,9 +27,6 @@ _REFUSED = {
     "prediction": "is not supported by this server",
     "functions": "is not supported; use 'tools'",
     "function_call": "is not supported; use 'tool_choice'",
-    "bad_words": "is not supported by this server yet",
-    "return_token_ids": "is not supported by this server yet",
-    "truncate_prompt_tokens": "is not supported by this server yet",
 }
 
 
@@ -38,7 +36,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
-    refuse_given(request, _REFUSED)
+    refuse_given(request, {**_REFUSED, **UNSUPPORTED})
     if request.store is True:
         raise unsupported_value("store", True, "is not supported: this server does not keep chat completions")
     if "audio" in or_default(request.modalities, []):

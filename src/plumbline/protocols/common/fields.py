@@ -70,6 +70,8 @@ def check_stream_options(request: Any) -> None:
         )
     if options.include_obfuscation is True:
         raise unsupported_value("stream_options.include_obfuscation", True)
+    if getattr(options, "continuous_usage_stats", None) is True:
+        raise unsupported_value("stream_options.continuous_usage_stats", True)
 
 
 def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:

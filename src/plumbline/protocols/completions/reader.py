@@ -9,6 +9,7 @@ from plumbline._generated.completions import CreateCompletionRequest
 from plumbline.protocols.common.fields import check_stream_options, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
+from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
 
@@ -16,9 +17,6 @@ __all__ = ["CompletionPlan", "read_completion"]
 
 _REFUSED = {
     "suffix": "is not supported: this model does not fill in the middle",  # CMP-07
-    "bad_words": "is not supported by this server yet",
-    "return_token_ids": "is not supported by this server yet",
-    "truncate_prompt_tokens": "is not supported by this server yet",
 }
 
 _DEFAULT_MAX_TOKENS = 16
@@ -44,7 +42,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
-    refuse_given(request, _REFUSED)
+    refuse_given(request, {**_REFUSED, **UNSUPPORTED})
     check_stream_options(request)
     num_choices = or_default(request.n, 1)
     # The schema allows 0, which means the default.

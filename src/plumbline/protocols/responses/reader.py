@@ -33,6 +33,7 @@ from plumbline.protocols.common.tool_choice import (
     plain_choice,
     wants_parallel,
 )
+from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.protocols.responses.input import read_input
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
@@ -59,7 +60,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
-    refuse_given(request, _REFUSED)
+    refuse_given(request, {**_REFUSED, **UNSUPPORTED})
     if request.background is True:
         raise unsupported_value("background", True, "is not supported by this server yet")
     if request.store is True:
