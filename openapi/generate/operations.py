@@ -131,7 +131,7 @@ def write_routes(found: list[Operation], homes: dict[str, str]) -> str:
     lines = [
         '"""One Litestar handler per operation: read the request, call the service, send its reply.\n',
         "The application provides `api`, an instance of `Service`. Bodies are read as bytes and decoded by",
-        '`plumbline.wire.decode`, because Litestar\'s own decoding accepts strings for numbers.\n"""\n',
+        '`plumbline.wire.incoming`, because Litestar\'s own decoding accepts strings for numbers.\n"""\n',
         "from typing import Any, get_args\n",
         f"from litestar import Request, {', '.join(methods)}",
         "from litestar.handlers import HTTPRouteHandler",
@@ -139,7 +139,7 @@ def write_routes(found: list[Operation], homes: dict[str, str]) -> str:
         "from litestar.params import RawBody, SkipValidation",
         "from litestar.response import Response, Stream\n",
         "from plumbline.wire.call import Call",
-        "from plumbline.wire.decode import decode",
+        "from plumbline.wire.incoming import read",
         "from plumbline.wire.query import Query",
         "from plumbline.wire.reply import respond\n",
         "from .service import Service",
@@ -152,7 +152,7 @@ def write_routes(found: list[Operation], homes: dict[str, str]) -> str:
     for op in found:
         args = ["body: RawBody"] if op.request else []
         args += ["api: Api", "request: Incoming"]
-        passed = [f"decode({op.request}, body)"] if op.request else []
+        passed = [f"read({op.request}, body, request)"] if op.request else []
         passed.append("Call.of(request)")
         query = any(p["in"] == "query" for p in op.parameters)
         passed += [f"{_name(p)}={_reader(p)}" for p in op.parameters]

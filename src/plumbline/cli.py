@@ -118,6 +118,11 @@ def _add_server_options(group: _Group) -> None:
     )
     group.add_argument("--api-key-file", metavar="FILE", help="file with one key a line; # begins a comment")
     group.add_argument(
+        "--strict",
+        action="store_true",
+        help="answer 400 to unknown fields in request bodies; without it they are named in x-plumbline-ignored",
+    )
+    group.add_argument(
         "--max-body-bytes",
         type=int,
         default=10 * 1024 * 1024,

@@ -18,7 +18,7 @@ def test_a_call_returns_from_waiting_when_the_client_has_gone() -> None:
     async def receive() -> dict[str, str]:
         return next(messages)
 
-    call = Call(request_id="r", headers={}, api_key=None, _receive=receive)
+    call = Call(request_id="r", work_id="r", headers={}, api_key=None, _receive=receive)
     asyncio.run(call.disconnected())
     assert next(messages, None) is None
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from litestar import Litestar, Request
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.response import Response
@@ -20,6 +21,7 @@ from plumbline.server.metrics import Metrics
 from plumbline.server.service import PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
+from plumbline.wire.incoming import STRICT
 
 __all__ = ["create_app"]
 
@@ -59,6 +61,7 @@ def create_app(model: ServedModel, settings: Settings) -> Front:
         openapi_config=None,
         request_max_body_size=settings.max_body_bytes,
         logging_config=None,
+        state=State({STRICT: settings.strict}),
     )
     return Front(
         app,  # type: ignore[arg-type]

@@ -16,8 +16,9 @@ from plumbline._generated import OPERATIONS
 from plumbline.server.auth import KeyRing
 from plumbline.server.metrics import Metrics
 from plumbline.server.streams import closing_streams
-from plumbline.wire.call import new_request_id
+from plumbline.wire.call import CLIENT_NAMED, new_request_id
 from plumbline.wire.errors import ApiError, envelope, invalid_api_key
+from plumbline.wire.incoming import IGNORED
 
 __all__ = ["Front"]
 
@@ -32,6 +33,10 @@ _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/o
 
 _DRAIN_LIMIT = 8
 """A too large body is read up to this many times the allowed size before the connection is dropped."""
+
+
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+"""An id that a client may give its request; others are replaced."""
 
 
 class Front:
@@ -52,8 +57,10 @@ class Front:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        request_id = new_request_id()
-        scope.setdefault("state", {})["request_id"] = request_id
+        state = scope.setdefault("state", {})
+        chosen = _client_request_id(scope)
+        state["request_id"] = chosen or new_request_id()
+        state[CLIENT_NAMED] = chosen is not None
         status = 499  # The client leaves before there is a status.
 
         async def send_with_headers(message: Message) -> None:
@@ -63,10 +70,12 @@ class Front:
                 elapsed = round((time.perf_counter() - started) * 1000)
                 message["headers"] = [
                     *message.get("headers", []),
-                    (b"x-request-id", request_id.encode()),  # HTTP-03
+                    (b"x-request-id", state["request_id"].encode()),  # HTTP-03
                     (b"openai-processing-ms", str(elapsed).encode()),  # HTTP-04
                     (b"openai-version", b"2020-10-01"),
                 ]
+                if IGNORED in state:
+                    message["headers"].append((b"x-plumbline-ignored", state[IGNORED].encode()))
             await send(message)
 
         self._metrics.opened()
@@ -142,6 +151,14 @@ class Front:
                 code="unsupported_media_type",
             )
         return None
+
+
+def _client_request_id(scope: Scope) -> str | None:
+    """Return the client's `x-request-id` if it is short and printable, so that logs of both sides can be joined."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode("ascii"))
+    return None
 
 
 async def _answer(send: Send, error: ApiError) -> None:

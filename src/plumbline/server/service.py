@@ -256,14 +256,14 @@ class PlumblineService(Service):
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        return self._metrics.observe(self._road.answer(prepared, call.request_id), arrived)
+        return self._metrics.observe(self._road.answer(prepared, call.work_id), arrived)
 
     async def _answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
-            self._road.answer(turn, f"{call.request_id}-p{number}") for number, turn in enumerate(prepared)
+            self._road.answer(turn, f"{call.work_id}-p{number}") for number, turn in enumerate(prepared)
         ]
         async with aclosing(merge(answers)) as events:
             async for number, (index, event) in events:
@@ -278,7 +278,7 @@ class PlumblineService(Service):
         for number, turn in enumerate(prepared):
             entries = None
             if plan.logprobs is not None:
-                entries = await api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
+                entries = await api_errors(self._road.prompt_logprobs(turn, f"{call.work_id}-e{number}"))
             found.append(
                 PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
             )

@@ -52,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int = 256 * 1024 * 1024
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
+    strict: bool = False
+    """Answer 400 to unknown fields in request bodies instead of ignoring them."""
     max_body_bytes: int = 10 * 1024 * 1024
     body_timeout: float = 60.0
     """A request body that sends nothing for this long is a 408; 0 waits forever."""

@@ -9,7 +9,10 @@ from typing import Any
 
 from litestar import Request
 
-__all__ = ["Call", "new_request_id"]
+__all__ = ["CLIENT_NAMED", "Call", "new_request_id"]
+
+CLIENT_NAMED = "client_named"
+"""Key of the request's state: whether the client chose the request id."""
 
 
 @dataclass(slots=True)
@@ -17,6 +20,9 @@ class Call:
     """One request: its id, headers and API key, and whether the client is still connected."""
 
     request_id: str
+    """The `x-request-id` of the answer; the client may have chosen it, and may repeat it."""
+    work_id: str
+    """Begins with `request_id`, and is unique among the requests in flight."""
     headers: Mapping[str, str]
     api_key: str | None
     _receive: Callable[[], Awaitable[Any]]
@@ -26,8 +32,11 @@ class Call:
         """Describe a Litestar request. Use the `request_id` in its state, if the server has put one there."""
         headers = request.headers
         scheme, _, key = headers.get("authorization", "").partition(" ")
+        state = request.scope["state"]
+        request_id = state.get("request_id") or new_request_id()
         return cls(
-            request_id=request.scope["state"].get("request_id") or new_request_id(),
+            request_id=request_id,
+            work_id=f"{request_id}-{uuid.uuid4().hex[:12]}" if state.get(CLIENT_NAMED) else request_id,
             headers=headers,
             api_key=key.strip() or None if scheme.lower() == "bearer" else None,
             _receive=request.receive,

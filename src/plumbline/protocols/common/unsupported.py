@@ -43,8 +43,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "length_penalty": _NOT_YET,
     "add_special_tokens": _NOT_YET,
     "add_bos_token": _NOT_YET,
-    "request_id": _NOT_YET,
-    "rid": _NOT_YET,
     "kv_transfer_params": "is not supported: this server does not run disaggregated",
     "mm_processor_kwargs": "is not supported: this server reads text only",
     "lora_path": "is not supported: this server has no adapters",

@@ -1,0 +1,70 @@
+"""Find the fields of a body that its type does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+__all__ = ["header_value", "unknown_fields"]
+
+_MOST_NAMES = 16
+"""Names in a header; the rest is counted, because proxies limit the size of headers."""
+_LONGEST_NAME = 64
+
+_decoder = msgspec.json.Decoder()
+
+
+def unknown_fields(request: msgspec.Struct, body: bytes) -> list[str]:
+    """Return the paths of the fields that decoding has dropped, such as `messages[0].cache_control`.
+
+    A null counts as absent (HTTP-10). The time is that of a second decoding and grows with the size of the body.
+
+    Args:
+        request: what `body` was decoded to.
+        body: JSON that is known to decode.
+    """
+    return list(_dropped(request, _decoder.decode(body), ""))
+
+
+def header_value(paths: Sequence[str]) -> str:
+    """Return paths as the value of a header: ASCII, at most 16 names, each cut to 64 characters."""
+    shown = [_printable(path[:_LONGEST_NAME]) for path in paths[:_MOST_NAMES]]
+    if len(paths) > _MOST_NAMES:
+        shown.append(f"and {len(paths) - _MOST_NAMES} more")
+    return ", ".join(shown)
+
+
+def _dropped(value: Any, raw: Any, path: str) -> Iterator[str]:
+    if isinstance(value, list | tuple):
+        if isinstance(raw, list):
+            for index, (item, raw_item) in enumerate(zip(value, raw, strict=False)):
+                if isinstance(item, msgspec.Struct | list):
+                    yield from _dropped(item, raw_item, f"{path}[{index}]")
+        return
+    if not isinstance(value, msgspec.Struct) or not isinstance(raw, dict):
+        return
+    known = _fields(type(value))
+    for name, raw_field in raw.items():
+        where = f"{path}.{name}" if path else name
+        if name not in known:
+            if raw_field is not None:
+                yield where
+        elif isinstance(raw_field, dict | list) and (attribute := known[name]):
+            yield from _dropped(getattr(value, attribute), raw_field, where)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Map the names on the wire to attributes; the tag has none."""
+    config = kind.__struct_config__
+    fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+    if config.tag_field is not None:
+        fields[config.tag_field] = ""
+    return fields
+
+
+def _printable(name: str) -> str:
+    return "".join(c if " " <= c <= "~" and c != "," else "?" for c in name)
