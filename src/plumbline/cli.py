@@ -110,6 +110,28 @@ def _add_server_options(group: _Group) -> None:
     )
     group.add_argument("--port", type=int, default=8000, help="TCP port to listen on")
     group.add_argument(
+        "--uds", default="", metavar="PATH", help="listen on this Unix socket instead of a host and port"
+    )
+    group.add_argument(
+        "--ssl-certfile", default="", metavar="FILE", help="serve https with this certificate chain (PEM)"
+    )
+    group.add_argument(
+        "--ssl-keyfile", default="", metavar="FILE", help="key of the certificate, if its file lacks it (PEM)"
+    )
+    group.add_argument(
+        "--ssl-ca-certs",
+        default="",
+        metavar="FILE",
+        help="require client certificates of these authorities (PEM)",
+    )
+    group.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages of this origin use the server; repeatable, * stands for any text",
+    )
+    group.add_argument(
         "--api-key",
         action="append",
         default=[],
@@ -248,10 +270,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         settings = Settings(
             api_keys=read_api_keys(values["api_key"], values["api_key_file"]),
             served_model_names=tuple(values["served_model_name"]),
+            cors_origins=tuple(values["cors_origin"]),
             **{
                 name: value
                 for name, value in values.items()
-                if name not in ("command", "api_key", "api_key_file", "served_model_name")
+                if name not in ("command", "api_key", "api_key_file", "served_model_name", "cors_origin")
             },
         )
         return run(settings)

@@ -16,12 +16,15 @@ from plumbline.engines.port import SamplingParams
 __all__ = [
     "ChatPrompt",
     "ChoiceFormat",
+    "GbnfFormat",
     "JsonFormat",
     "LarkFormat",
     "Message",
     "OutputFormat",
     "Prompt",
     "RegexFormat",
+    "Tag",
+    "TagsFormat",
     "TextPrompt",
     "TokenPrompt",
     "Tool",
@@ -85,7 +88,29 @@ class LarkFormat(msgspec.Struct, frozen=True):
     grammar: str
 
 
-OutputFormat = JsonFormat | RegexFormat | ChoiceFormat | LarkFormat
+class GbnfFormat(msgspec.Struct, frozen=True):
+    """Text of this grammar: llama.cpp's GBNF, with a rule `root`."""
+
+    grammar: str
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True):
+    """JSON between two texts."""
+
+    trigger: str
+    """The beginning of `begin` from which on the tag has to follow."""
+    begin: str
+    schema: Mapping[str, Any] | bool
+    end: str
+
+
+class TagsFormat(msgspec.Struct, frozen=True):
+    """Free text in which each trigger begins a tag."""
+
+    tags: tuple[Tag, ...]
+
+
+OutputFormat = JsonFormat | RegexFormat | ChoiceFormat | LarkFormat | GbnfFormat | TagsFormat
 """A constraint on the text of an answer (structured output)."""
 
 

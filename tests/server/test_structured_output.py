@@ -23,6 +23,23 @@ SCHEMA = {
     "additionalProperties": False,
 }  # fmt: skip
 LARK = 'start: word (" " word){0,3}\nword: /[a-c]{1,4}/'
+GBNF = 'root ::= word (" " word){0,3} # words\nword ::= [\\u0061-c]{1,4}'
+TAGS = {
+    "type": "structural_tag",
+    "structures": [{"begin": "a=", "schema": {"enum": [17, 18]}, "end": ";"}],
+    "triggers": ["a"],
+}
+NEW_TAGS = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["a"],
+        "tags": [
+            {"begin": "a=", "content": {"type": "json_schema", "json_schema": {"enum": [17, 18]}}, "end": ";"}
+        ],
+    },
+}
+TAGGED = {"seed": 3, "temperature": 1.0}
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": USER, "max_tokens": 200},
@@ -39,6 +56,11 @@ def is_word(text: str) -> bool:
     return re.fullmatch(r"[a-c]{1,4}( [a-c]{1,4}){0,3}", text) is not None
 
 
+def is_tagged(text: str) -> bool:
+    """Each `a` begins a tag; the tokens of a random model contain some."""
+    return re.fullmatch(r"([^a]|a=1[78];)*(a(=(1([78];?)?)?)?)?", text, re.DOTALL) is not None
+
+
 FORMATS: list[tuple[str, dict[str, Any], Any]] = [
     ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
     ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}, is_valid),
@@ -47,6 +69,12 @@ FORMATS: list[tuple[str, dict[str, Any], Any]] = [
     *((api, {"structured_outputs": {"regex": "[ab]{3}/\n?x"}}, lambda text: re.fullmatch("[ab]{3}/\n?x", text)) for api in PATHS),
     *((api, {"structured_outputs": {"choice": ["yes", "no <|im_end|> no", "</think>"]}}, lambda text: text in ("yes", "no <|im_end|> no", "</think>")) for api in PATHS),
     *((api, {"structured_outputs": {"grammar": LARK}}, is_word) for api in PATHS),
+    *((api, {"structured_outputs": {"grammar": GBNF}}, is_word) for api in PATHS),
+    *((api, {field: GBNF}, is_word) for api in PATHS for field in ("grammar", "ebnf")),
+    *((api, {"json_schema": schema}, is_valid) for api in PATHS for schema in (SCHEMA, json.dumps(SCHEMA))),
+    *((api, {"regex": "[ab]{3}", "grammar": ""}, lambda text: re.fullmatch("[ab]{3}", text)) for api in PATHS),
+    *((api, {"structured_outputs": {"structural_tag": TAGS}, **TAGGED}, is_tagged) for api in PATHS),
+    *((api, {"structural_tag": tags, **TAGGED}, is_tagged) for api in ("chat", "completions") for tags in (TAGS, json.dumps(TAGS), NEW_TAGS)),
     *((api, {"guided_json": json.dumps(SCHEMA)}, is_valid) for api in ("chat", "completions")),
     *((api, {"guided_regex": "[ab]{3}"}, lambda text: re.fullmatch("[ab]{3}", text)) for api in ("chat", "completions")),
     *((api, {"guided_choice": ["yes", "no"]}, lambda text: text in ("yes", "no")) for api in ("chat", "completions")),
@@ -102,6 +130,25 @@ def test_every_field_name_is_enforced_in_both_modes() -> None:
     run(scenario)
 
 
+def test_a_trigger_begins_a_tag() -> None:
+    """A bias makes the model write triggers; what follows is forced."""
+
+    async def scenario(server: Server) -> None:
+        [token] = (await server.post("/tokenize", {"prompt": "a"})).json["tokens"]
+        for stream in (False, True):
+            body = {**BODIES["completions"], "model": "test-model", "structural_tag": TAGS, "stream": stream}
+            answer = await server.post(PATHS["completions"], {**body, "logit_bias": {str(token): 100}})
+            assert answer.status == 200, answer.body
+            if stream:
+                text = streamed_text("completions", [e.json for e in answer.events if e.data != "[DONE]"])
+            else:
+                text, _ = text_of("completions", answer.json)
+            assert re.match(r"(a=1[78];){10}", text)
+            assert is_tagged(text)
+
+    run(scenario)
+
+
 def test_a_cut_answer_is_a_length() -> None:
     """SO-05."""
 
@@ -136,6 +183,17 @@ BAD: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("responses", {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "invalid_value"),
     ("responses", {"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}}, "structured_outputs.regex", "invalid_value"),
     ("chat", {"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "invalid_value"),
+    ("chat", {"grammar": "root ::= other"}, "grammar", "invalid_value"),
+    ("chat", {"grammar": "start: /a/"}, "grammar", "invalid_value"),
+    ("completions", {"ebnf": "root ::= (" * 3000}, "ebnf", "invalid_value"),
+    ("responses", {"grammar": "root ::= a\n" + "a ::= b\n" * 501}, "grammar", "invalid_value"),
+    ("responses", {"json_schema": "{"}, "json_schema", "invalid_value"),
+    ("completions", {"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "json_schema", "invalid_json_schema"),
+    ("chat", {"regex": "(a"}, "regex", "invalid_value"),
+    ("chat", {"regex": "a", "json_schema": {}}, "regex", "invalid_value"),
+    ("chat", {"structural_tag": {"structures": [{"begin": "b", "schema": {}, "end": ""}], "triggers": ["a"]}}, "structural_tag.structures[0].begin", "invalid_value"),
+    ("chat", {"structural_tag": {"structures": [], "triggers": ["a"]}}, "structural_tag.structures", "invalid_value"),
+    ("completions", {"structural_tag": {"format": {"type": "sequence"}}}, "structural_tag.format", "invalid_value"),
     ("chat", {"guided_regex": "a", "allowed_token_ids": [5]}, "allowed_token_ids", "invalid_value"),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from litestar.response import Response
 
 from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline.server.auth import KeyRing
+from plumbline.server.cors import Cors
 from plumbline.server.front import Front
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import Metrics
@@ -35,7 +36,7 @@ _PHRASES = {
 }
 
 
-def create_app(model: ServedModel, settings: Settings) -> Front:
+def create_app(model: ServedModel, settings: Settings) -> Front | Cors:
     """Build the ASGI application; its lifespan starts and stops the engine."""
     metrics = Metrics(model.engine, model.names[0])
     service = PlumblineService(model, settings, metrics)
@@ -63,13 +64,14 @@ def create_app(model: ServedModel, settings: Settings) -> Front:
         logging_config=None,
         state=State({STRICT: settings.strict}),
     )
-    return Front(
+    front = Front(
         app,  # type: ignore[arg-type]
         keys=KeyRing(settings.api_keys),
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,
     )
+    return Cors(front, settings.cors_origins) if settings.cors_origins else front
 
 
 def _respond(error: ApiError) -> Response[bytes]:

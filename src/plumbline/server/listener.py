@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import socket
+import ssl
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -87,6 +88,11 @@ def listener(model: ServedModel, settings: Settings, *, host: str, port: int) ->
         create_app(model, settings),
         host=host,
         port=port,
+        uds=settings.uds or None,
+        ssl_certfile=settings.ssl_certfile or None,
+        ssl_keyfile=settings.ssl_keyfile or None,
+        ssl_ca_certs=settings.ssl_ca_certs or None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_ca_certs else ssl.CERT_NONE,
         http=protocol,
         log_level=logging.WARNING,
         access_log=False,

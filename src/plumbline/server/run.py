@@ -16,10 +16,9 @@ def run(settings: Settings) -> int:
     model = load(settings)
     info = model.engine.info
     names = ", ".join(model.names)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(
         f"Serving {names} with the {info.name} engine ({info.max_model_len} tokens of context) "
-        f"on http://{host}:{settings.port}/v1",
+        f"on {_address(settings)}",
         file=sys.stderr,
         flush=True,
     )
@@ -27,3 +26,12 @@ def run(settings: Settings) -> int:
     server = listener(model, settings, host=settings.host, port=settings.port)
     server.run()
     return 0 if server.started else 1
+
+
+def _address(settings: Settings) -> str:
+    """Return the base URL, or the Unix socket, on which the server listens."""
+    if settings.uds:
+        return f"the Unix socket {settings.uds} (paths begin with /v1)"
+    scheme = "https" if settings.ssl_certfile else "http"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{scheme}://{host}:{settings.port}/v1"

@@ -31,6 +31,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Model ids that requests may use; answers have the first. Default: the folder's name."""
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: str = ""
+    """A Unix socket to listen on instead of `host` and `port`."""
+    ssl_certfile: str = ""
+    """A PEM file with the certificate chain; the server then speaks TLS."""
+    ssl_keyfile: str = ""
+    """A PEM file with the certificate's key; empty if the certificate file has it."""
+    ssl_ca_certs: str = ""
+    """A PEM file with authorities; clients then need a certificate of one of them."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may use the server; `*` stands for any text."""
     api_keys: tuple[str, ...] = ()
     engine: str = "plumbline"
     """`plumbline` or `transformers`."""
@@ -77,13 +87,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(
                 f"--reasoning-field must be reasoning_content, reasoning or both, got {self.reasoning_field!r}"
             )
-        if not self.api_keys and not _is_loopback(self.host):
+        self._check_tls()
+        if not self.api_keys and not self.uds and not _is_loopback(self.host):
             raise SettingsError(
                 f"--host {self.host} is reachable from other machines and there is no API key. "
                 "Give one with --api-key, --api-key-file or PLUMBLINE_API_KEY, or bind 127.0.0.1."
             )
         if any(not key for key in self.api_keys):
             raise SettingsError("an API key must not be empty")
+
+    def _check_tls(self) -> None:
+        if (self.ssl_keyfile or self.ssl_ca_certs) and not self.ssl_certfile:
+            raise SettingsError("--ssl-keyfile and --ssl-ca-certs need --ssl-certfile")
+        for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"):
+            path = getattr(self, name)
+            if path and not Path(path).is_file():
+                raise SettingsError(f"--{name.replace('_', '-')} {path} is not a file")
 
 
 def read_api_keys(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
+from llguidance import StructTag
 
 from plumbline.dialects.model_dialect import ThinkingState
 from plumbline.dialects.parsers.render import openings
@@ -13,9 +15,21 @@ from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.dialect import ReasoningDialect, Unparsed
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.gbnf import to_lark
 from plumbline.structured_output.grammar.json_schema import MAX_TEXT
 from plumbline.structured_output.tool_calls import calls, text_with_calls, text_without_calls
-from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat, Tool, ToolChoice
+from plumbline.turn import (
+    ChoiceFormat,
+    GbnfFormat,
+    JsonFormat,
+    LarkFormat,
+    OutputFormat,
+    RegexFormat,
+    Tag,
+    TagsFormat,
+    Tool,
+    ToolChoice,
+)
 
 __all__ = ["callable_tools", "compose", "text_besides_calls", "unparsed_part"]
 
@@ -217,6 +231,19 @@ def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begu
             return builder.one_of(choices)
         case LarkFormat(grammar=grammar):
             return builder.lark(grammar)
+        case GbnfFormat(grammar=grammar):
+            return builder.lark(to_lark(grammar))
+        case TagsFormat(tags=tags):
+            return builder.lark(_of_tags(tags))
+
+
+def _of_tags(tags: Sequence[Tag]) -> str:
+    """Return the Lark grammar of free text with tags."""
+    described = [
+        StructTag(trigger=tag.trigger, begin=tag.begin, grammar=json.dumps(tag.schema), end=tag.end)
+        for tag in tags
+    ]
+    return str(StructTag.to_grammar(described, assume_special=False))
 
 
 def _after_thinking(

@@ -19,9 +19,11 @@ from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.responses import CreateResponse, TextResponseFormatJsonSchema
 from plumbline._generated.tools import FunctionToolParam
 from plumbline.protocols.common.fields import given, or_default
+from plumbline.protocols.common.structural_tag import read_structural_tag
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.gbnf import is_gbnf
 from plumbline.structured_output.strict_subset import strict_violation
-from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
+from plumbline.turn import ChoiceFormat, GbnfFormat, JsonFormat, LarkFormat, OutputFormat, RegexFormat
 from plumbline.wire.errors import (
     ApiError,
     invalid_json_schema,
@@ -92,7 +94,8 @@ def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
 
 def _requested(request: FormatRequest) -> RequestedFormat | None:
     found: RequestedFormat | None = None
-    for requested in (*_official(request), *_structured(request), *_guided(request)):
+    formats = (*_official(request), *_structured(request), *_guided(request), *_others(request))
+    for requested in formats:
         if found is not None:
             raise invalid_request(
                 f"'{requested.param}' cannot be combined with '{found.param}': an answer has one format.",
@@ -159,7 +162,24 @@ def _guided(request: FormatRequest) -> list[RequestedFormat]:
     ]
 
 
-_KINDS = ("json", "regex", "choice", "grammar")
+def _others(request: FormatRequest) -> list[RequestedFormat]:
+    """Read the fields of SGLang and llama.cpp; an empty grammar is none, as in llama.cpp."""
+    return [
+        item
+        for name, kind in _OTHERS.items()
+        if (value := getattr(request, name, UNSET)) != ""
+        for item in _one_format(kind, value, name)
+    ]
+
+
+_OTHERS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "grammar": "gbnf",
+    "ebnf": "gbnf",
+    "structural_tag": "structural_tag",
+}
+_KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 
 
 def _one_format(kind: str, value: Any, param: str) -> list[RequestedFormat]:
@@ -172,8 +192,12 @@ def _one_format(kind: str, value: Any, param: str) -> list[RequestedFormat]:
             return [RequestedFormat(param, RegexFormat(value))]
         case "choice":
             return [RequestedFormat(param, ChoiceFormat(tuple(value)))]
-        case _:
-            return [RequestedFormat(param, LarkFormat(value))]
+        case "structural_tag":
+            return [RequestedFormat(param, read_structural_tag(value, param))]
+        case "gbnf":
+            return [RequestedFormat(param, GbnfFormat(value))]
+        case _:  # vLLM takes grammars in both notations.
+            return [RequestedFormat(param, GbnfFormat(value) if is_gbnf(value) else LarkFormat(value))]
 
 
 def _schema(value: Any, param: str) -> Mapping[str, Any] | bool:
