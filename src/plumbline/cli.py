@@ -140,6 +140,11 @@ def _add_server_options(group: _Group) -> None:
     )
     group.add_argument("--api-key-file", metavar="FILE", help="file with one key a line; # begins a comment")
     group.add_argument(
+        "--trust-request-chat-template",
+        action="store_true",
+        help="render with the chat_template of a request; a template can keep a thread busy forever",
+    )
+    group.add_argument(
         "--strict",
         action="store_true",
         help="answer 400 to unknown fields in request bodies; without it they are named in x-plumbline-ignored",

@@ -156,12 +156,20 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Documents for the answer, for templates that read them."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    add_special_tokens: bool = False
+    """Whether the prompt begins with the tokenizer's sequence start even if the template does not write it."""
+    chat_template: str | None = None
+    """The source of a template to render with instead of the model's own."""
+    token_ids: tuple[int, ...] | None = None
+    """The rendered prompt, if the client has rendered it."""
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
     """Plain text without a template (CMP-10)."""
 
     text: str
+    add_special_tokens: bool = True
+    """Whether the prompt begins with the tokenizer's sequence start."""
 
 
 class TokenPrompt(msgspec.Struct, frozen=True):

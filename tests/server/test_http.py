@@ -158,7 +158,23 @@ async def test_an_unknown_model_is_a_404(name: str) -> None:
             assert (answer.status, answer.error["code"]) == (404, "model_not_found")
 
 
-# Our own operations
+async def test_a_response_without_a_model_comes_from_the_only_one() -> None:
+    async with serving(served(scripted(), names=("first", "alias"))) as server:
+        for changes in ({}, {"model": None}):
+            answer = await server.post("/v1/responses", {"input": "hi", **changes})
+            assert (answer.status, answer.json["model"]) == (200, "first")
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            body = {name: value for name, value in BODIES[path].items() if name != "model"}
+            assert (await server.post(path, body)).status == 400  # ERR-06
+
+
+async def test_models_say_how_much_they_hold() -> None:
+    async with serving(served(scripted())) as server:
+        [model] = (await server.get("/v1/models")).json["data"]
+        assert model["max_model_len"] == 2048
+
+
+# Operations beside the OpenAI API
 
 
 @pytest.mark.parametrize("text", ["hello world", "€ 🎉 ü", " spaces  and\n\nlines ", "<|im_start|>user", ""])
@@ -192,7 +208,6 @@ async def test_counts_agree_with_usage() -> None:
     [
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "prompt"),
-        ("/tokenize", {"prompt": "a", "add_special_tokens": False}, "add_special_tokens"),
         ("/tokenize", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": True,
                        "add_generation_prompt": True}, "continue_final_message"),
         ("/detokenize", {"tokens": [1, 10**9]}, "tokens[1]"),

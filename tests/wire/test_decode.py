@@ -190,13 +190,10 @@ def test_what_is_too_long_is_named(change: dict[str, Any], param: str, words: st
     assert words in error.message
 
 
-@pytest.mark.parametrize("kind", [CreateChatCompletionRequest, CreateCompletionRequest, CreateResponse])
+@pytest.mark.parametrize("kind", [CreateChatCompletionRequest, CreateCompletionRequest])
 def test_a_missing_model_has_a_special_text(kind: type) -> None:
     """ERR-06."""
-    error = refused(
-        kind,
-        {"messages": CHAT["messages"], "input": "x", **({} if kind is CreateResponse else {"prompt": "x"})},
-    )
+    error = refused(kind, {"messages": CHAT["messages"], "prompt": "x"})
 
     assert (error.message, error.param, error.code) == ("you must provide a model parameter", None, None)
 

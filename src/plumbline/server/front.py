@@ -17,7 +17,7 @@ from plumbline.server.auth import KeyRing
 from plumbline.server.metrics import Metrics
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, new_request_id
-from plumbline.wire.errors import ApiError, envelope, invalid_api_key
+from plumbline.wire.errors import ApiError, envelope, from_status, invalid_api_key
 from plumbline.wire.incoming import IGNORED
 
 __all__ = ["Front"]
@@ -53,6 +53,9 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of an ASGI server."""
+        if scope["type"] == "websocket":
+            await self._refuse_upgrade(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -91,6 +94,25 @@ class Front:
         finally:
             self._metrics.closed(_label(scope["path"]), status)
 
+    async def _refuse_upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a WebSocket handshake with an error in the envelope: no operation has a WebSocket yet."""
+        await receive()
+        error = self._key_error(scope) or from_status(404, f"There is no WebSocket at {scope['path']}.")
+
+        async def send_denial(message: Message) -> None:
+            await send({**message, "type": message["type"].replace("http", "websocket.http")})
+
+        if "websocket.http.response" in scope.get("extensions", {}):
+            await _answer(send_denial, error)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _key_error(self, scope: Scope) -> ApiError | None:
+        """Return the error of a request without one of the keys (HTTP-06)."""
+        authorization = dict(scope["headers"]).get(b"authorization")
+        given = None if authorization is None else authorization.decode("utf-8", "surrogateescape")
+        return None if self._keys.accepts(given) else invalid_api_key()
+
     def _in_time(self, receive: Receive) -> Receive:
         """Wrap `receive` so that a body that sends nothing for `body_timeout` seconds is a 408."""
         if not self._body_timeout:
@@ -121,11 +143,8 @@ class Front:
         """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
-        authorization = headers.get(b"authorization")
-        if path not in _OPEN_PATHS and not self._keys.accepts(
-            None if authorization is None else authorization.decode("utf-8", "surrogateescape")
-        ):
-            return invalid_api_key()  # HTTP-06
+        if path not in _OPEN_PATHS and (error := self._key_error(scope)) is not None:
+            return error
         if scope["method"] != "POST":
             return None
         length = headers.get(b"content-length", b"0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["ServedModel", "load", "vocabulary"]
 
+_TOKENIZER_CLASS = "PreTrainedTokenizerFast"
+"""transformers' class for a folder that names none."""
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -50,6 +53,10 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults
     created: int
     fingerprint: str
+    tokenizer_info: Mapping[str, Any] = msgspec.field(
+        default_factory=lambda: {"tokenizer_class": _TOKENIZER_CLASS}
+    )
+    """The tokenizer's configuration with the chat template."""
     dialect: ModelDialect = PLAIN
     """How the model writes reasoning and calls; by default every answer is text."""
 
@@ -87,6 +94,7 @@ def load(settings: Settings) -> ServedModel:
             _prompt_format(folder, template, chosen),
             None if chosen.thinking_control is None else chosen.thinking_control.variables,
         ),
+        tokenizer_info=_tokenizer_info(folder, template),
         dialect=build_dialect(chosen, tokenizer),
         names=names,
         defaults=_defaults(folder, settings, engine.info.vocab_size),
@@ -101,10 +109,24 @@ def _name(folder: Path, settings: Settings) -> str:
     return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
 
 
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tokenizer_info(folder: Path, template: ChatTemplate | None) -> dict[str, Any]:
+    """Return the tokenizer's configuration; special tokens are texts, and the template may have a file of its own."""
+    config = {"tokenizer_class": _TOKENIZER_CLASS, **_tokenizer_config(folder)}
+    for name, value in config.items():
+        if name.endswith("_token") and isinstance(value, dict) and isinstance(value.get("content"), str):
+            config[name] = value["content"]
+    return config if template is None else {**config, "chat_template": template.source}
+
+
 def _response_template(folder: Path) -> dict[str, Any] | None:
     """Return the tokenizer's response template, if it has one."""
-    path = folder / "tokenizer_config.json"
-    found = json.loads(path.read_text("utf-8")).get("response_template") if path.is_file() else None
+    found = _tokenizer_config(folder).get("response_template")
     return found if isinstance(found, dict) else None
 
 

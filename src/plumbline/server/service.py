@@ -61,7 +61,6 @@ from plumbline.wire.errors import (
     invalid_request,
     model_not_found,
     unsupported_parameter,
-    unsupported_value,
 )
 from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
 from plumbline.wire.sse import DONE, frame
@@ -89,6 +88,7 @@ class PlumblineService(Service):
         """Answer a conversation."""
         arrived = time.perf_counter()
         self._check_model(request.model)
+        self._check_template(request)
         turn = read_chat(request, self._model.defaults)
         self._check_choices(turn.num_choices, "n")
         (prepared,) = await self._prepare(call, request, [turn], "messages")
@@ -127,7 +127,7 @@ class PlumblineService(Service):
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
         arrived = time.perf_counter()
-        self._check_model(request.model)
+        self._check_optional_model(request.model)
         turn = read_response(request, self._model.defaults)
         (prepared,) = await self._prepare(call, request, [turn], "input")
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
@@ -143,8 +143,7 @@ class PlumblineService(Service):
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
-        if request.model is not None and request.model is not msgspec.UNSET:
-            self._check_model(request.model)
+        self._check_optional_model(request.model)
         prompt = read_response_prompt(request)
         ids = await self._token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
@@ -180,10 +179,9 @@ class PlumblineService(Service):
         self._check_optional_model(request.model)
         if isinstance(request.prompt, str) == isinstance(request.messages, list):
             raise invalid_request("Give either 'prompt' or 'messages'.", "prompt")
-        if request.add_special_tokens is False:
-            raise unsupported_value("add_special_tokens", False)
+        special = or_default(request.add_special_tokens, isinstance(request.prompt, str))
         if isinstance(request.prompt, str):
-            ids = await self._token_ids(TextPrompt(request.prompt), "prompt")
+            ids = await self._token_ids(TextPrompt(request.prompt, special), "prompt")
         else:
             continued = or_default(request.continue_final_message, False)
             check_ending(continued, request.add_generation_prompt)
@@ -193,6 +191,7 @@ class PlumblineService(Service):
                 template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
                 add_generation_prompt=or_default(request.add_generation_prompt, not continued),
                 continue_final_message=continued,
+                add_special_tokens=special,
             )
             ids = await self._token_ids(prompt, "messages")
         strings: list[str] | msgspec.UnsetType = msgspec.UNSET
@@ -205,6 +204,10 @@ class PlumblineService(Service):
         self._check_optional_model(request.model)
         check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
         return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
+
+    async def get_tokenizer_info(self, call: Call) -> Reply:
+        """Return the configuration of the model's tokenizer."""
+        return JsonReply(encode(self._model.tokenizer_info))
 
     async def get_metrics(self, call: Call) -> Reply:
         """Return the Prometheus metrics."""
@@ -357,12 +360,24 @@ class PlumblineService(Service):
             )
             raise invalid_request(message, param, "invalid_value")
 
+    def _check_template(self, request: CreateChatCompletionRequest) -> None:
+        """Refuse a request's own template, which can keep a worker thread busy, unless the operator trusts clients."""
+        if isinstance(request.chat_template, str) and not self._settings.trust_request_chat_template:
+            raise unsupported_parameter(
+                "chat_template", "needs a server that was started with --trust-request-chat-template"
+            )
+
     def _check_optional_model(self, name: str | msgspec.UnsetType | None) -> None:
         if isinstance(name, str):
             self._check_model(name)
 
     def _describe(self, name: str) -> Model:
-        return Model(id=name, created=self._model.created, owned_by="plumbline")
+        return Model(
+            id=name,
+            created=self._model.created,
+            owned_by="plumbline",
+            max_model_len=self._model.engine.info.max_model_len,
+        )
 
     def _tokenized(self, ids: list[int], strings: list[str] | msgspec.UnsetType) -> TokenizeResponse:
         return TokenizeResponse(

@@ -62,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int = 256 * 1024 * 1024
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
+    trust_request_chat_template: bool = False
+    """Take chat templates from requests."""
     strict: bool = False
     """Answer 400 to unknown fields in request bodies instead of ignoring them."""
     max_body_bytes: int = 10 * 1024 * 1024

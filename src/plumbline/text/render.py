@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
-from plumbline.text.templates.template import TemplateError
+from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.text.templates.values import Arguments, NoContent
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
@@ -78,6 +79,8 @@ class Renderer:
                 return len(prompt.token_ids)
             case TextPrompt():
                 size = len(prompt.text)
+            case ChatPrompt(token_ids=tuple(token_ids)):
+                return len(token_ids)
             case ChatPrompt():
                 size = sum(len(message.content or "") for message in prompt.messages)
         return size // (self.tokenizer.longest_token * _NORMALISED)
@@ -87,10 +90,13 @@ class Renderer:
             case TokenPrompt():
                 return list(prompt.token_ids)
             case TextPrompt():
-                return self.tokenizer.encode_prompt(prompt.text)
+                return self.tokenizer.encode_prompt(prompt.text, add_special_tokens=prompt.add_special_tokens)
+            case ChatPrompt(token_ids=tuple(token_ids)):
+                return list(token_ids)
             case ChatPrompt():
                 rendered, guard = self._render(prompt)
-                return self.tokenizer.encode_rendered(rendered, guard)
+                ids = self.tokenizer.encode_rendered(rendered, guard)
+                return self.tokenizer.with_bos(ids) if prompt.add_special_tokens else ids
 
     def text(self, prompt: Prompt) -> str:
         """Return the text of a prompt as the model sees it, control tokens included."""
@@ -103,17 +109,26 @@ class Renderer:
             found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         return found if self._thinking is None else {**found, **self._thinking(effort, budget)}
 
+    def _own_template(self, source: str) -> ChatTemplate:
+        """Compile a request's template; the last few are kept.
+
+        Raises:
+            TemplateError: it is not valid Jinja.
+        """
+        return _compiled(source, self.tokenizer.bos_token, self.tokenizer.eos_token)
+
     def _render(self, prompt: ChatPrompt) -> tuple[str, Guard]:
-        if self.template is None:
+        template = self.template if prompt.chat_template is None else self._own_template(prompt.chat_template)
+        if template is None:
             raise TemplateError(
                 "This model has no chat template, so it cannot be used with messages. Use /v1/completions instead."
             )
-        content_format = self.template.content_format(tools=bool(prompt.tools))
+        content_format = template.content_format(tools=bool(prompt.tools))
         messages = [_message(message, content_format) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
         kwargs = {**self._effort(prompt.effort, prompt.thinking_budget), **prompt.template_kwargs}
         documents = prompt.documents
-        if documents is not None and not self.template.uses("documents", tools=bool(prompt.tools)):
+        if documents is not None and not template.uses("documents", tools=bool(prompt.tools)):
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")
         # Text from a client never becomes a control token. Earlier assistant messages may contain the plain markers
         # of the model family (`<think>`, `<tool_call>`), because templates look for them there.
@@ -125,8 +140,6 @@ class Renderer:
 
         def assistant(text: str) -> str:
             return guard.protect(text, tokenizer.control)
-
-        template = self.template
 
         def rendered(conversation: list[dict[str, Any]]) -> str:
             return template.render(
@@ -152,6 +165,11 @@ class Renderer:
             if not any(isinstance(message["content"], NoContent) for message in conversation):
                 raise
         return rendered([_without_null(message) for message in conversation]), guard
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str, bos_token: str | None, eos_token: str | None) -> ChatTemplate:
+    return ChatTemplate(source, bos_token=bos_token, eos_token=eos_token)
 
 
 def _guarded(

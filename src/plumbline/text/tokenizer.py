@@ -135,17 +135,24 @@ class TextTokenizer:
                 ids.append(mark)
         return ids
 
-    def encode_prompt(self, text: str) -> list[int]:
+    def encode_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode the prompt of a plain completion: the sequence start, if the model has one, then the text.
 
         Only here may a client write control tokens, because there is no template that could write them.
+
+        Args:
+            text: the prompt.
+            add_special_tokens: whether to begin with the sequence start.
         """
         ids = self.encode_rendered(text)
-        if self._adds_bos and self.bos_token is not None:
-            bos = self.added[self.bos_token]
-            if ids[:1] != [bos]:
-                ids.insert(0, bos)
-        return ids
+        return self.with_bos(ids) if add_special_tokens else ids
+
+    def with_bos(self, ids: list[int]) -> list[int]:
+        """Return ids that begin with the sequence start, if the tokenizer adds one and they do not begin with it."""
+        if not self._adds_bos or self.bos_token is None:
+            return ids
+        bos = self.added[self.bos_token]
+        return ids if ids[:1] == [bos] else [bos, *ids]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a whole run of tokens, control tokens included; invalid bytes become U+FFFD.

@@ -6,6 +6,7 @@ from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
 from plumbline.protocols.common.fields import (
+    adds_special_tokens,
     check_stream_options,
     given,
     or_default,
@@ -13,7 +14,7 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
+from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
@@ -28,6 +29,24 @@ _REFUSED = {
     "functions": "is not supported; use 'tools'",
     "function_call": "is not supported; use 'tool_choice'",
 }
+
+
+def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[int, ...] | None:
+    """Return the prompt that the client has rendered itself (SGLang).
+
+    Raises:
+        ApiError: 400 for ids that the model does not have, and beside fields that change the rendering.
+    """
+    ids = or_default(request.input_ids, None)
+    if ids is None:
+        return None
+    for name in ("chat_template", "documents", "response_prefix", "add_special_tokens", "add_bos_token"):
+        if given(getattr(request, name)):
+            raise invalid_request(
+                f"'{name}' has no effect on 'input_ids'; leave it out.", name, "invalid_value"
+            )
+    check_token_ids("input_ids", ids, vocab_size)
+    return tuple(ids)
 
 
 def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
@@ -64,6 +83,9 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         documents=None if documents is None else tuple(documents),
         add_generation_prompt=not continue_final and or_default(request.add_generation_prompt, True),
         continue_final_message=continue_final,
+        add_special_tokens=adds_special_tokens(request, default=False),
+        chat_template=or_default(request.chat_template, None),
+        token_ids=_rendered(request, defaults.vocab_size),
     )
     return Turn(
         prompt=prompt,

@@ -10,7 +10,15 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.wire.errors import invalid_request, unsupported_parameter, unsupported_value
 
-__all__ = ["check_stream_options", "given", "or_default", "refuse_given", "tag_of", "template_variables"]
+__all__ = [
+    "adds_special_tokens",
+    "check_stream_options",
+    "given",
+    "or_default",
+    "refuse_given",
+    "tag_of",
+    "template_variables",
+]
 
 T = TypeVar("T")
 
@@ -72,6 +80,22 @@ def check_stream_options(request: Any) -> None:
         raise unsupported_value("stream_options.include_obfuscation", True)
     if getattr(options, "continuous_usage_stats", None) is True:
         raise unsupported_value("stream_options.continuous_usage_stats", True)
+
+
+def adds_special_tokens(request: Any, default: bool) -> bool:
+    """Return whether the prompt begins with the sequence start (`add_special_tokens`, TabbyAPI's `add_bos_token`).
+
+    Raises:
+        ApiError: 400 if the two contradict each other.
+    """
+    first, second = request.add_special_tokens, request.add_bos_token
+    if given(first) and given(second) and first is not second:
+        raise invalid_request(
+            "'add_bos_token' contradicts 'add_special_tokens'; send one of them.",
+            "add_bos_token",
+            "invalid_value",
+        )
+    return bool(or_default(first, or_default(second, default)))
 
 
 def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:

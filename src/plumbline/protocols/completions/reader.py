@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.protocols.common.fields import check_stream_options, or_default, refuse_given
+from plumbline.protocols.common.fields import (
+    adds_special_tokens,
+    check_stream_options,
+    or_default,
+    refuse_given,
+)
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
 from plumbline.protocols.common.unsupported import UNSUPPORTED
@@ -75,23 +80,25 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             priority=or_default(request.priority, 0),
             cache_salt=or_default(request.cache_salt, None),
         )
-        for prompt in _read_prompts(request.prompt, defaults.vocab_size)
+        for prompt in _read_prompts(
+            request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True)
+        )
     ]
     return CompletionPlan(turns, num_choices, best_of, or_default(request.echo, False), logprobs)
 
 
-def _read_prompts(prompt: object, vocab_size: int) -> list[Prompt]:
+def _read_prompts(prompt: object, vocab_size: int, special: bool) -> list[Prompt]:
     """Read a string, strings, one list of token ids, or lists of token ids (CMP-02)."""
     match prompt:
         case str():
-            return [TextPrompt(prompt)]
+            return [TextPrompt(prompt, special)]
         case None:
             raise missing_required_parameter("prompt")  # HTTP-10
         case list() if prompt and all(isinstance(item, int) for item in prompt):
             return [_token_prompt(prompt, "prompt", vocab_size)]
         case list() if prompt:
             return [
-                TextPrompt(item)
+                TextPrompt(item, special)
                 if isinstance(item, str)
                 else _token_prompt(item, f"prompt[{index}]", vocab_size)
                 for index, item in enumerate(prompt)

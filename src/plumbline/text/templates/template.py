@@ -1,7 +1,8 @@
 """Render messages to prompt text with chat templates, in a sandbox.
 
-Templates come from the model folder only, never from a request, and run in jinja2's immutable sandbox with the same
-filters and settings that transformers uses, so that a prompt here is the prompt that the model was trained on.
+Templates come from the model folder or, if the operator trusts the clients, from a request. They run in jinja2's
+immutable sandbox with the same filters and settings that transformers uses, so that a prompt here is the prompt that
+the model was trained on.
 """
 
 from __future__ import annotations
