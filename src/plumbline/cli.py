@@ -94,7 +94,7 @@ def _add_model_options(group: _Group) -> None:
         "--max-model-len",
         type=int,
         metavar="TOKENS",
-        help="maximum length of prompt and answer together (default: the model's own limit)",
+        help="maximum length of prompt and answer together (default: the model's own limit; more is a risk)",
     )
     group.add_argument(
         "--generation-config",

@@ -164,7 +164,7 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
             max_num_waiting=settings.max_num_waiting,
             grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
         )
-    model = load_model(folder, dtype=dtype, device=device)
+    model = load_model(folder, dtype=dtype, device=device, max_model_len=settings.max_model_len)
     config = _engine_config(model.config, settings, model.dtype)
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
     ends = model.config.eos_token_ids
@@ -193,12 +193,7 @@ def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_si
 
 
 def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:
-    limit = model.max_model_len
-    max_model_len = settings.max_model_len or limit
-    if max_model_len > limit:
-        raise SettingsError(
-            f"--max-model-len {max_model_len} is more than the {limit} positions that this model was made for"
-        )
+    max_model_len = settings.max_model_len or model.max_model_len
     block_bytes = (
         2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * settings.block_size
     )

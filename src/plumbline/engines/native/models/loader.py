@@ -7,7 +7,9 @@ the names of the tensors.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.transformer import Layer, Transformer
 
 __all__ = ["WeightsError", "load_model", "random_model", "resolve_model"]
+
+_log = logging.getLogger("plumbline.engines")
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
 
@@ -53,9 +57,19 @@ def resolve_model(path_or_id: str | Path) -> Path:
 
 
 def load_model(
-    path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    path: str | Path,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    max_model_len: int | None = None,
 ) -> Transformer:
-    """Load a model folder or hub id; `dtype` None takes the one of the config.
+    """Load a model folder or hub id.
+
+    Args:
+        path: the folder or id.
+        dtype: type of the weights; None takes the one of the config.
+        device: where they go.
+        max_model_len: positions that the model has to have; rotary embeddings can be computed for more than the config
+            names.
 
     Raises:
         UnsupportedModelError: the transformer does not support the config.
@@ -63,6 +77,14 @@ def load_model(
     """
     folder = resolve_model(path)
     config = load_config(folder)
+    if max_model_len is not None and max_model_len > config.max_model_len:
+        _log.warning(
+            "--max-model-len %d is more than the %d positions that this model was made for; "
+            "answers beyond them may be poor",
+            max_model_len,
+            config.max_model_len,
+        )
+        config = replace(config, max_position_embeddings=max_model_len)
     with _Checkpoint(folder, dtype or config.dtype, torch.device(device)) as checkpoint:
         if config.tie_word_embeddings:
             # A tied model may come with the redundant copy.
