@@ -18,7 +18,7 @@ if not __package__:  # Run as a folder: make the package importable under its ow
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     __package__ = "generate"
 
-from generate import bundle, operations
+from generate import bundle, operations, parameters
 from generate.structs import Types
 
 SERVER = bundle.ROOT / "src/plumbline/_generated"
@@ -43,6 +43,7 @@ def outputs() -> dict[Path, str]:
     formatted = {path: _format(path, text) for path, text in files.items()}
     return {
         **formatted,
+        parameters.PAGE: parameters.write_page(whole, found),
         SERVER / "openapi.json": as_json,
         SERVER / "openapi.yaml": yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=110),
         JUDGE / "__init__.py": _format(
