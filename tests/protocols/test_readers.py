@@ -22,11 +22,21 @@ _SHARED: dict[str, Any] = {
     "temperature": 0.3, "top_p": 0.4, "top_k": 7, "min_p": 0.2, "seed": 5, "frequency_penalty": 0.5,
     "presence_penalty": 0.6, "repetition_penalty": 1.2, "logit_bias": {"5": 3}, "min_tokens": 2, "stop_token_ids": [5],
     "ignore_eos": True, "skip_special_tokens": False, "priority": 3, "cache_salt": "s", "stop": ["a"], "user": "u",
-    "structured_outputs": {"regex": "a"},
+    "structured_outputs": {"regex": "a"}, "bad_words": ["a"], "allowed_token_ids": [5],
+    "json_schema": {}, "regex": "a", "grammar": 'root ::= "a"', "ebnf": 'root ::= "a"',
+    "repeat_penalty": 1.1, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.1, "tfs": 0.5, "xtc_probability": 0.5,
+    "xtc_threshold": 0.2, "dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 9,
+    "dry_sequence_breakers": ["a"], "mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2, "dynatemp_range": 0.5,
+    "dynatemp_exponent": 2, "samplers": ["top_k"], "n_probs": 2, "banned_strings": ["a"], "cache_prompt": False,
+    "id_slot": 3, "request_id": "r", "rid": "r",
 }  # fmt: skip
 _GUIDED: dict[str, Any] = {
-    "bad_words": ["a"], "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "a",
-    "return_token_ids": True, "truncate_prompt_tokens": 5, "allowed_token_ids": [5], "include_stop_str_in_output": True,
+    "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "a",
+    "return_token_ids": True, "truncate_prompt_tokens": 5, "include_stop_str_in_output": True,
+    "structural_tag": {"structures": [{"begin": "a", "schema": {}, "end": ""}], "triggers": ["a"]},
+    "prompt_logprobs": 1, "logprob_token_ids": [5], "return_tokens_as_token_ids": True, "use_beam_search": True,
+    "length_penalty": 2, "add_special_tokens": False, "add_bos_token": False, "kv_transfer_params": {},
+    "mm_processor_kwargs": {}, "lora_path": "a", "return_hidden_states": True, "session_params": {},
 }  # fmt: skip
 _IDENTITY: dict[str, Any] = {
     "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h",
@@ -44,7 +54,9 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "function_call": "none",
         "functions": [{"name": "f"}], "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False,
         "continue_final_message": True, "documents": [{}], "thinking_token_budget": 5,
-        "response_prefix": "Sure", "echo": True,
+        "response_prefix": "Sure", "echo": True, "include_reasoning": False, "separate_reasoning": False,
+        "stream_reasoning": False, "chat_template": "a", "input_ids": [5], "template_vars": {"a": 1},
+        "add_special_tokens": True, "add_bos_token": True,
     },
     "completions": {
         **_SHARED, **_GUIDED,
@@ -67,12 +79,14 @@ SAMPLES: dict[str, dict[str, Any]] = {
 WITHOUT_EFFECT: dict[str, set[str]] = {
     # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
-    "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY},
-    "completions": {"model", "stream", "user"},
+    "chat": {"model", "stream", "user", "request_id", "rid", "verbosity", "parallel_tool_calls", *_IDENTITY},
+    "completions": {"model", "stream", "user", "request_id", "rid"},
     "responses": {
         "model",
         "stream",
         "user",
+        "request_id",
+        "rid",
         "max_tool_calls",
         "top_logprobs",
         "parallel_tool_calls",

@@ -65,6 +65,8 @@ FORMATS: list[tuple[str, dict[str, Any], Any]] = [
     ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
     ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}, is_valid),
     ("responses", {"text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA, "strict": True}}}, is_valid),
+    ("chat", {"response_format": {"type": "json_object", "schema": SCHEMA}}, is_valid),
+    ("responses", {"text": {"format": {"type": "json_object", "schema": SCHEMA}}}, is_valid),
     *((api, {"structured_outputs": {"json": SCHEMA}}, is_valid) for api in PATHS),
     *((api, {"structured_outputs": {"regex": "[ab]{3}/\n?x"}}, lambda text: re.fullmatch("[ab]{3}/\n?x", text)) for api in PATHS),
     *((api, {"structured_outputs": {"choice": ["yes", "no <|im_end|> no", "</think>"]}}, lambda text: text in ("yes", "no <|im_end|> no", "</think>")) for api in PATHS),

@@ -1,4 +1,4 @@
-"""Refuse fields of one API in the body of another, where ignoring them would change the answer.
+"""Refuse fields of another API or server, where ignoring them would change the answer.
 
 Unknown fields are ignored (HTTP-09), because most do not affect an answer. A field of another API does: `max_tokens` in
 a Responses request would be ignored, and the client would get a longer answer without notice. Such fields are refused
@@ -17,8 +17,11 @@ _OURS = "'structured_outputs'"
 _IN_CHAT = "it in /v1/chat/completions"
 _ANSWERS = "one request for each answer"
 _GUIDED = dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _OURS)
+_LLAMA_CPP = {"n_cmpl": "'n'", "return_tokens": "'return_token_ids'"}
 _PLACES = {
     "CreateChatCompletionRequest": {
+        "n_predict": "'max_completion_tokens'",
+        **_LLAMA_CPP,
         "text.format": "'response_format'",
         "reasoning.effort": "'reasoning_effort'",
         "max_output_tokens": "'max_completion_tokens'",
@@ -26,6 +29,8 @@ _PLACES = {
         "previous_response_id": "/v1/responses",
     },
     "CreateCompletionRequest": {
+        "n_predict": "'max_tokens'",
+        **_LLAMA_CPP,
         "response_format": _OURS,
         "text.format": _OURS,
         "max_completion_tokens": "'max_tokens'",
@@ -40,6 +45,8 @@ _PLACES = {
         "thinking_token_budget": _IN_CHAT,
     },
     "CreateResponse": {
+        "n_predict": "'max_output_tokens'",
+        "n_cmpl": _ANSWERS,
         "response_format": "'text.format'",
         **_GUIDED,
         "max_tokens": "'max_output_tokens'",
@@ -57,7 +64,13 @@ _PLACES = {
 }
 """For each request the misplaced fields, and what to use instead."""
 _NOTHING = (b"null", b"false", b"[]", b"{}", b'""')
-_NEUTRAL = {"n": (b"null", b"1", b"1.0"), "add_generation_prompt": (b"null", b"true")}
+_ONE = (b"null", b"1", b"1.0")
+_NEUTRAL = {
+    "n": _ONE,
+    "n_cmpl": _ONE,
+    "n_predict": (b"null", b"-1"),
+    "add_generation_prompt": (b"null", b"true"),
+}
 """Values without effect, as JSON."""
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -118,7 +118,7 @@ def _official(request: FormatRequest) -> list[RequestedFormat]:
         requested, param = or_default(request.response_format, None), "response_format"
     match requested:
         case ResponseFormatJsonObject():
-            return [RequestedFormat(param, JsonFormat())]
+            return [RequestedFormat(param, JsonFormat(or_default(requested.schema, None)), "json_object")]
         case TextResponseFormatJsonSchema():
             strict = or_default(requested.strict, False)
             return [

@@ -1,0 +1,83 @@
+"""Every row of docs/compatibility.md is what the server does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.asgi import serving
+from support.bodies import BODIES
+from support.models import scripted, served
+
+PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
+CHAT = "/v1/chat/completions"
+
+
+def table(title: str) -> list[list[str]]:
+    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    assert len(rows) > 3
+    return rows[1:]
+
+
+def endpoints() -> list[Any]:
+    """The paths of each row; a path without a method has that of the one before."""
+    found = []
+    for names, _, here in table("Endpoints"):
+        method = "GET"
+        for name in re.findall(r"`([^`]+)`", names):
+            first, _, rest = name.partition(" ")
+            method, path = (first, rest) if rest else (method, first)
+            if path.startswith("/"):
+                found.append(pytest.param(method, path.replace("{id}", "test-model"), here, id=name))
+    return found
+
+
+@pytest.mark.parametrize(("method", "path", "here"), endpoints())
+async def test_an_endpoint_is_answered_or_refused(method: str, path: str, here: str) -> None:
+    async with serving(served(scripted())) as server:
+        body = BODIES.get(path, {"model": "test-model", "input": "hi"}) if method == "POST" else None
+        answer = await server.request(method, path, body)
+
+    if here.startswith("answered"):
+        assert answer.status == 200
+    else:
+        assert (answer.status, here[:3]) == (404, "404")
+        assert path.rsplit("/", 1)[0] in answer.error["message"] or "unsupported_operation" in here
+
+
+async def test_llama_cpp_s_field_of_tokenize_is_refused() -> None:
+    async with serving(served(scripted())) as server:
+        answer = await server.post("/tokenize", {"content": "hi"})
+
+    assert (answer.status, answer.error["param"]) == (400, "prompt")
+
+
+SAMPLES: dict[str, Any] = {"n_predict": 5, "n_cmpl": 2, "max_output_tokens": 5, "lora_path": "a"}
+OBJECTS = {"kv_transfer_params", "mm_processor_kwargs", "session_params"}
+
+
+@pytest.mark.parametrize("row", table("Fields that are refused"), ids=lambda row: row[0])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_field_that_would_change_the_answer_is_refused(row: list[str], stream: bool) -> None:
+    name = row[0].strip("`")
+    value = SAMPLES.get(name, {"a": 1} if name in OBJECTS else True)
+    async with serving(served(scripted())) as server:
+        answer = await server.post(CHAT, {**BODIES[CHAT], name: value, "stream": stream})
+
+    assert (answer.status, answer.error["param"]) == (400, name)
+    if row[2].startswith("`"):
+        assert row[2].strip("` ") in answer.error["message"]
+
+
+@pytest.mark.parametrize("row", table("Fields that are ignored by name"), ids=lambda row: row[1].strip(" |"))
+async def test_an_unknown_field_is_named(row: list[str]) -> None:
+    names = re.findall(r"`([^`]+)`", row[0])
+    async with serving(served(scripted())) as server:
+        answer = await server.post(CHAT, {**BODIES[CHAT], **dict.fromkeys(names, 1)})
+        strict = await server.post(CHAT, BODIES[CHAT])
+
+    assert answer.status == strict.status == 200
+    assert answer.header("x-plumbline-ignored") == ", ".join(names)
