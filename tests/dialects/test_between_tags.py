@@ -73,8 +73,6 @@ def test_what_is_no_json_ends_at_the_first_tag(value: str) -> None:
     "value",
     [
         "{'a': 1}",
-        "[{'a': [1]}]",
-        "[ {\n  'a': 1}]",
         "[foo]",
         "[1",
         "[",
@@ -89,6 +87,20 @@ def test_what_shows_at_its_beginning_to_be_no_array_is_a_string(value: str) -> N
     (call,) = read("glm47", glm(("list", value), ("b", "t"))).calls
 
     assert (call.complete, json.loads(call.arguments)) == (True, {"list": value, "b": "t"})
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("[{'a': [1]}]", [{"a": [1]}]),
+        ("[ {\n  'a': 1}]", [{"a": 1}]),
+        ("['x', True, None]", ["x", True, None]),
+    ],
+)
+def test_a_python_list_is_an_array(value: str, meant: list[Any]) -> None:
+    (call,) = read("glm47", glm(("list", value), ("b", "t"))).calls
+
+    assert (call.complete, json.loads(call.arguments)) == (True, {"list": meant, "b": "t"})
 
 
 @pytest.mark.parametrize(
@@ -152,7 +164,7 @@ def test_the_end_of_an_element_ends_what_is_open_in_it() -> None:
         ),
         (f'{TAG}<o>{{"a": "x{TAG}y"}}{TAG}</o>', f'{{"o": {{"a": "x{TAG}y"}}}}'),
         (f'{TAG}<list>["a"]\n{TAG}</list>', '{"list": ["a"]}'),
-        (f"{TAG}<list>['a']{TAG}</list>", '{"list": "[\'a\']"}'),
+        (f"{TAG}<list>['a']{TAG}</list>", '{"list": ["a"]}'),
     ],
 )
 def test_elements_become_arrays_and_objects(inside: str, arguments: str) -> None:

@@ -56,10 +56,38 @@ _schemas = st.dictionaries(st.sampled_from(_WORDS), _json, max_size=4)
         ("7", [], "7"),
         ("seven", [], '"seven"'),
         ('"seven"', [], '"seven"'),
+        ("['x', 1]", ["array"], '["x", 1]'),
+        ("('x', None)", ["array", "null"], '["x", null]'),
+        ("{'a': [True]}", ["object"], '{"a": [true]}'),
+        ("['x', 1]", ["array", "string"], "\"['x', 1]\""),
+        ("['x', 1]", [], "\"['x', 1]\""),
+        ("['x', 1]", ["object"], "\"['x', 1]\""),
+        ("['x', 1] and", ["array"], "\"['x', 1] and\""),
+        ("['x'", ["array"], "\"['x'\""),
+        ("[f(1)]", ["array"], '"[f(1)]"'),
     ],
 )
 def test_a_text_means_what_the_schema_allows(text: str, types: list[str], meant: str) -> None:
     assert coerce(text, frozenset(types)) == meant
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "meant"),
+    [
+        ("float", "3.14", "3.14"),
+        ("Int", "7", "7"),
+        ("bool", "True", "true"),
+        ("dict", '{"a": 1}', '{"a": 1}'),
+        ("list", "[1]", "[1]"),
+        ("str", "7", '"7"'),
+        ("any", "3.14", "3.14"),
+        (["any", "string"], "3.14", "3.14"),
+        (["float", "null"], "3.14", "3.14"),
+        ("MyClass", "3.14", "3.14"),
+    ],
+)
+def test_type_names_of_other_languages_are_understood(declared: Any, text: str, meant: str) -> None:
+    assert coerce(text, allowed_types({"type": declared}, {})) == meant
 
 
 _values = st.one_of(

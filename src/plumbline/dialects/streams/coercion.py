@@ -5,9 +5,12 @@ The types that the parameter's schema allows decide:
 | the schema allows | the text becomes |
 |---|---|
 | only strings | a string |
-| no strings | the JSON that the text is, if its type is allowed; else a string |
+| no strings | the JSON that the text is, or the Python list or dict, if its type is allowed; else a string |
 | strings and other types | null, an object or an array, if the text is one and the type is allowed; else a string |
 | unknown types | the JSON that the text is; else a string |
+
+Tools of real clients have type names of Python, which count as those of JSON Schema (`float` as `number`). A type of
+any other name is unknown.
 
 So "02134" stays a string everywhere, and `7` is a number only where no string is allowed or nothing is known.
 """
@@ -16,10 +19,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from plumbline.dialects.streams.cursor import Cursor, MalformedError
 from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.python_stream import python_value
 
 __all__ = [
     "LOOK_AHEAD",
@@ -40,6 +45,22 @@ _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
 _MAX_DEPTH = 16
+_ALIASES = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "none": "null",
+}
+_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
 
 def allowed_types(
@@ -56,7 +77,7 @@ def allowed_types(
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return frozenset()
     if isinstance(kind := schema.get("type"), str) and "$ref" not in schema:
-        return frozenset((kind,))
+        return _named((kind,))
     seen = {} if seen is None else seen
     if id(schema) not in seen:
         seen[id(schema)] = frozenset()  # For schemas that refer to themselves.
@@ -72,9 +93,9 @@ def _types(
         return allowed_types(referred(reference, root), root, depth + 1, seen)
     declared = schema.get("type")
     if isinstance(declared, str):
-        return frozenset((declared,))
+        return _named((declared,))
     if isinstance(declared, list):
-        return frozenset(kind for kind in declared if isinstance(kind, str))
+        return _named(kind for kind in declared if isinstance(kind, str))
     if "const" in schema:
         return frozenset((_type_of(schema["const"]),))
     if isinstance(schema.get("enum"), list):
@@ -91,6 +112,12 @@ def _types(
     return frozenset(("array",)) if "items" in schema else frozenset()
 
 
+def _named(kinds: Iterable[str]) -> frozenset[str]:
+    """Return the types of these names; empty if one of them is unknown."""
+    found = frozenset(_ALIASES.get(kind.lower(), kind) for kind in kinds)
+    return found if found <= _TYPES else frozenset()
+
+
 def coerce(text: str, types: frozenset[str]) -> str:
     """Convert a text to JSON where these types are allowed."""
     if types == {"string"}:
@@ -101,7 +128,8 @@ def coerce(text: str, types: frozenset[str]) -> str:
         try:
             value = _DECODER.decode(bare)
         except (ValueError, RecursionError):
-            return quoted(text)
+            literal = _python_literal(bare, types)
+            return quoted(text) if literal is None else literal
         kind = _type_of(value)
     if not types:
         return quoted(text) if kind == "string" and bare[:1] != '"' else bare
@@ -111,6 +139,22 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
     return bare if fits else quoted(text)
+
+
+def _python_literal(text: str, types: frozenset[str]) -> str | None:
+    """Convert a list, tuple or dict of Python to JSON; None if it is none, or no array or object is wanted."""
+    kind = {"[": "array", "(": "array", "{": "object"}.get(text[:1])
+    if kind not in types or "string" in types:
+        return None
+    cursor, out = Cursor(), list[str]()
+    cursor.feed(text)
+    cursor.closed = True
+    try:
+        for _ in python_value(cursor, out.append):
+            return None
+    except MalformedError:
+        return None
+    return "".join(out) if cursor.pos == len(text) else None
 
 
 def is_text(begun: str, types: frozenset[str]) -> bool:

@@ -90,9 +90,10 @@ class JsonWriter:
 
     The value is passed on as soon as its beginning is certain to be JSON: after its first string, number, word or
     closing bracket, with only opening brackets before it. A value that is something else by then, such as Python's
-    `[{'a': 1}]`, is held back up to its end, and becomes a string. A value that stops being JSON later is malformed, as
-    in dialects with whole calls in JSON. So a model that writes another language than JSON still gives a whole call,
-    with the text as a string; a missing bracket or quote gives a call that broke off.
+    `[{'a': 1}]`, is held back up to its end, and is converted as a whole. A value that stops being JSON later is
+    malformed, as in dialects with whole calls in JSON. So a model that writes another language than JSON still
+    gives a whole call, with a Python literal as JSON and other text as a string; a missing bracket or quote gives a
+    call that broke off.
 
     `True`, `None` and raw line feeds in strings are corrected, as in those dialects.
 
