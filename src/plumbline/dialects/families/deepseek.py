@@ -115,7 +115,7 @@ REASONING = (
         after_open="",
         before_close="",
         after_close="",
-        call_ends=True,
+        calls_inside=True,
         detect=(r"<｜Assistant｜>", r"</think>", r"\bthinking\b"),
         unlike=r"reasoning_effort",
         switch=ThinkingControl(on=(("thinking", True),), off=(("thinking", False),)),
@@ -128,7 +128,7 @@ REASONING = (
         after_open="",
         before_close="",
         after_close="",
-        call_ends=True,
+        calls_inside=True,
         detect=(r"<｜Assistant｜>", r"</think>", r"reasoning_effort"),
         tokens=("｜DSML｜",),
         switch=ThinkingControl(

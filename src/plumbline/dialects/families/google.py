@@ -44,7 +44,7 @@ REASONING = (
         close=("<channel|>",),
         before_close="",
         after_close="",
-        call_ends=True,
+        calls_inside=True,
         detect=(r"<\|channel>",),
         switch=ENABLE_THINKING,
     ),

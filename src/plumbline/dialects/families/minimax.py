@@ -80,7 +80,7 @@ REASONING = (
         open=("<think>",),
         close=("</think>",),
         starts_inside=True,
-        call_ends=True,
+        calls_inside=True,
         detect=(r"<minimax:tool_call>", r"</think>"),
     ),
     ReasoningDialect(
@@ -99,7 +99,7 @@ REASONING = (
         after_open="",
         before_close="",
         after_close="",
-        call_ends=True,
+        calls_inside=True,
         detect=(r"<mm:think>",),
         switch=ThinkingControl(on=(("thinking_mode", "enabled"),), off=(("thinking_mode", "disabled"),)),
     ),

@@ -42,7 +42,7 @@ REASONING = (
         close=("</think>",),
         after_close="\n",
         starts_inside=True,
-        call_ends=True,
+        calls_inside=True,
         detect=(r"<think>", r"steptml|step3|Step-3"),
     ),
 )

@@ -50,7 +50,7 @@ class MarkerDialect(ModelDialect):
         self._ids_without_tools = control_ids(vocabulary, self._without_tools.texts)
         sections = () if tool is None else tool.sections
         opens = tuple(dict.fromkeys(text for section in sections for text in section.open))
-        ends_thinking = reasoning is not None and reasoning.call_ends
+        ends_thinking = reasoning is not None and reasoning.calls_inside
         self.syntax = AnswerSyntax(
             reasoning=reasoning,
             calls=tool,
@@ -158,15 +158,15 @@ def control_ids(vocabulary: Vocabulary, markers: Iterable[str]) -> frozenset[int
 
 
 def thinking_markers(
-    reasoning: ReasoningDialect | None, call_ends: Sequence[str] = ()
+    reasoning: ReasoningDialect | None, calls_inside: Sequence[str] = ()
 ) -> ThinkingMarkers | None:
     """Return what thinking begins and ends with.
 
     Args:
         reasoning: how it is written; None if that is not known.
-        call_ends: what calls end with. Thinking may begin again behind them.
+        calls_inside: what calls end with. Thinking may begin again behind them.
     """
     if reasoning is None or reasoning.append:
         return None
-    reopen_after = tuple(dict.fromkeys((*reasoning.close, *call_ends)))
+    reopen_after = tuple(dict.fromkeys((*reasoning.close, *calls_inside)))
     return ThinkingMarkers(reasoning.open, reasoning.close[0], reopen_after)

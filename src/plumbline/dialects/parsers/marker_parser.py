@@ -5,6 +5,8 @@ The characters alone decide, in their order:
 * Thinking begins where the prompt left it open, or with its marker at the beginning of the answer or after a call.
 * A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is no
   call is still text, with its marker. A marker in prose stays prose.
+* A call inside thinking is a call, and what follows it is thinking up to the end marker: models that go on after a
+  call there write the end marker later.
 * An announced call with arguments that break off stays as far as it got and is marked incomplete; the rest of its
   markup is text. A call that the token limit cuts before its name leaves nothing.
 * White space between text and markup belongs to neither.
@@ -140,8 +142,7 @@ class MarkerParser(CursorParser):
         while True:
             marker = yield from cursor.until(markers.in_thought, thought.write)
             if marker is not None and marker not in markers.closes:
-                if (yield from self._section(markers.sections[marker], marker, thought.write)):
-                    return
+                yield from self._section(markers.sections[marker], marker, thought.write)
                 continue
             self._end_thought(cursor.offset)
             return

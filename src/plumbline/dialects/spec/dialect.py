@@ -123,8 +123,9 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """White space around the thinking as models write it. It belongs neither to the thinking nor to the answer."""
     starts_inside: bool = False
     """The model starts with thinking even where neither it nor the prompt opens it, unless the prompt closes it."""
-    call_ends: bool = False
-    """A call ends the thinking even if its end was not written."""
+    calls_inside: bool = False
+    """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on behind the call, up to its
+    end marker or the end of the answer."""
     append: bool = False
     """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()

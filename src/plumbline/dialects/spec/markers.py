@@ -42,7 +42,7 @@ class Markers:
             marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
         )
         calls = tuple(marker for marker in self.sections if marker not in self.at_line)
-        ends = calls if reasoning is not None and reasoning.call_ends else ()
+        ends = calls if reasoning is not None and reasoning.calls_inside else ()
         self.in_thought = Finder((*self.closes, *ends), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
