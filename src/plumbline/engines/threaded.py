@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from plumbline.engines.features import CHAIN_FEATURES, check_features
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
@@ -53,6 +54,7 @@ FEATURES = frozenset(
         "thinking_budget",
         "stop_token_ids",
         "top_k",
+        *CHAIN_FEATURES,
     }
 )
 """The `SamplingParams` fields that engines on the shared sampling kernels honour."""
@@ -224,6 +226,7 @@ class ThreadedEngine:
         """Refuse a request that would otherwise fail in the middle of a step that other requests share."""
         prompt = request.prompt_token_ids
         vocab_size = self._info.vocab_size
+        check_features(request.sampling, self._info)
         if request.request_id in self._streams:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
         if not prompt:

@@ -13,6 +13,7 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampler_chain import read_breakers
 from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import ChatPrompt, Turn
@@ -80,6 +81,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
+        dry_breakers=read_breakers(request),
         echo=or_default(request.echo, False),
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import or_default
+from plumbline.protocols.common.sampler_chain import read_chain, read_repetition
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
 __all__ = ["Defaults", "check_token_ids", "read_sampling", "read_stop"]
@@ -78,7 +79,8 @@ def read_sampling(
         seed=or_default(request.seed, None),
         frequency_penalty=or_default(request.frequency_penalty, 0.0),
         presence_penalty=or_default(request.presence_penalty, 0.0),
-        repetition_penalty=or_default(request.repetition_penalty, defaults.repetition_penalty),
+        repetition_penalty=read_repetition(request, defaults.repetition_penalty),
+        chain=read_chain(request),
         logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
         max_tokens=max_tokens,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline.protocols.common.fields import check_stream_options, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampler_chain import read_breakers
 from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
@@ -71,6 +72,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             stop=read_stop(request.stop),
             include_stop=or_default(request.include_stop_str_in_output, False),
             skip_special_tokens=or_default(request.skip_special_tokens, True),
+            dry_breakers=read_breakers(request),
             num_choices=best_of,
             priority=or_default(request.priority, 0),
             cache_salt=or_default(request.cache_salt, None),

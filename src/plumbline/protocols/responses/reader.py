@@ -23,6 +23,7 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampler_chain import read_breakers
 from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
@@ -85,6 +86,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
+        dry_breakers=read_breakers(request),
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),
         truncate_prompt=or_default(request.truncation, "disabled") == "auto",

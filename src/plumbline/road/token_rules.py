@@ -1,0 +1,54 @@
+"""Translate the texts of a turn that rule single tokens into token ids."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from plumbline.engines.port import SamplingParams
+from plumbline.text.token_search import TokenSearch
+from plumbline.text.tokenizer import TextTokenizer
+from plumbline.turn import Turn
+
+__all__ = ["TokenRules"]
+
+
+class TokenRules:
+    """Write a turn's texts into its sampling parameters, for one tokenizer."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def needed(self, turn: Turn) -> bool:
+        """Return whether the turn has such texts."""
+        return bool(turn.dry_breakers)
+
+    def applied(self, turn: Turn) -> Turn:
+        """Return the turn with the token ids of its texts. May take 0.1 s, so call it in a worker thread."""
+        return msgspec.structs.replace(turn, sampling=self._with_breakers(turn.sampling, turn.dry_breakers))
+
+    def _with_breakers(self, sampling: SamplingParams, breakers: tuple[str, ...]) -> SamplingParams:
+        """Return the parameters with DRY's sequence breakers.
+
+        A breaker is every token that contains its text, and the token sequences that spell it, alone and behind a
+        space.
+        """
+        chain = sampling.chain
+        if chain is None or chain.dry is None or not breakers:
+            return sampling
+        ids: set[int] = set()
+        sequences: set[tuple[int, ...]] = set()
+        for text in breakers:
+            ids |= self._search.containing(text)
+            sequences |= {tuple(self._tokenizer.encode_generated(space + text)) for space in ("", " ")}
+        dry = msgspec.structs.replace(
+            chain.dry,
+            breaker_ids=frozenset(ids),
+            breaker_sequences=tuple(sorted(s for s in sequences if len(s) > 1 and s[-1] not in ids)),
+        )
+        return msgspec.structs.replace(sampling, chain=msgspec.structs.replace(chain, dry=dry))
+
+    @cached_property
+    def _search(self) -> TokenSearch:
+        return TokenSearch(self._tokenizer.table, self._tokenizer.special_ids)
