@@ -31,6 +31,7 @@ _GUIDED: dict[str, Any] = {
 _CHAIN: dict[str, Any] = {
     "repeat_penalty": 1.2, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.5, "tfs": 0.5, "top_n_sigma": 2,
     "xtc_probability": 0.5, "dry_multiplier": 1, "mirostat": 2, "dynatemp_range": 0.5, "samplers": ["top_k"],
+    "banned_strings": ["a"], "cache_prompt": False, "id_slot": 3, "n_probs": 2,
 }  # fmt: skip
 """Samplers of llama.cpp and TabbyAPI."""
 _CHAIN_SHAPES: dict[str, Any] = {
@@ -62,6 +63,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "stream_options": {}, "suffix": "a",
     },
     "responses": {
+        "bad_words": ["a"], "allowed_token_ids": [5],
         **_SHARED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES,
         "input": "other", "top_logprobs": 2, "previous_response_id": "resp_1", "background": True,
         "max_tool_calls": 3, "text": {"format": {"type": "json_object"}}, "tools": [FLAT_TOOL],

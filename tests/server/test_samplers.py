@@ -121,7 +121,7 @@ async def test_a_sampler_that_leaves_one_token_is_greedy(fields: Json) -> None:
 @pytest.mark.parametrize("api", PATHS)
 async def test_a_wrong_value_is_refused_by_name(api: str, fields: Json, param: str) -> None:
     async with native_server() as server:
-        answer = await server.post(PATHS[api], {"model": "test-model", **_prompt(api), **fields})
+        answer = await server.post(PATHS[api], {"model": "test-model", **prompt_of(api), **fields})
         assert (answer.status, answer.error["param"]) == (400, param)
 
 
@@ -132,15 +132,15 @@ async def test_an_engine_without_samplers_refuses_them_by_name(fields: Json, str
         return  # Only another name for a penalty that every engine has.
     async with serving(served(scripted())) as server:
         for api, path in PATHS.items():
-            body = {"model": "test-model", "stream": stream, **_prompt(api), **fields}
+            body = {"model": "test-model", "stream": stream, **prompt_of(api), **fields}
             answer = await server.post(path, body)
             assert answer.status == 400
             assert answer.error["param"] in fields
 
 
-def _prompt(api: str) -> Json:
+def prompt_of(api: str, content: str = "hello") -> Json:
     return {
-        "chat": {"messages": [{"role": "user", "content": "hello"}]},
-        "completions": {"prompt": "hello"},
-        "responses": {"input": "hello"},
+        "chat": {"messages": [{"role": "user", "content": content}]},
+        "completions": {"prompt": content},
+        "responses": {"input": content},
     }[api]

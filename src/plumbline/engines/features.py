@@ -47,6 +47,10 @@ def check_features(sampling: SamplingParams, info: EngineInfo) -> None:
 
 
 def _used(sampling: SamplingParams) -> Iterator[str]:
+    if sampling.bad_words:
+        yield "bad_words"
+    if sampling.banned_strings:
+        yield "banned_strings"
     chain = sampling.chain
     if chain is None:
         return

@@ -138,7 +138,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     chain: SamplerChain | None = None
     """Further samplers. None is the usual case, which the kernels compute for all rows at once."""
     logit_bias: Mapping[int, float] = msgspec.field(default_factory=dict)
+    """Added to the logits; minus infinity bans."""
     allowed_token_ids: frozenset[int] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences: the last token of one cannot be drawn behind the others."""
+    banned_strings: tuple[str, ...] = ()
+    """Texts that the output never contains, with ASCII letters in either case.
+
+    These two override `ignore_eos` and `min_tokens` as a grammar does. If they and the grammar leave no token, the
+    request ends with an error.
+    """
     max_tokens: int | None = None
     """Tokens to generate at most; None means up to the end of the context window."""
     min_tokens: int = 0

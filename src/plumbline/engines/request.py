@@ -87,8 +87,9 @@ class RequestState:
         # token advances it.
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
-        # With `ignore_eos` only a grammar can end the request at an end of sequence; a thinking budget alone cannot.
-        ends = sampling.ignore_eos and (sampling.thinking_budget is None or sampling.grammar is not None)
+        # With `ignore_eos` only a grammar can end the request at an end of sequence; budgets and bans cannot.
+        wrapped = sampling.thinking_budget is not None or sampling.bad_words or sampling.banned_strings
+        ends = sampling.ignore_eos and (sampling.grammar is not None or not wrapped)
         self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]

@@ -22,11 +22,24 @@ class TokenRules:
 
     def needed(self, turn: Turn) -> bool:
         """Return whether the turn has such texts."""
-        return bool(turn.dry_breakers)
+        return bool(turn.dry_breakers or turn.bad_words)
 
     def applied(self, turn: Turn) -> Turn:
         """Return the turn with the token ids of its texts. May take 0.1 s, so call it in a worker thread."""
-        return msgspec.structs.replace(turn, sampling=self._with_breakers(turn.sampling, turn.dry_breakers))
+        sampling = self._with_breakers(turn.sampling, turn.dry_breakers)
+        if turn.bad_words:
+            sequences = [s for word in turn.bad_words for s in self._spellings(word)]
+            sampling = msgspec.structs.replace(sampling, bad_words=tuple(dict.fromkeys(sequences)))
+        return msgspec.structs.replace(turn, sampling=sampling)
+
+    def _spellings(self, word: str) -> list[tuple[int, ...]]:
+        """Return the tokens of a word at the start of a text and behind a space, as vLLM bans them.
+
+        The second is left out unless it has a first token of its own and the same length; otherwise it contains the
+        first, or a part of it that is another word.
+        """
+        alone, inside = (tuple(self._tokenizer.encode_generated(s + word.lstrip())) for s in ("", " "))
+        return [alone, inside] if inside[0] != alone[0] and len(inside) == len(alone) else [alone]
 
     def _with_breakers(self, sampling: SamplingParams, breakers: tuple[str, ...]) -> SamplingParams:
         """Return the parameters with DRY's sequence breakers.

@@ -9,10 +9,6 @@ __all__ = ["UNSUPPORTED"]
 _NOT_YET = "is not supported by this server yet"
 
 UNSUPPORTED: Mapping[str, str] = {
-    "n_probs": _NOT_YET,
-    "banned_strings": _NOT_YET,
-    "cache_prompt": _NOT_YET,
-    "id_slot": _NOT_YET,
     "grammar": _NOT_YET,
     "json_schema": _NOT_YET,
     "regex": _NOT_YET,
@@ -38,7 +34,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "chat_template": _NOT_YET,
     "input_ids": _NOT_YET,
     "template_vars": _NOT_YET,
-    "bad_words": _NOT_YET,
     "return_token_ids": _NOT_YET,
     "truncate_prompt_tokens": _NOT_YET,
 }
