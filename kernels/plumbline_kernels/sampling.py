@@ -15,7 +15,7 @@ from torch import Tensor
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning, use_triton
 from plumbline_kernels.logits import apply_bitmask, apply_penalties, check_logits
 
-__all__ = ["apply_bitmask", "apply_penalties", "gumbel_noise", "sample"]
+__all__ = ["apply_bitmask", "apply_penalties", "gumbel_noise", "random_bits", "sample"]
 
 _INF = float("inf")
 

@@ -209,5 +209,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     echo: bool = False
     """Repeat the text of the continued message at the beginning of the answer."""
+    dry_breakers: tuple[str, ...] = ()
+    """Texts that end a repeated sequence for the DRY penalty."""
+    bad_words: tuple[str, ...] = ()
+    """Words whose tokens must not be drawn one after the other."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""

@@ -24,11 +24,7 @@ _SHARED: dict[str, Any] = {
     "ignore_eos": True, "skip_special_tokens": False, "priority": 3, "cache_salt": "s", "stop": ["a"], "user": "u",
     "structured_outputs": {"regex": "a"}, "bad_words": ["a"], "allowed_token_ids": [5],
     "json_schema": {}, "regex": "a", "grammar": 'root ::= "a"', "ebnf": 'root ::= "a"',
-    "repeat_penalty": 1.1, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.1, "tfs": 0.5, "xtc_probability": 0.5,
-    "xtc_threshold": 0.2, "dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 9,
-    "dry_sequence_breakers": ["a"], "mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2, "dynatemp_range": 0.5,
-    "dynatemp_exponent": 2, "samplers": ["top_k"], "n_probs": 2, "banned_strings": ["a"], "cache_prompt": False,
-    "id_slot": 3, "request_id": "r", "rid": "r",
+    "request_id": "r", "rid": "r",
 }  # fmt: skip
 _GUIDED: dict[str, Any] = {
     "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "a",
@@ -38,6 +34,17 @@ _GUIDED: dict[str, Any] = {
     "length_penalty": 2, "add_special_tokens": False, "add_bos_token": False, "kv_transfer_params": {},
     "mm_processor_kwargs": {}, "lora_path": "a", "return_hidden_states": True, "session_params": {},
 }  # fmt: skip
+_CHAIN: dict[str, Any] = {
+    "repeat_penalty": 1.2, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.5, "tfs": 0.5, "top_n_sigma": 2,
+    "xtc_probability": 0.5, "dry_multiplier": 1, "mirostat": 2, "dynatemp_range": 0.5, "samplers": ["top_k"],
+    "banned_strings": ["a"], "cache_prompt": False, "id_slot": 3, "n_probs": 2,
+}  # fmt: skip
+"""Samplers of llama.cpp and TabbyAPI."""
+_CHAIN_SHAPES: dict[str, Any] = {
+    "xtc_threshold": 0.2, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 9,
+    "dry_sequence_breakers": ["a"], "mirostat_tau": 3, "mirostat_eta": 0.2, "dynatemp_exponent": 2,
+}  # fmt: skip
+"""They shape samplers that are off by default, so alone they have no effect."""
 _IDENTITY: dict[str, Any] = {
     "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h",
     "prompt_cache_options": {}, "service_tier": "auto",
@@ -45,7 +52,7 @@ _IDENTITY: dict[str, Any] = {
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "chat": {
-        **_SHARED, **_GUIDED, **_IDENTITY,
+        **_SHARED, **_GUIDED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES,
         "messages": [{"role": "user", "content": "other"}], "top_logprobs": 2, "modalities": ["text", "audio"],
         "verbosity": "low", "reasoning_effort": "low", "max_completion_tokens": 5, "max_tokens": 6,
         "web_search_options": {}, "response_format": {"type": "json_object"},
@@ -59,12 +66,13 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "add_special_tokens": True, "add_bos_token": True,
     },
     "completions": {
-        **_SHARED, **_GUIDED,
+        **_SHARED, **_GUIDED, **_CHAIN, **_CHAIN_SHAPES,
         "prompt": "other", "best_of": 3, "echo": True, "logprobs": 2, "max_tokens": 5, "n": 2, "stream": True,
         "stream_options": {}, "suffix": "a",
     },
     "responses": {
-        **_SHARED, **_IDENTITY,
+        "bad_words": ["a"], "allowed_token_ids": [5],
+        **_SHARED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES,
         "input": "other", "top_logprobs": 2, "previous_response_id": "resp_1", "background": True,
         "max_tool_calls": 3, "text": {"format": {"type": "json_object"}}, "tools": [FLAT_TOOL],
         "tool_choice": "required", "prompt": {"id": "p"}, "truncation": "auto", "reasoning": {"effort": "low"},
@@ -79,8 +87,18 @@ SAMPLES: dict[str, dict[str, Any]] = {
 WITHOUT_EFFECT: dict[str, set[str]] = {
     # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
-    "chat": {"model", "stream", "user", "request_id", "rid", "verbosity", "parallel_tool_calls", *_IDENTITY},
-    "completions": {"model", "stream", "user", "request_id", "rid"},
+    "chat": {
+        "model",
+        "stream",
+        "user",
+        "request_id",
+        "rid",
+        "verbosity",
+        "parallel_tool_calls",
+        *_IDENTITY,
+        *_CHAIN_SHAPES,
+    },
+    "completions": {"model", "stream", "user", "request_id", "rid", *_CHAIN_SHAPES},
     "responses": {
         "model",
         "stream",
@@ -91,6 +109,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "top_logprobs",
         "parallel_tool_calls",
         *_IDENTITY,
+        *_CHAIN_SHAPES,
     },
 }
 
@@ -122,6 +141,25 @@ def test_no_field_is_ignored_silently(api: str, field: str) -> None:
         assert refused.status == 400
         assert refused.param is not None
         assert refused.param.partition(".")[0].partition("[")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "switch"),
+    [
+        (
+            field,
+            {
+                name: value
+                for name, value in _CHAIN.items()
+                if name.partition("_")[0] == field.partition("_")[0]
+            },
+        )
+        for field in _CHAIN_SHAPES
+    ],
+)
+@pytest.mark.parametrize("api", ROOTS)
+def test_a_shape_matters_where_its_sampler_is_on(api: str, field: str, switch: dict[str, Any]) -> None:
+    assert read(api, **switch, **{field: _CHAIN_SHAPES[field]}) != read(api, **switch)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ class Matcher(Protocol):
 class GrammarCompiler(Protocol):
     """Compile grammars into matchers."""
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that the matchers choose from."""
+        ...
+
     async def compile(self, grammar: str) -> Matcher:
         """Return a new matcher at the start of the grammar.
 
@@ -129,6 +134,7 @@ class LarkCompiler:
     def __init__(self, vocabulary: Vocabulary, *, capacity: int = 128, timeout: float = 10.0) -> None:
         if not vocabulary.eos_token_ids:
             raise ValueError("a grammar needs an end of sequence")
+        self.vocabulary = vocabulary
         self._tokenizer = _tokenizer(vocabulary)
         self._capacity = capacity
         self._timeout = timeout

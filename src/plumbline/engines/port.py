@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 import msgspec
 
 __all__ = [
+    "SAMPLER_ORDER",
+    "Dry",
     "Engine",
     "EngineClosedError",
     "EngineFullError",
@@ -20,7 +22,9 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "GenerateRequest",
+    "Mirostat",
     "RefusedRequestError",
+    "SamplerChain",
     "SamplingParams",
     "ThinkingBudget",
     "TokenChunk",
@@ -48,12 +52,74 @@ class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens (white space) that may stand between such a sequence, or the start of the output, and `begin`."""
 
 
+class Dry(msgspec.Struct, frozen=True, kw_only=True):
+    """A penalty on tokens that would extend a repeated sequence: multiplier * base ** (length - allowed_length)."""
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    last_n: int = -1
+    """How many of the last tokens to look at; -1 means as many as the engine does at most."""
+    breaker_ids: frozenset[int] = frozenset()
+    """Tokens that end a repeated sequence."""
+    breaker_sequences: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that do so together."""
+
+
+class Mirostat(msgspec.Struct, frozen=True, kw_only=True):
+    """Cut the tokens so that the surprise of the output stays near `tau` bits."""
+
+    version: Literal[1, 2]
+    tau: float = 5.0
+    eta: float = 0.1
+    """How fast the cut follows the surprise of the drawn tokens."""
+
+
+SAMPLER_ORDER: tuple[str, ...] = (
+    "penalties",
+    "dry",
+    "temperature",
+    "top_n_sigma",
+    "top_k",
+    "tfs",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "top_a",
+    "xtc",
+)
+"""The order of the samplers of a request that does not give one."""
+
+
+class SamplerChain(msgspec.Struct, frozen=True, kw_only=True):
+    """Samplers beyond those of `SamplingParams`, and the order of all of them (`engines.sampler_chain`).
+
+    The defaults turn each of them off.
+    """
+
+    order: tuple[str, ...] = SAMPLER_ORDER
+    """The samplers that run, in this order, after bias, bans and grammar."""
+    repeat_last_n: int = -1
+    """How many of the last tokens the repetition penalty looks at; -1 means all."""
+    typical_p: float = 1.0
+    top_a: float = 0.0
+    tfs: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry: Dry | None = None
+    mirostat: Mirostat | None = None
+    """Runs last. The reader leaves the samplers that cut out of `order`."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine chooses the next token. The server has checked that all values are in range.
 
     The order of operations on the logits is: `logit_bias`, `allowed_token_ids` and banned ids, then the repetition,
     frequency and presence penalties, then the mask of `grammar`, then temperature, `top_k`, `top_p`, `min_p`, then one
-    draw.
+    draw. With a `chain`, penalties and filters come after the mask, in the order of the chain.
     """
 
     temperature: float = 1.0
@@ -69,8 +135,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Frequency and presence penalties count generated tokens only (the OpenAI definition)."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens seen in the prompt or the output (CTRL, 2019)."""
+    chain: SamplerChain | None = None
+    """Further samplers. None is the usual case, which the kernels compute for all rows at once."""
     logit_bias: Mapping[int, float] = msgspec.field(default_factory=dict)
+    """Added to the logits; minus infinity bans."""
     allowed_token_ids: frozenset[int] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences: the last token of one cannot be drawn behind the others."""
+    banned_strings: tuple[str, ...] = ()
+    """Texts that the output never contains, with ASCII letters in either case.
+
+    These two override `ignore_eos` and `min_tokens` as a grammar does. If they and the grammar leave no token, the
+    request ends with an error.
+    """
     max_tokens: int | None = None
     """Tokens to generate at most; None means up to the end of the context window."""
     min_tokens: int = 0

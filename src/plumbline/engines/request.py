@@ -16,6 +16,7 @@ import secrets
 
 from plumbline.engines.grammar import Matcher
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
+from plumbline.engines.sampler_chain import ChainSampler
 
 __all__ = ["RequestState"]
 
@@ -27,6 +28,7 @@ class RequestState:
         "arrival",
         "block_hashes",
         "block_ids",
+        "chain",
         "end_ids",
         "error",
         "finish_reason",
@@ -70,6 +72,12 @@ class RequestState:
         # Without a seed from the client, draw one: the draw is then still keyed by (seed, position), so a
         # preempted request continues as if nothing had happened.
         self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & ((1 << 63) - 1)
+        # Like the matcher, the chain belongs to the request, so a preemption does not touch it.
+        self.chain = (
+            None
+            if sampling.chain is None
+            else ChainSampler(sampling, self.token_ids, self.num_prompt_tokens, self.seed)
+        )
         room = max_model_len - self.num_prompt_tokens
         wanted = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         self.max_len = self.num_prompt_tokens + wanted
@@ -79,8 +87,9 @@ class RequestState:
         # token advances it.
         self.matcher = matcher
         self.end_ids = sampling.stop_token_ids | eos_token_ids
-        # With `ignore_eos` only a grammar can end the request at an end of sequence; a thinking budget alone cannot.
-        ends = sampling.ignore_eos and (sampling.thinking_budget is None or sampling.grammar is not None)
+        # With `ignore_eos` only a grammar can end the request at an end of sequence; budgets and bans cannot.
+        wrapped = sampling.thinking_budget is not None or sampling.bad_words or sampling.banned_strings
+        ends = sampling.ignore_eos and (sampling.grammar is not None or not wrapped)
         self.ignored_ids = eos_token_ids - sampling.stop_token_ids if ends else frozenset()
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
@@ -113,6 +122,8 @@ class RequestState:
             self.finish_reason = "stop"
         elif length >= self.max_len:
             self.finish_reason = "length"
+        if self.chain is not None:
+            self.chain.accept(token_id)
         if self.matcher is not None:
             self._follow(self.matcher, token_id)
         return self.finish_reason

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 
 import msgspec
 
+from plumbline.engines.features import check_features
 from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
@@ -67,6 +68,7 @@ class ScriptedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Play the script of this request."""
+        check_features(request.sampling, self._info)
         if request.sampling.grammar is not None:
             await self.check_grammar(request.sampling.grammar)
         if self._closed:

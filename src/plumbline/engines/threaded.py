@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from plumbline.engines.bans import BanMatcher, TokenTexts
+from plumbline.engines.features import CHAIN_FEATURES, check_features
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
@@ -41,6 +43,7 @@ Output = tuple[str, TokenChunk]
 FEATURES = frozenset(
     {
         "allowed_token_ids",
+        "bad_words",
         "frequency_penalty",
         "ignore_eos",
         "logit_bias",
@@ -53,6 +56,7 @@ FEATURES = frozenset(
         "thinking_budget",
         "stop_token_ids",
         "top_k",
+        *CHAIN_FEATURES,
     }
 )
 """The `SamplingParams` fields that engines on the shared sampling kernels honour."""
@@ -117,10 +121,12 @@ class ThreadedEngine:
         self, core: Core, info: EngineInfo, *, max_in_flight: int, grammars: GrammarCompiler | None = None
     ) -> None:
         if grammars is not None:
-            info = msgspec.structs.replace(info, features=info.features | {"grammar"})
+            info = msgspec.structs.replace(info, features=info.features | {"grammar", "banned_strings"})
         self._core = core
         self._info = info
         self._grammars = grammars
+        self._texts: TokenTexts | None = None
+        """Made when the first request bans a text."""
         self._max_in_flight = max_in_flight
         self._inbox: queue.SimpleQueue[_Submission | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
@@ -163,7 +169,11 @@ class ThreadedEngine:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
         matcher = None if grammar is None else await self._compile(grammar)
-        stream = self._submit(request, matcher if budget is None else ThinkingBudgetMatcher(budget, matcher))
+        if budget is not None:
+            matcher = ThinkingBudgetMatcher(budget, matcher)
+        if request.sampling.bad_words or request.sampling.banned_strings:
+            matcher = await self._with_bans(request, matcher)
+        stream = self._submit(request, matcher)
         finished = False
         try:
             while not finished:
@@ -205,6 +215,17 @@ class ThreadedEngine:
         except CompilersBusyError as error:
             raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
 
+    async def _with_bans(self, request: GenerateRequest, inner: Matcher | None) -> Matcher:
+        """Return a matcher with the bans of a request. Texts are searched for in a thread."""
+        self._check(request)
+        sampling, vocab_size = request.sampling, self._info.vocab_size
+        if not sampling.banned_strings:
+            return BanMatcher(sampling, vocab_size, inner=inner)
+        assert self._grammars is not None, "checked by its feature"
+        if self._texts is None:
+            self._texts = await asyncio.to_thread(TokenTexts, self._grammars.vocabulary)
+        return await asyncio.to_thread(BanMatcher, sampling, vocab_size, self._texts, inner)
+
     def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
         if self._closed or self._thread is None:
             raise EngineClosedError("The engine is shutting down.")
@@ -224,6 +245,7 @@ class ThreadedEngine:
         """Refuse a request that would otherwise fail in the middle of a step that other requests share."""
         prompt = request.prompt_token_ids
         vocab_size = self._info.vocab_size
+        check_features(request.sampling, self._info)
         if request.request_id in self._streams:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
         if not prompt:
@@ -239,6 +261,12 @@ class ThreadedEngine:
             ids = getattr(request.sampling, name)
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):
                 raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
+        for sequence in request.sampling.bad_words:
+            if not sequence or min(sequence) < 0 or max(sequence) >= vocab_size:
+                raise RefusedRequestError("bad_words has a sequence that is not token ids", param="bad_words")
+        banned = {token for token, bias in request.sampling.logit_bias.items() if bias == float("-inf")}
+        if len(banned) == vocab_size:
+            raise RefusedRequestError("logit_bias bans every token of the model", param="logit_bias")
         allowed = request.sampling.allowed_token_ids
         if allowed is not None and request.sampling.grammar is not None:
             raise RefusedRequestError(
@@ -247,7 +275,7 @@ class ThreadedEngine:
         if allowed is not None:
             # `min_tokens` forbids the stop ids at first, so another id has to remain.
             stops = request.sampling.stop_token_ids | self._info.eos_token_ids
-            if not (allowed - stops if request.sampling.min_tokens else allowed):
+            if not (allowed - stops if request.sampling.min_tokens else allowed) - banned:
                 raise RefusedRequestError(
                     "allowed_token_ids must name at least one token that can be drawn",
                     param="allowed_token_ids",

@@ -249,28 +249,36 @@ def _draw(state: RequestState, raw: Tensor) -> int:
     prompt_mask[0, state.token_ids[: state.num_prompt_tokens]] = True
     output = torch.tensor(state.token_ids[state.num_prompt_tokens :], dtype=torch.int64, device=device)
     counts = torch.bincount(output, minlength=logits.shape[1]).int().unsqueeze(0)
-    apply_penalties(
-        logits,
-        prompt_mask,
-        counts,
-        row(sampling.repetition_penalty),
-        row(sampling.frequency_penalty),
-        row(sampling.presence_penalty),
-    )
+    if state.chain is None:
+        apply_penalties(
+            logits,
+            prompt_mask,
+            counts,
+            row(sampling.repetition_penalty),
+            row(sampling.frequency_penalty),
+            row(sampling.presence_penalty),
+        )
     if state.matcher is not None:
         bitmask = np.zeros((1, num_words(logits.shape[1])), dtype=np.int32)
         fill_mask(state, bitmask[0])
         apply_bitmask(logits, torch.from_numpy(bitmask).to(device))
-    drawn = sample(
-        logits,
-        row(sampling.temperature),
-        row(sampling.top_k, torch.int32),
-        row(sampling.top_p),
-        row(sampling.min_p),
-        row(state.seed, torch.int64),
-        row(state.num_tokens, torch.int64),
+    plain = state.chain is None
+    if state.chain is not None:
+        logits = state.chain.filter(logits[0], state.num_tokens).unsqueeze(0)
+    drawn = int(
+        sample(
+            logits,
+            row(sampling.temperature if plain else 1.0),
+            row(sampling.top_k if plain else 0, torch.int32),
+            row(sampling.top_p if plain else 1.0),
+            row(sampling.min_p if plain else 0.0),
+            row(state.seed, torch.int64),
+            row(state.num_tokens, torch.int64),
+        )
     )
-    return int(drawn)
+    if state.chain is not None:
+        state.chain.observe(logits[0], drawn)
+    return drawn
 
 
 def _prompt_logprobs(state: RequestState, logits: Tensor) -> list[TokenLogprob]:

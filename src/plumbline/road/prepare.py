@@ -14,6 +14,7 @@ from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.engines.port import Engine, ThinkingBudget
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
+from plumbline.road.token_rules import TokenRules
 from plumbline.structured_output.answer_grammar import callable_tools
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -73,6 +74,7 @@ class TurnPreparer:
         self._renderer = renderer
         self._dialect = dialect
         self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
+        self._token_rules = TokenRules(renderer.tokenizer)
 
     async def prepare(self, turn: Turn) -> PreparedTurn:
         """Render the prompt in a worker thread and check that it fits.
@@ -91,6 +93,8 @@ class TurnPreparer:
         dialect = self._dialect if isinstance(turn.prompt, ChatPrompt) else PLAIN
         frame = dialect.frame(ids, _continued_text(turn.prompt))
         turn = self._with_thinking_budget(turn, dialect, frame)
+        if self._token_rules.needed(turn):
+            turn = await asyncio.to_thread(self._token_rules.applied, turn)
         constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
         return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame))
 

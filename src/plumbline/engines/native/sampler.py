@@ -2,7 +2,8 @@
 
 The order is that of `SamplingParams`: bias and bans, penalties, grammar mask, temperature, top_k, top_p, min_p, one
 draw. The kernels do the arithmetic; this module decides which rows need which operation. A row without bias,
-penalties, bans, grammar or logprobs costs nothing beyond the draw.
+penalties, bans, grammar or logprobs costs nothing beyond the draw. Rows with a sampler chain are filtered one by one
+(`engines.sampler_chain`) and drawn apart from the others.
 """
 
 from __future__ import annotations
@@ -47,11 +48,15 @@ class Sampler:
         self._vocab_size = vocab_size
         self._device = device
         self._filters: dict[int, _RowFilter] = {}
+        self._chains: set[int] = set()
+        """Slots of requests with a sampler chain."""
 
     def admit(self, state: RequestState) -> None:
         """Build the filters of a request with a slot; token counts include what it has generated already."""
         sampling = state.sampling
-        penalised = _penalised(sampling)
+        if state.chain is not None:
+            self._chains.add(state.slot)
+        penalised = state.chain is None and _penalised(sampling)
         # With a grammar, its mask delays the stop: only the grammar knows whether another token is allowed.
         delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
         if not (penalised or sampling.logit_bias or sampling.allowed_token_ids is not None or delays_stop):
@@ -68,6 +73,7 @@ class Sampler:
     def release(self, slot: int) -> None:
         """Drop the filters of this slot."""
         self._filters.pop(slot, None)
+        self._chains.discard(slot)
 
     def draw(
         self,
@@ -109,6 +115,8 @@ class Sampler:
                 self._tensor(arrays.seed[slots]),
                 self._tensor(positions),
             )
+        if self._chains:
+            self._draw_chains(drawn, logits, states)
         token_ids: NDArray[np.int64] = drawn.cpu().numpy()
         logprobs: list[TokenLogprob | None] = [None] * len(states)
         if raw is not None:
@@ -122,6 +130,27 @@ class Sampler:
                 if row_filter is not None and row_filter.counts is not None:
                     row_filter.counts[token] += 1
         return token_ids, logprobs
+
+    def _draw_chains(self, drawn: Tensor, logits: Tensor, states: list[RequestState]) -> None:
+        """Draw the rows that have a sampler chain, into `drawn`."""
+        found = [(row, state, state.chain) for row, state in enumerate(states) if state.chain is not None]
+        if not found:
+            return
+        filtered = torch.stack([chain.filter(logits[row], state.num_tokens) for row, state, chain in found])
+        count = len(found)
+        tokens = sample(
+            filtered,
+            self._floats([1.0] * count),
+            torch.zeros(count, dtype=torch.int32, device=self._device),
+            self._floats([1.0] * count),
+            self._floats([0.0] * count),
+            self._ids([state.seed for _, state, _ in found]),
+            self._ids([state.num_tokens for _, state, _ in found]),
+        )
+        drawn[self._ids([row for row, _, _ in found])] = tokens
+        for index, (_, _, chain) in enumerate(found):
+            if chain.steers:
+                chain.observe(filtered[index], int(tokens[index]))
 
     def _filter(self, logits: Tensor, states: list[RequestState]) -> None:
         penalised: list[int] = []

@@ -68,7 +68,8 @@ class Slots:
         sampling = state.sampling
         self._num_blocks[slot] = 0
         self._last_token[slot] = state.token_ids[-1]
-        self.temperature[slot] = sampling.temperature
+        # A row with a chain is drawn apart from the others; greedy is the cheapest that this one can be.
+        self.temperature[slot] = sampling.temperature if sampling.chain is None else 0.0
         # A top_k above the vocabulary means all tokens; clamp it, because the array is int32.
         self.top_k[slot] = min(sampling.top_k, np.iinfo(np.int32).max)
         self.top_p[slot] = sampling.top_p

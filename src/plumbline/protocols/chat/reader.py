@@ -14,7 +14,16 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
+from plumbline.protocols.common.sampler_chain import read_breakers
+from plumbline.protocols.common.sampling import (
+    Defaults,
+    check_token_ids,
+    read_bad_words,
+    read_cache_salt,
+    read_num_probs,
+    read_sampling,
+    read_stop,
+)
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
@@ -61,8 +70,9 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
     check_stream_options(request)
-    top_logprobs = or_default(request.top_logprobs, 0)
-    if given(request.top_logprobs) and request.logprobs is not True:  # LP-05
+    num_probs = read_num_probs(request)
+    top_logprobs = or_default(request.top_logprobs, num_probs or 0)
+    if given(request.top_logprobs) and request.logprobs is not True and num_probs is None:  # LP-05
         raise invalid_request(
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.", "top_logprobs"
         )
@@ -96,14 +106,16 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
             defaults,
             max_tokens=max_tokens,
             max_tokens_param=limit_param,
-            logprobs=top_logprobs if request.logprobs is True else None,
+            logprobs=top_logprobs if request.logprobs is True or num_probs is not None else None,
         ),
         thinking_budget=budget,
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
+        dry_breakers=read_breakers(request),
         echo=or_default(request.echo, False),
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),
-        cache_salt=or_default(request.cache_salt, None),
+        cache_salt=read_cache_salt(request),
+        bad_words=read_bad_words(request.bad_words),
     )

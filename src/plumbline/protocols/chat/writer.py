@@ -41,6 +41,7 @@ from plumbline.events import (
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
+from plumbline.protocols.common.sampling import read_num_probs
 from plumbline.protocols.common.usage import add_usage, completion_usage
 
 __all__ = ["ChatWriter", "ReasoningField"]
@@ -103,7 +104,7 @@ class ChatWriter:
         # CS-17: clients read one of two fields with the same text.
         names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
         self._reasoning_fields = names
-        self._wants_logprobs = request.logprobs is True
+        self._wants_logprobs = request.logprobs is True or read_num_probs(request) is not None
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
         self._usage: Usage | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,18 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import or_default
+from plumbline.protocols.common.sampler_chain import read_chain, read_repetition
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
-__all__ = ["Defaults", "check_token_ids", "read_sampling", "read_stop"]
+__all__ = [
+    "Defaults",
+    "check_token_ids",
+    "read_bad_words",
+    "read_cache_salt",
+    "read_num_probs",
+    "read_sampling",
+    "read_stop",
+]
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +78,8 @@ def read_sampling(
     stop_ids = or_default(request.stop_token_ids, [])
     top_k = max(0, or_default(request.top_k, defaults.top_k))
     check_token_ids("stop_token_ids", stop_ids, defaults.vocab_size)
+    if or_default(request.id_slot, -1) != -1:
+        raise unsupported_value("id_slot", request.id_slot, "is not supported: the server chooses; send -1")
     if allowed is not None:
         check_token_ids("allowed_token_ids", allowed, defaults.vocab_size)
     return SamplingParams(
@@ -78,15 +90,43 @@ def read_sampling(
         seed=or_default(request.seed, None),
         frequency_penalty=or_default(request.frequency_penalty, 0.0),
         presence_penalty=or_default(request.presence_penalty, 0.0),
-        repetition_penalty=or_default(request.repetition_penalty, defaults.repetition_penalty),
+        repetition_penalty=read_repetition(request, defaults.repetition_penalty),
+        chain=read_chain(request),
         logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
+        banned_strings=tuple(or_default(request.banned_strings, ())),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_token_ids=frozenset(stop_ids),
         ignore_eos=or_default(request.ignore_eos, False),
         logprobs=logprobs,
     )
+
+
+def read_bad_words(words: list[str] | UnsetType | None) -> tuple[str, ...]:
+    """Read `bad_words`. A word of white space has no token of its own once the space before it is taken away.
+
+    Raises:
+        ApiError: 400 naming the entry.
+    """
+    found = tuple(or_default(words, []))
+    for index, word in enumerate(found):
+        if not word.strip():
+            raise invalid_value(f"bad_words[{index}]", word)
+    return found
+
+
+def read_num_probs(request: Any) -> int | None:
+    """Read `n_probs`, llama.cpp's name for logprobs with alternatives; 0 asks for none."""
+    return or_default(request.n_probs, 0) or None
+
+
+def read_cache_salt(request: Any) -> str | None:
+    """Read `cache_salt`. `cache_prompt: false` is a salt that no other request has."""
+    if or_default(request.cache_prompt, True):
+        salt: str | None = or_default(request.cache_salt, None)
+        return salt
+    return secrets.token_hex(16)
 
 
 def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
@@ -102,7 +142,12 @@ def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
-def _read_bias(bias: Mapping[str, int], vocab_size: int) -> dict[int, float]:
+def _read_bias(
+    bias: Mapping[str, float] | Sequence[Sequence[float | bool]], vocab_size: int
+) -> dict[int, float]:
+    """Read a map from token id to bias, or llama.cpp's list of pairs, in which false bans the token."""
+    if not isinstance(bias, Mapping):
+        return dict(_read_pair(index, pair, vocab_size) for index, pair in enumerate(bias))
     found: dict[int, float] = {}
     for key, value in bias.items():
         # JSON object keys are strings, so the ids arrive as text.
@@ -114,3 +159,20 @@ def _read_bias(bias: Mapping[str, int], vocab_size: int) -> dict[int, float]:
             )
         found[int(key)] = float(value)
     return found
+
+
+def _read_pair(index: int, pair: Sequence[float | bool], vocab_size: int) -> tuple[int, float]:
+    token, value = pair
+    if isinstance(token, bool) or token != int(token) or not 0 <= token < vocab_size:
+        raise invalid_request(
+            f"Invalid 'logit_bias[{index}][0]'. Expected a token id from 0 to {vocab_size - 1}.",
+            f"logit_bias[{index}][0]",
+            "invalid_value",
+        )
+    if value is True or not -100 <= value <= 100:
+        raise invalid_request(
+            f"Invalid 'logit_bias[{index}][1]'. Expected a number from -100 to 100, or false to ban the token.",
+            f"logit_bias[{index}][1]",
+            "invalid_value",
+        )
+    return int(token), float("-inf") if value is False else float(value)

@@ -13,7 +13,16 @@ from plumbline.protocols.common.fields import (
     refuse_given,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
+from plumbline.protocols.common.sampler_chain import read_breakers
+from plumbline.protocols.common.sampling import (
+    Defaults,
+    check_token_ids,
+    read_bad_words,
+    read_cache_salt,
+    read_num_probs,
+    read_sampling,
+    read_stop,
+)
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
@@ -61,7 +70,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     if best_of > num_choices and request.stream is True:
         raise invalid_request("'best_of' cannot be greater than 'n' when 'stream' is enabled.", "best_of")
     max_tokens = or_default(request.max_tokens, _DEFAULT_MAX_TOKENS)
-    logprobs: int | None = or_default(request.logprobs, None)
+    logprobs: int | None = or_default(request.logprobs, read_num_probs(request))
     # The best choices are those with the highest mean logprob, so candidates need logprobs.
     wanted = logprobs if logprobs is not None or best_of == num_choices else 0
     sampling = read_sampling(
@@ -76,9 +85,11 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             stop=read_stop(request.stop),
             include_stop=or_default(request.include_stop_str_in_output, False),
             skip_special_tokens=or_default(request.skip_special_tokens, True),
+            dry_breakers=read_breakers(request),
             num_choices=best_of,
             priority=or_default(request.priority, 0),
-            cache_salt=or_default(request.cache_salt, None),
+            cache_salt=read_cache_salt(request),
+            bad_words=read_bad_words(request.bad_words),
         )
         for prompt in _read_prompts(
             request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True)

@@ -23,7 +23,15 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
+from plumbline.protocols.common.sampler_chain import read_breakers
+from plumbline.protocols.common.sampling import (
+    Defaults,
+    read_bad_words,
+    read_cache_salt,
+    read_num_probs,
+    read_sampling,
+    read_stop,
+)
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -68,7 +76,8 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             "store", True, "is not supported by this server yet; leave it out or send false"
         )
     check_stream_options(request)
-    wants_logprobs = LOGPROBS in or_default(request.include, [])
+    num_probs = read_num_probs(request)
+    wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
     prompt, tool_choice = _read_prompt(request)
     return Turn(
         prompt=prompt,
@@ -79,14 +88,16 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
             defaults,
             max_tokens=or_default(request.max_output_tokens, None),
             max_tokens_param="max_output_tokens",
-            logprobs=or_default(request.top_logprobs, 0) if wants_logprobs else None,
+            logprobs=or_default(request.top_logprobs, num_probs or 0) if wants_logprobs else None,
         ),
         thinking_budget=prompt.thinking_budget,
         stop=read_stop(request.stop),
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
+        dry_breakers=read_breakers(request),
         priority=or_default(request.priority, 0),
-        cache_salt=or_default(request.cache_salt, None),
+        cache_salt=read_cache_salt(request),
+        bad_words=read_bad_words(request.bad_words),
         truncate_prompt=or_default(request.truncation, "disabled") == "auto",
     )
 

@@ -1,0 +1,92 @@
+"""Read the samplers that llama.cpp and TabbyAPI share, and the order in which they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from plumbline.engines.port import SAMPLER_ORDER, Dry, Mirostat, SamplerChain
+from plumbline.protocols.common.fields import given, or_default
+from plumbline.wire.errors import invalid_request
+
+__all__ = ["read_breakers", "read_chain", "read_repetition"]
+
+_BREAKERS = ("\n", ":", '"', "*")
+"""llama.cpp's and TabbyAPI's default for `dry_sequence_breakers`."""
+_PLAIN = ("repeat_last_n", "typical_p", "top_a", "tfs", "top_n_sigma", "xtc_probability", "xtc_threshold")
+_STEERED_ORDER = ("penalties", "dry", "temperature")
+"""What runs before Mirostat, which replaces all samplers that cut."""
+
+
+def read_chain(request: Any) -> SamplerChain | None:
+    """Read the samplers of a request of any API; None if it uses none beyond the usual ones.
+
+    Raises:
+        ApiError: 400 if `samplers` comes with `mirostat`.
+    """
+    neutral = SamplerChain()
+    values = {name: or_default(getattr(request, name, UNSET), getattr(neutral, name)) for name in _PLAIN}
+    multiplier = or_default(request.dry_multiplier, 0.0)
+    version = or_default(request.mirostat, 0)
+    order = or_default(request.samplers, None)
+    if version and order is not None:
+        raise invalid_request(
+            "'samplers' cannot be combined with 'mirostat', which replaces the samplers that cut; leave one out.",
+            "samplers",
+        )
+    chain = SamplerChain(
+        order=_STEERED_ORDER if version else SAMPLER_ORDER if order is None else tuple(order),
+        dynatemp_range=or_default(request.dynatemp_range, 0.0),
+        dynatemp_exponent=or_default(request.dynatemp_exponent, 1.0),
+        dry=_read_dry(request, multiplier) if multiplier else None,
+        mirostat=None
+        if not version
+        else Mirostat(
+            version=version,
+            tau=or_default(request.mirostat_tau, 5.0),
+            eta=or_default(request.mirostat_eta, 0.1),
+        ),
+        **values,
+    )
+    # These two only shape samplers that are off.
+    shaped = {"xtc_threshold": neutral.xtc_threshold} if not chain.xtc_probability else {}
+    shaped |= {"dynatemp_exponent": 1.0} if not chain.dynatemp_range else {}
+    return None if _replaced(chain, shaped) == neutral else chain
+
+
+def read_breakers(request: Any) -> tuple[str, ...]:
+    """Read the texts that end a repeated sequence; none where DRY is off."""
+    if not or_default(request.dry_multiplier, 0.0):
+        return ()
+    return tuple(or_default(request.dry_sequence_breakers, _BREAKERS))
+
+
+def read_repetition(request: Any, default: float) -> float:
+    """Read the repetition penalty, which has two names.
+
+    Raises:
+        ApiError: 400 if both are given and differ.
+    """
+    older = or_default(request.repeat_penalty, None)
+    value: float = or_default(request.repetition_penalty, default if older is None else older)
+    if older is not None and given(request.repetition_penalty) and older != value:
+        raise invalid_request(
+            "'repeat_penalty' and 'repetition_penalty' are the same field and have different values; "
+            "leave one out.",
+            "repeat_penalty",
+        )
+    return value
+
+
+def _read_dry(request: Any, multiplier: float) -> Dry:
+    return Dry(
+        multiplier=multiplier,
+        base=or_default(request.dry_base, 1.75),
+        allowed_length=or_default(request.dry_allowed_length, 2),
+        last_n=or_default(request.dry_penalty_last_n, -1),
+    )
+
+
+def _replaced(chain: SamplerChain, changes: dict[str, float]) -> SamplerChain:
+    return SamplerChain(**{name: getattr(chain, name) for name in chain.__struct_fields__} | changes)
