@@ -50,6 +50,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.echo import echoed
+from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
@@ -69,6 +70,9 @@ from plumbline.wire.sse import DONE, frame
 __all__ = ["PlumblineService"]
 
 _log = logging.getLogger("plumbline.server")
+
+_COUNTED = 131_072
+"""Tokens that `/tokenize` and `/v1/responses/input_tokens` take at least, also where the model's context is shorter."""
 
 T = TypeVar("T")
 Frames = AsyncGenerator[bytes, None]
@@ -204,7 +208,8 @@ class PlumblineService(Service):
         """Turn token ids into text."""
         self._check_optional_model(request.model)
         check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
-        return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
+        text = await asyncio.to_thread(self._road.tokenizer.decode, request.tokens)
+        return JsonReply(encode(DetokenizeResponse(prompt=text)))
 
     async def get_metrics(self, call: Call) -> Reply:
         """Return the Prometheus metrics."""
@@ -248,10 +253,17 @@ class PlumblineService(Service):
             raise as_api_error(error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
+        most = max(self._model.engine.info.max_model_len, _COUNTED)
         try:
-            return await asyncio.to_thread(self._model.renderer.token_ids, prompt)
+            return await asyncio.to_thread(self._model.renderer.token_ids, prompt, most)
         except TemplateError as error:
             raise refused_by_template(error, param) from error
+        except TooManyTokensError as error:
+            raise invalid_request(
+                f"'{param}' has at least {error.least} tokens; this server counts {most} at most. Send it in parts.",
+                param,
+                "string_above_max_length",
+            ) from error
 
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float
