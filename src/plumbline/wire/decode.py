@@ -94,7 +94,8 @@ def _unparsable(error: Exception) -> ApiError:
             return unparsable_body(str(error).partition(" - at ")[0])
 
 
-_CHANGEABLE = frozenset({float, list, dict})
+_CONTAINERS = frozenset({list, dict})
+_CHANGEABLE = _CONTAINERS | {float}
 
 
 def _with_integers(value: Any) -> Any:
@@ -103,8 +104,9 @@ def _with_integers(value: Any) -> Any:
         case float() if value.is_integer():
             return int(value)
         case list():
-            # Lists of a million token ids come by here: call nothing for an item that stays as it is.
-            return [_with_integers(item) if type(item) in _CHANGEABLE else item for item in value]
+            # Lists of a million numbers come by here: call as little as possible for each.
+            numbers = [int(item) if type(item) is float and item.is_integer() else item for item in value]
+            return [_with_integers(item) if type(item) in _CONTAINERS else item for item in numbers]
         case dict():
             return {
                 key: _with_integers(item) if type(item) in _CHANGEABLE else item
