@@ -127,9 +127,23 @@ def _add_server_options(group: _Group) -> None:
     group.add_argument(
         "--body-timeout",
         type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="answer 408 when a body sends nothing, or falls behind 16 KiB/s, for this long; 0 waits forever",
+    )
+    group.add_argument(
+        "--header-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="close connections whose request headers take longer than this; 0 waits forever",
+    )
+    group.add_argument(
+        "--idle-timeout",
+        type=float,
         default=60.0,
         metavar="SECONDS",
-        help="answer 408 when a request body sends nothing for this long; 0 waits forever",
+        help="close connections that send nothing after an answer for this long; 0 waits forever",
     )
     group.add_argument(
         "--max-connections",

@@ -53,8 +53,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     max_body_bytes: int = 10 * 1024 * 1024
-    body_timeout: float = 60.0
-    """A request body that sends nothing for this long is a 408; 0 waits forever."""
+    header_timeout: float = 30.0
+    """A connection whose headers take longer is closed, with a 408 if they have begun; 0 waits forever."""
+    body_timeout: float = 30.0
+    """A request body that sends nothing, or falls behind 16 KiB/s, for this long is a 408; 0 waits forever."""
+    idle_timeout: float = 60.0
+    """A connection that sends nothing after an answer is closed after this long; 0 waits forever."""
     max_connections: int = 4096
     """Connections open at the same time; further ones get a 503. 0 sets no limit."""
     keep_alive_interval: float = 15.0
@@ -71,6 +75,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
+        for name in ("header_timeout", "body_timeout", "idle_timeout"):
+            if getattr(self, name) < 0:
+                raise SettingsError(
+                    f"--{name.replace('_', '-')} must be at least 0, got {getattr(self, name)}"
+                )
         if self.reasoning_field not in ("reasoning_content", "reasoning", "both"):
             raise SettingsError(
                 f"--reasoning-field must be reasoning_content, reasoning or both, got {self.reasoning_field!r}"
