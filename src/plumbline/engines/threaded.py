@@ -57,6 +57,10 @@ FEATURES = frozenset(
 )
 """The `SamplingParams` fields that engines on the shared sampling kernels honour."""
 
+_UNREAD_PAUSES = 512
+"""Chunks that a reader may be behind. Then its request is paused: an answer that nobody reads costs no more steps."""
+_UNREAD_RESUMES = 64
+"""Chunks behind at which a paused request goes on. Far fewer, because going on may cost a recomputation."""
 _BUSY_SECONDS = 5
 """Seconds for `Retry-After` when too many grammars are being compiled."""
 _FATAL_FAILURES = 3
@@ -68,7 +72,7 @@ class Core(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step would do anything; paused requests are no work."""
         ...
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -77,6 +81,14 @@ class Core(Protocol):
 
     def abort(self, request_id: str) -> list[Output]:
         """End a request now; unknown ids are ignored."""
+        ...
+
+    def pause(self, request_id: str) -> None:
+        """Compute nothing for a request until `resume`, and leave its place to others; unknown ids are ignored."""
+        ...
+
+    def resume(self, request_id: str) -> None:
+        """Go on with a paused request; other ids are ignored."""
         ...
 
     def step(self) -> list[Output]:
@@ -103,6 +115,13 @@ class _Submission(NamedTuple):
     matcher: Matcher | None
 
 
+class _Reading(NamedTuple):
+    """Whether the reader of a request keeps up, on its way to the engine thread."""
+
+    request_id: str
+    keeps_up: bool
+
+
 class ThreadedEngine:
     """Serve a core from a thread. Create it, `await start()`, then call `generate` from that event loop.
 
@@ -122,8 +141,9 @@ class ThreadedEngine:
         self._info = info
         self._grammars = grammars
         self._max_in_flight = max_in_flight
-        self._inbox: queue.SimpleQueue[_Submission | str | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submission | _Reading | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
+        self._paused: set[str] = set()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -169,9 +189,13 @@ class ThreadedEngine:
             while not finished:
                 chunk = await stream.get()
                 finished = chunk.finish_reason is not None
+                if request.request_id in self._paused and stream.qsize() <= _UNREAD_RESUMES:
+                    self._paused.discard(request.request_id)
+                    self._inbox.put(_Reading(request.request_id, keeps_up=True))
                 yield chunk
         finally:
             self._streams.pop(request.request_id, None)
+            self._paused.discard(request.request_id)
             if not finished:
                 self._inbox.put(request.request_id)
 
@@ -305,6 +329,8 @@ class ThreadedEngine:
                     core.add(message.request, message.matcher)
                     if self._busy_since is None:
                         self._busy_since = time.monotonic()
+                case _Reading(request_id, keeps_up):
+                    core.resume(request_id) if keeps_up else core.pause(request_id)
                 case str():
                     outputs += core.abort(message)
                 case None:
@@ -326,5 +352,9 @@ class ThreadedEngine:
         """Put each chunk into its stream, on the event loop; closed streams are no longer in the table."""
         for request_id, chunk in outputs:
             stream = self._streams.get(request_id)
-            if stream is not None:
-                stream.put_nowait(chunk)
+            if stream is None:
+                continue
+            stream.put_nowait(chunk)
+            if stream.qsize() >= _UNREAD_PAUSES and request_id not in self._paused:
+                self._paused.add(request_id)
+                self._inbox.put(_Reading(request_id, keeps_up=False))

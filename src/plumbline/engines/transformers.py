@@ -104,6 +104,7 @@ class _TransformersCore:
         self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
         self._waiting: list[RequestState] = []
         self._running: dict[str, tuple[RequestState, Any]] = {}
+        self._paused: dict[str, RequestState] = {}
         self._arrivals = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -111,7 +112,7 @@ class _TransformersCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request runs or waits."""
+        """Whether a request runs or waits; paused ones do neither."""
         return bool(self._running or self._waiting)
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -130,15 +131,33 @@ class _TransformersCore:
         """End a request before its next token."""
         left = [state for state in self._waiting if state.request.request_id != request_id]
         known = self._running.pop(request_id, None) is not None or len(left) < len(self._waiting)
+        known = self._paused.pop(request_id, None) is not None or known
         self._waiting = left
         return [(request_id, TokenChunk(finish_reason="abort"))] if known else []
 
     def fail_all(self, error: str) -> list[Output]:
         """End every request with an error."""
-        ids = [*self._running, *(state.request.request_id for state in self._waiting)]
+        ids = [*self._running, *self._paused, *(state.request.request_id for state in self._waiting)]
         self._running.clear()
+        self._paused.clear()
         self._waiting.clear()
         return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
+
+    def pause(self, request_id: str) -> None:
+        """Take a request out of the steps and drop its cache."""
+        state, _ = self._running.pop(request_id, (None, None))
+        if state is None:
+            state = next((s for s in self._waiting if s.request.request_id == request_id), None)
+            if state is not None:
+                self._waiting.remove(state)
+        if state is not None:
+            self._paused[request_id] = state
+
+    def resume(self, request_id: str) -> None:
+        """Queue a paused request again; its whole sequence is computed anew."""
+        state = self._paused.pop(request_id, None)
+        if state is not None:
+            insort(self._waiting, state, key=lambda waiting: waiting.key)
 
     def check_integrity(self) -> None:
         """Do nothing: requests share no blocks that could be lost."""

@@ -18,7 +18,7 @@ import socket
 from http import HTTPStatus
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
@@ -94,7 +94,8 @@ class _Protocol(HttpToolsProtocol):
     @property
     def _is_idle(self) -> bool:
         """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
 
     def _await_headers(self) -> None:
         if self.header_timeout and self._header_timer is None and not self.transport.is_closing():
@@ -151,7 +152,7 @@ def listener(model: ServedModel, settings: Settings, *, host: str, port: int) ->
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=settings.idle_timeout or _NEVER,
+        timeout_keep_alive=settings.idle_timeout or _NEVER,  # type: ignore[arg-type]  # fractions work, too
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + _GRACE),
         lifespan="on",
     )

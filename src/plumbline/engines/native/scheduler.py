@@ -59,6 +59,8 @@ class Scheduler:
         )
         self.running: list[RequestState] = []
         self.waiting: list[RequestState] = []
+        self.paused: list[RequestState] = []
+        """Requests whose readers do not keep up. They have no blocks."""
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
@@ -72,6 +74,22 @@ class Scheduler:
     def add(self, state: RequestState) -> None:
         """Put a request into the waiting queue."""
         insort(self.waiting, state, key=_key)
+
+    def pause(self, state: RequestState) -> bool:
+        """Keep a request out of plans and free its blocks; returns False if it neither runs nor waits."""
+        queue = self.running if state in self.running else self.waiting
+        if state not in queue:
+            return False
+        queue.remove(state)
+        self._release(state)
+        self.paused.append(state)
+        return True
+
+    def resume(self, state: RequestState) -> None:
+        """Put a paused request back into the waiting queue, at the place of its arrival."""
+        if state in self.paused:
+            self.paused.remove(state)
+            self.add(state)
 
     def plan(self) -> StepPlan:
         """Spend the budget of one step. While there is work the plan is never empty: one request always fits."""
@@ -103,6 +121,8 @@ class Scheduler:
             self.running.remove(state)
         elif state in self.waiting:
             self.waiting.remove(state)
+        elif state in self.paused:
+            self.paused.remove(state)
         self._release(state)
         if state.finish_reason in ("stop", "length"):
             self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
@@ -113,7 +133,7 @@ class Scheduler:
         Raises:
             RuntimeError: a block was lost or is counted twice.
         """
-        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting)])
+        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting, *self.paused)])
 
     def _plan_decodes(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
         """Give one token to each request that needs one; returns the budget left.
