@@ -208,6 +208,13 @@ def _add_engine_options(group: _Group) -> None:
         help="maximum number of sequences in the queue; further requests get a 429",
     )
     group.add_argument(
+        "--max-seqs-per-client",
+        type=int,
+        metavar="N",
+        help="maximum number of running and waiting sequences of one API key, or of one address where there are no "
+        "keys; further requests get a 429. 0 sets no limit (default: all that run and half of the queue)",
+    )
+    group.add_argument(
         "--block-size", type=int, default=16, metavar="TOKENS", help="tokens in a KV cache block"
     )
     group.add_argument(

@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
@@ -129,12 +130,21 @@ class ThreadedEngine:
         core: the engine core.
         info: the facts that the engine reports.
         max_in_flight: requests that may run and wait; one more is refused.
+        max_per_client: how many of them one client may have; 0 sets no limit.
         grammars: compiles grammars; without it, requests with a grammar are refused.
     """
 
     def __init__(
-        self, core: Core, info: EngineInfo, *, max_in_flight: int, grammars: GrammarCompiler | None = None
+        self,
+        core: Core,
+        info: EngineInfo,
+        *,
+        max_in_flight: int,
+        max_per_client: int = 0,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
+        self._max_per_client = min(max_in_flight, max_per_client or max_in_flight)
+        info = msgspec.structs.replace(info, max_in_flight=self._max_per_client)
         if grammars is not None:
             info = msgspec.structs.replace(info, features=info.features | {"grammar"})
         self._core = core
@@ -144,6 +154,7 @@ class ThreadedEngine:
         self._inbox: queue.SimpleQueue[_Submission | _Reading | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
         self._paused: set[str] = set()
+        self._clients: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -195,6 +206,9 @@ class ThreadedEngine:
                 yield chunk
         finally:
             self._streams.pop(request.request_id, None)
+            self._clients[request.client] -= 1
+            if not self._clients[request.client]:
+                del self._clients[request.client]
             self._paused.discard(request.request_id)
             if not finished:
                 self._inbox.put(request.request_id)
@@ -238,9 +252,14 @@ class ThreadedEngine:
             raise EngineFullError(
                 f"{len(self._streams)} requests are in flight, which is the limit of this server."
             )
+        if self._clients[request.client] >= self._max_per_client:
+            raise EngineFullError(
+                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
+            )
         self._check(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
+        self._clients[request.client] += 1
         self._inbox.put(_Submission(request, matcher))
         return stream
 

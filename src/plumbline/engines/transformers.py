@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plumbline.engines.fairness import fairest
 from plumbline.engines.grammar import GrammarCompiler, Matcher, num_words
 from plumbline.engines.logprobs import logprob_rows
 from plumbline.engines.masks import fill_mask
@@ -48,6 +49,7 @@ class TransformersEngine(ThreadedEngine):
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
+        max_seqs_per_client: int = 0,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`."""
@@ -64,6 +66,7 @@ class TransformersEngine(ThreadedEngine):
             _TransformersCore(hf_model, info, max_num_running),
             info,
             max_in_flight=max_num_running + max_num_waiting,
+            max_per_client=max_seqs_per_client,
             grammars=None if grammars is None else grammars(info),
         )
 
@@ -77,6 +80,7 @@ class TransformersEngine(ThreadedEngine):
         device: torch.device | str = "cpu",
         max_model_len: int | None = None,
         max_num_waiting: int = 256,
+        max_seqs_per_client: int = 0,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
         """Load a model folder; `dtype` None takes the one of its config, `grammars` makes the grammar compiler."""
@@ -90,6 +94,7 @@ class TransformersEngine(ThreadedEngine):
             model=model,
             max_model_len=max_model_len,
             max_num_waiting=max_num_waiting,
+            max_seqs_per_client=max_seqs_per_client,
             grammars=grammars,
         )
 
@@ -181,7 +186,8 @@ class _TransformersCore:
     def step(self) -> list[Output]:
         """Compute one token for each running request; a request that fails does not affect the others."""
         while self._waiting and len(self._running) < self._max_num_running:
-            state = self._waiting.pop(0)
+            running = [state for state, _ in self._running.values()]
+            state = self._waiting.pop(fairest(self._waiting, running))
             self._running[state.request.request_id] = (state, None)
         outputs: list[Output] = []
         for request_id, (state, cache) in list(self._running.items()):

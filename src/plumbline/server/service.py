@@ -268,14 +268,17 @@ class PlumblineService(Service):
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        return self._metrics.observe(self._road.answer(prepared, call.request_id), arrived)
+        return self._metrics.observe(
+            self._road.answer(prepared, call.request_id, self._client(call)), arrived
+        )
 
     async def _answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
-            self._road.answer(turn, f"{call.request_id}-p{number}") for number, turn in enumerate(prepared)
+            self._road.answer(turn, f"{call.request_id}-p{number}", self._client(call))
+            for number, turn in enumerate(prepared)
         ]
         async with aclosing(merge(answers)) as events:
             async for number, (index, event) in events:
@@ -290,7 +293,8 @@ class PlumblineService(Service):
         for number, turn in enumerate(prepared):
             entries = None
             if plan.logprobs is not None:
-                entries = await api_errors(self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}"))
+                work = self._road.prompt_logprobs(turn, f"{call.request_id}-e{number}", self._client(call))
+                entries = await api_errors(work)
             found.append(
                 PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
             )
@@ -360,9 +364,14 @@ class PlumblineService(Service):
         if name not in self._model.names:
             raise model_not_found(name)
 
+    def _client(self, call: Call) -> str:
+        """Return whom to count a request to: its key, or its address where the server checks no keys."""
+        return call.api_key or "" if self._settings.api_keys else call.peer
+
     def _check_choices(self, count: int, param: str) -> None:
         """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
-        limit = self._settings.max_num_seqs + self._settings.max_num_waiting
+        every = self._settings.max_num_seqs + self._settings.max_num_waiting
+        limit = self._model.engine.info.max_in_flight or every
         if count > limit:
             message = (
                 f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."

@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024
     max_num_waiting: int = 1024
+    max_seqs_per_client: int | None = None
+    """How many sequences one client may have, running and waiting; None is all that run and half of the queue."""
     block_size: int = 16
     kv_cache_bytes: int = 256 * 1024 * 1024
     enable_prefix_caching: bool = True
@@ -68,7 +70,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stuck_after: float = 120.0
     """`/health` turns 503 when the engine has had work for this long without finishing a step."""
 
+    @property
+    def client_limit(self) -> int:
+        """The sequences that one client may have; 0 means no limit."""
+        if self.max_seqs_per_client is None:
+            return self.max_num_seqs + self.max_num_waiting // 2
+        return self.max_seqs_per_client
+
     def __post_init__(self) -> None:
+        if self.max_seqs_per_client is not None and self.max_seqs_per_client < 0:
+            raise SettingsError(f"--max-seqs-per-client must be at least 0, got {self.max_seqs_per_client}")
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
         if self.engine not in ("plumbline", "transformers"):
