@@ -81,6 +81,10 @@ class Target:
             time.sleep(0.01)
         return max((gap for at, gap in self._reports if at >= began), default=0.0)
 
+    def now(self) -> float:
+        """Return the time on the clock of `silence_since`."""
+        return time.monotonic()
+
     def control(self, seconds: float = 1.0) -> float:
         """Return the bystander's longest silence while nothing else happens: the machine's own delay."""
         began = time.monotonic()
