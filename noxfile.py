@@ -172,6 +172,12 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def hostile(session: nox.Session) -> None:
+    """Send hostile requests, resets, a thousand clients and 5,000 generated requests to a server (minutes)."""
+    Environment(session, DEV).run("python", "-m", "pytest", "tests/hostile", "-m", "", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Run the judge's checks against servers that break one rule each, and print which checks found which."""
     Environment(session, DEV).run("python", "tests/conformance/run_mutants.py", *session.posargs)

@@ -273,6 +273,8 @@ class Types:
             items = {"anyOf": [m["items"] for m in arrays]}
             least = min(m.get("minItems", 0) for m in arrays)
             merged = {"type": "array", "items": items, **({"minItems": least} if least else {})}
+            if all("maxItems" in m for m in arrays):  # the readers enforce the smaller maximum of one kind
+                merged["maxItems"] = max(m["maxItems"] for m in arrays)
             members = [m for m in members if m not in arrays]
             members.insert(1, merged)
         structs = sum(1 for m in members if _ref(m) and self._is_struct(str(_ref(m))))

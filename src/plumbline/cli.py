@@ -159,9 +159,23 @@ def _add_server_options(group: _Group) -> None:
     group.add_argument(
         "--body-timeout",
         type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="answer 408 when a body sends nothing, or falls behind 16 KiB/s, for this long; 0 waits forever",
+    )
+    group.add_argument(
+        "--header-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="close connections whose request headers take longer than this; 0 waits forever",
+    )
+    group.add_argument(
+        "--idle-timeout",
+        type=float,
         default=60.0,
         metavar="SECONDS",
-        help="answer 408 when a request body sends nothing for this long; 0 waits forever",
+        help="close connections that send nothing after an answer for this long; 0 waits forever",
     )
     group.add_argument(
         "--max-connections",
@@ -224,6 +238,13 @@ def _add_engine_options(group: _Group) -> None:
         default=1024,
         metavar="N",
         help="maximum number of sequences in the queue; further requests get a 429",
+    )
+    group.add_argument(
+        "--max-seqs-per-client",
+        type=int,
+        metavar="N",
+        help="maximum number of running and waiting sequences of one API key, or of one address where there are no "
+        "keys; further requests get a 429. 0 sets no limit (default: all that run and half of the queue)",
     )
     group.add_argument(
         "--block-size", type=int, default=16, metavar="TOKENS", help="tokens in a KV cache block"

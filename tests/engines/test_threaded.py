@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from plumbline.engines import threaded
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner
@@ -237,5 +238,47 @@ def test_an_idle_engine_is_not_stuck(model: Transformer) -> None:
             await collect(engine, request("x"))
             await until(lambda: engine.stats().seconds_since_step == 0.0)
             assert engine.stats().num_steps > 0
+
+    run(work())
+
+
+def test_a_request_that_nobody_reads_is_paused_and_goes_on_with_the_same_tokens(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow reader costs no steps and holds no blocks, and its answer is the same as a fast reader's."""
+    monkeypatch.setattr(threaded, "_UNREAD_PAUSES", 8)
+    monkeypatch.setattr(threaded, "_UNREAD_RESUMES", 2)
+
+    async def work() -> None:
+        async with running(model) as engine:
+            wanted = [chunk.token_ids for chunk in await collect(engine, request("a", max_tokens=240))]
+            stream = engine.generate(request("b", max_tokens=240))
+            found = [(await anext(stream)).token_ids]
+            await until(lambda: engine.stats().num_running == 0)
+            stopped = engine.stats().generation_tokens
+            assert stopped < 240 + 200
+            assert engine.stats().kv_cache_usage == 0.0
+            other = await collect(engine, request("c", max_tokens=240))
+            assert [chunk.token_ids for chunk in other] == wanted
+            assert engine.stats().generation_tokens == stopped + 240
+            found += [chunk.token_ids async for chunk in stream]
+            assert found == wanted
+
+    run(work())
+
+
+def test_a_paused_request_can_be_aborted(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threaded, "_UNREAD_PAUSES", 8)
+
+    async def work() -> None:
+        async with running(model) as engine:
+            stream = engine.generate(request("x", max_tokens=200))
+            await anext(stream)
+            await until(lambda: engine.stats().num_running == 0)
+            engine.abort("x")
+            rest = [chunk async for chunk in stream]
+            assert rest[-1].finish_reason == "abort"
+            assert engine.stats().kv_cache_usage == 0.0
+            assert len(await collect(engine, request("x", max_tokens=5))) == 5
 
     run(work())

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from plumbline.engines import threaded
 from plumbline.engines.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
@@ -353,5 +354,24 @@ def test_without_a_compiler_a_grammar_is_refused(play) -> None:
             await engine.check_grammar('start: "a"')
         with pytest.raises(RefusedRequestError):
             await collect(engine, request("a", [5], grammar='start: "a"'))
+
+    play(scenario)
+
+
+def test_a_request_that_nobody_reads_is_paused_and_goes_on_with_the_same_tokens(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threaded, "_UNREAD_PAUSES", 8)
+    monkeypatch.setattr(threaded, "_UNREAD_RESUMES", 2)
+
+    async def scenario(engine: TransformersEngine) -> None:
+        wanted = tokens(await collect(engine, request("a", [5, 6], max_tokens=60, ignore_eos=True)))
+        stream = engine.generate(request("b", [5, 6], max_tokens=60, ignore_eos=True))
+        found = [await anext(stream)]
+        while engine.stats().num_running:
+            await asyncio.sleep(0.001)
+        assert engine.stats().generation_tokens < 120
+        found += [chunk async for chunk in stream]
+        assert tokens(found) == wanted
 
     play(scenario)

@@ -147,9 +147,9 @@ class CountingRenderer(Renderer):
 
     rendered = 0
 
-    def token_ids(self, prompt: Prompt) -> list[int]:
+    def token_ids(self, prompt: Prompt, most: int | None = None) -> list[int]:
         self.rendered += 1
-        return super().token_ids(prompt)
+        return super().token_ids(prompt, most)
 
 
 @pytest.mark.parametrize(("wanted", "fits"), [(None, 9), (0, 10), (1, 9), (4, 6), (10, 0), (11, None)])

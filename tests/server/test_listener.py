@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -24,9 +25,20 @@ def connected(server: Live) -> Iterator[socket.socket]:
         yield connection
 
 
-def response(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
-    """Read to the end of the connection."""
+def dripped(connection: socket.socket, piece: bytes) -> tuple[int, dict[str, str], Any]:
+    """Send a few bytes again and again until there is an answer, and return that."""
+    connection.settimeout(0.02)
     raw = b""
+    while not raw:
+        connection.sendall(piece)
+        with contextlib.suppress(TimeoutError):
+            raw = connection.recv(65536)
+    connection.settimeout(20)
+    return response(connection, raw)
+
+
+def response(connection: socket.socket, raw: bytes = b"") -> tuple[int, dict[str, str], Any]:
+    """Read to the end of the connection."""
     while chunk := connection.recv(65536):
         raw += chunk
     head, _, body = raw.partition(b"\r\n\r\n")
@@ -58,6 +70,81 @@ def test_a_body_that_brings_nothing_is_given_up() -> None:
         status, headers, body = response(connection)
     assert (status, body["error"]["code"]) == (408, "request_timeout")
     assert headers["connection"] == "close"
+
+
+def test_a_body_that_comes_byte_by_byte_is_given_up() -> None:
+    """It is never silent, but at this pace it would hold its connection for days."""
+    with (
+        live(lambda: served(scripted()), Settings(body_timeout=0.5)) as server,
+        connected(server) as connection,
+    ):
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b"content-length: 1000000\r\n\r\n"
+        )
+        status, headers, body = dripped(connection, b" ")
+    assert (status, body["error"]["code"]) == (408, "request_timeout")
+    assert headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"", None), (b"\r\n", None), (b"GET /health HTTP/1.1\r\nhost: t\r\nx-a: ", 408)],
+)
+def test_headers_that_do_not_come_end_the_connection(sent: bytes, status: int | None) -> None:
+    with (
+        live(lambda: served(scripted()), Settings(header_timeout=0.2)) as server,
+        connected(server) as connection,
+    ):
+        connection.sendall(sent)
+        if status is None:
+            assert connection.recv(65536) == b""
+        else:
+            found, headers, body = response(connection)
+            assert (found, body["error"]["code"]) == (status, "request_timeout")
+            assert headers["connection"] == "close"
+
+
+def test_headers_that_come_byte_by_byte_end_the_connection() -> None:
+    with (
+        live(lambda: served(scripted()), Settings(header_timeout=0.3)) as server,
+        connected(server) as connection,
+    ):
+        connection.sendall(b"GET /health HTTP/1.1\r\nx-a: ")
+        status, _, body = dripped(connection, b"a")
+    assert (status, body["error"]["code"]) == (408, "request_timeout")
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_a_connection_that_stays_silent_after_an_answer_is_closed(sent: bytes) -> None:
+    with (
+        live(lambda: served(scripted()), Settings(idle_timeout=0.2, header_timeout=0.2)) as server,
+        connected(server) as connection,
+    ):
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n")
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        connection.sendall(sent)
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_the_header_timeout_leaves_an_answer_alone() -> None:
+    """A client may send the beginning of its next request while it still reads."""
+    with live(lambda: served(scripted(delay=0.01)), Settings(header_timeout=0.05)) as server:
+        data = json.dumps({**BODY, "stream": True}).encode()
+        with connected(server) as connection:
+            connection.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%sGET /he" % (len(data), data)
+            )
+            raw = b""
+            while piece := connection.recv(65536):
+                raw += piece
+    assert b"[DONE]" in raw
+    assert raw.endswith(b"}")
+    assert b"HTTP/1.1 408" in raw.partition(b"[DONE]")[2]
 
 
 def test_more_connections_than_allowed_are_turned_away() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.asgi import serving
 from support.bodies import BODIES, each_api
-from support.models import GatedEngine, scripted, served, until
+from support.models import GatedEngine, scripted, served, tiny_engine, until
 
 from plumbline.engines.port import EngineStats
 
@@ -48,6 +48,38 @@ async def test_more_choices_than_can_ever_run_are_the_requests_mistake() -> None
             )
         answer = await server.post("/v1/completions", {**completion, "prompt": ["a", "b"], "n": 2})
         assert len(answer.json["choices"]) == 4
+
+
+async def test_more_choices_than_a_client_may_have_are_the_requests_mistake() -> None:
+    """HTTP-13: what the engine admits counts, not what the settings would allow another one."""
+    engine = tiny_engine(max_num_seqs=4, max_num_waiting=4, max_seqs_per_client=6)
+    async with serving(served(engine)) as server:
+        body = {**BODIES["/v1/chat/completions"], "max_completion_tokens": 2}
+        answer = await server.post("/v1/chat/completions", {**body, "n": 7})
+        assert (answer.status, answer.error["param"]) == (400, "n")
+        assert len((await server.post("/v1/chat/completions", {**body, "n": 6})).json["choices"]) == 6
+
+
+async def test_a_client_that_has_its_share_gets_a_429_and_others_do_not() -> None:
+    """HTTP-05: one key cannot fill the queue for the others."""
+    engine = tiny_engine(max_num_seqs=2, max_num_waiting=8, max_seqs_per_client=3)
+    async with serving(served(engine), api_keys=("a", "b")) as server:
+        path = "/v1/chat/completions"
+        body = {**BODIES[path], "stream": True, "ignore_eos": True, "max_completion_tokens": 400}
+        first = {"authorization": "Bearer a"}
+        streams = [server.open("POST", path, body, headers=first) for _ in range(3)]
+        await until(lambda: engine.stats().num_running + engine.stats().num_waiting == 3)
+        refused = await server.post(path, body, headers=first)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert int(refused.header("retry-after") or 0) >= 1
+        other = await server.post(
+            path, {**body, "max_completion_tokens": 2}, headers={"authorization": "Bearer b"}
+        )
+        assert other.status == 200
+        # It did not wait for one of the first client's streams to end.
+        assert engine.stats().num_running + engine.stats().num_waiting == 3
+        for stream in streams:
+            stream.leave()
 
 
 async def test_a_request_that_does_not_fit_whole_leaves_nothing_behind() -> None:

@@ -151,10 +151,10 @@ class GatedRenderer(Renderer):
 
     rendered = 0
 
-    def token_ids(self, prompt: Prompt) -> list[int]:
+    def token_ids(self, prompt: Prompt, most: int | None = None) -> list[int]:
         self.rendered += 1
         self.gate.wait(20)
-        return super().token_ids(prompt)
+        return super().token_ids(prompt, most)
 
     @cached_property
     def gate(self) -> threading.Event:

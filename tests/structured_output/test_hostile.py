@@ -56,6 +56,8 @@ SCHEMAS = {
 }
 GRAMMARS = {
     "ambiguous": 'start: e\ne: e e e | e e | "a" | "aa" | ""',
+    "a chain of rules": "\n".join(f'r{n}: "a" r{n + 1}' for n in range(9_000)) + '\nstart: r0\nr9000: "b"',
+    "a longer chain": "\n".join(f'r{n}: "a" r{n + 1}' for n in range(30_000)) + '\nstart: r0\nr30000: "b"',
     "left and right": 'start: start start | "a"',
     "repeating": 'start: ("a"{1,1000}){1,1000}',
     "brackets": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000,

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.models import (
     RENDERER,
     TOKENIZER,
 )
 
-from plumbline.text.render import Renderer
+from plumbline.text import render as rendering
+from plumbline.text.render import Renderer, TooManyTokensError
 from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
+from plumbline.turn import ChatPrompt, Message, TextPrompt, Tool, ToolCall
 
 
 def render(source: str, **options: Any) -> str:
@@ -115,3 +118,39 @@ def test_a_folders_template_is_found(tmp_path: Path, write: Callable[[Path, str]
     found = ChatTemplate.from_folder(tmp_path)
     assert found is not None
     assert found.source == "one"
+
+
+WORDS = st.lists(st.sampled_from(["hello", " the", "<|im_start|>", "x", "\u20ac", "\n"]), max_size=60)
+
+
+@given(WORDS, st.integers(0, 80))
+def test_a_prompt_is_refused_unencoded_only_if_it_has_too_many_tokens(words: list[str], most: int) -> None:
+    """Counting in pieces may cut tokens in two, but it never refuses a prompt that fits."""
+    prompt = TextPrompt("".join(words))
+    whole = len(RENDERER.token_ids(prompt))
+    refused = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendering, "_PIECE", 32)
+        patch.setattr(rendering, "_CUT", 4)
+        patch.setattr(rendering, "_USUAL", 0)
+        try:
+            assert len(RENDERER.token_ids(prompt, most)) == whole
+        except TooManyTokensError as error:
+            refused = error.least
+    assert refused is None or most < refused <= whole
+
+
+def test_a_prompt_of_megabytes_is_refused_unencoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    encode = TOKENIZER.encode_rendered
+
+    def counted(text: str, guard: Any = None) -> list[int]:
+        encoded.append(len(text))
+        return encode(text, guard)
+
+    monkeypatch.setattr(TOKENIZER, "encode_rendered", counted)
+    tool = Tool(name="f", description="x " * 1_000_000, parameters=None)
+    prompt = ChatPrompt(messages=(Message(role="user", content="a"),), tools=(tool,))
+    with pytest.raises(TooManyTokensError):
+        RENDERER.token_ids(prompt, 4096)
+    assert sum(encoded) < 300_000

@@ -149,7 +149,7 @@ BROKEN = {
     "NaN": b'{"model":"m","prompt":"x","temperature":NaN}',
     "Infinity": b'{"model":"m","prompt":"x","temperature":Infinity}',
     "a number beyond all": b'{"model":"m","prompt":"x","temperature":1e999}',
-    "nested too deeply": b'{"model":"m","prompt":' + b"[" * 100_000,
+    "nested too deeply": b'{"model":"m","prompt":' + b"[" * 99_000,
     "broken after a wrong type": b'{"model":3,',
     "more after the end": b'{"model":"m","prompt":"x"} {}',
 }

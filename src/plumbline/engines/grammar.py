@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import logging
 import re
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -38,6 +39,11 @@ _log = logging.getLogger("plumbline.engines")
 MAX_GRAMMAR = 1024 * 1024
 """Characters of a grammar, the JSON Schemas in it included."""
 
+_MAX_RULES = 10_000
+"""Rules of a grammar. llguidance follows rules that refer to each other recursively, about 4 KB of stack for each."""
+_STACK = 128 * 1024 * 1024
+"""Bytes of stack of a compiler thread, of which only the used part costs memory. With the usual 8 MB a chain of 3,000
+rules ended the process."""
 _MAX_WAITING = 32
 """Grammars that may be compiled or wait to be compiled at a time."""
 _BUSY = "Too many grammars and schemas are being compiled. Try again later."
@@ -146,13 +152,20 @@ class LarkCompiler:
         """See `GrammarCompiler.compile`."""
         if len(grammar) > MAX_GRAMMAR:
             raise GrammarError(f"It is too large: more than {MAX_GRAMMAR} characters.")
+        if sum(1 for _ in _RULE.finditer(grammar)) > _MAX_RULES:
+            raise GrammarError(f"It is too large: more than {_MAX_RULES} rules.")
         key = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
         compilation = self._compiled.get(key)
         if compilation is None:
             if sum(not other.future.done() for other in self._compiled.values()) >= _MAX_WAITING:
                 raise CompilersBusyError(_BUSY)
             compilation = self._compiled[key] = _Compilation()
-            compilation.future = self._threads.submit(self._work, compilation, grammar)
+            # The executor starts its threads here, and a thread takes its stack size from the process at its start.
+            usual = threading.stack_size(_STACK)
+            try:
+                compilation.future = self._threads.submit(self._work, compilation, grammar)
+            finally:
+                threading.stack_size(usual)
             while len(self._compiled) > self._capacity:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
@@ -323,6 +336,7 @@ def _sentence(error: str) -> str:
     return f"{first[:300].rstrip('.')}."
 
 
+_RULE = re.compile(r"^\s*[?!]?\w+[^:\n]{0,80}:", re.MULTILINE)
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?|; following special tokens .*")
 _REGEX_REASON = re.compile(r"error: (.*)")
 _REGEX_PATTERN = re.compile(r"regex parse error:\n\s*(.*)\n")

@@ -181,6 +181,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Lower runs first; equals run in order of arrival."""
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
+    client: str = ""
+    """Who sent the request. Engines share their places evenly among clients, and limit the requests of each."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -228,6 +230,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     """KV blocks of the paged cache, 0 where there is none."""
     block_size: int = 0
+    max_in_flight: int = 0
+    """Requests of one client that may run and wait at a time; 0 where there is no limit."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
@@ -61,6 +62,10 @@ FEATURES = frozenset(
 )
 """The `SamplingParams` fields that engines on the shared sampling kernels honour."""
 
+_UNREAD_PAUSES = 512
+"""Chunks that a reader may be behind. Then its request is paused: an answer that nobody reads costs no more steps."""
+_UNREAD_RESUMES = 64
+"""Chunks behind at which a paused request goes on. Far fewer, because going on may cost a recomputation."""
 _BUSY_SECONDS = 5
 """Seconds for `Retry-After` when too many grammars are being compiled."""
 _FATAL_FAILURES = 3
@@ -72,7 +77,7 @@ class Core(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step would do anything; paused requests are no work."""
         ...
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -81,6 +86,14 @@ class Core(Protocol):
 
     def abort(self, request_id: str) -> list[Output]:
         """End a request now; unknown ids are ignored."""
+        ...
+
+    def pause(self, request_id: str) -> None:
+        """Compute nothing for a request until `resume`, and leave its place to others; unknown ids are ignored."""
+        ...
+
+    def resume(self, request_id: str) -> None:
+        """Go on with a paused request; other ids are ignored."""
         ...
 
     def step(self) -> list[Output]:
@@ -107,6 +120,13 @@ class _Submission(NamedTuple):
     matcher: Matcher | None
 
 
+class _Reading(NamedTuple):
+    """Whether the reader of a request keeps up, on its way to the engine thread."""
+
+    request_id: str
+    keeps_up: bool
+
+
 class ThreadedEngine:
     """Serve a core from a thread. Create it, `await start()`, then call `generate` from that event loop.
 
@@ -114,12 +134,21 @@ class ThreadedEngine:
         core: the engine core.
         info: the facts that the engine reports.
         max_in_flight: requests that may run and wait; one more is refused.
+        max_per_client: how many of them one client may have; 0 sets no limit.
         grammars: compiles grammars; without it, requests with a grammar are refused.
     """
 
     def __init__(
-        self, core: Core, info: EngineInfo, *, max_in_flight: int, grammars: GrammarCompiler | None = None
+        self,
+        core: Core,
+        info: EngineInfo,
+        *,
+        max_in_flight: int,
+        max_per_client: int = 0,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
+        self._max_per_client = min(max_in_flight, max_per_client or max_in_flight)
+        info = msgspec.structs.replace(info, max_in_flight=self._max_per_client)
         if grammars is not None:
             info = msgspec.structs.replace(info, features=info.features | {"grammar", "banned_strings"})
         self._core = core
@@ -128,8 +157,10 @@ class ThreadedEngine:
         self._texts: TokenTexts | None = None
         """Made when the first request bans a text."""
         self._max_in_flight = max_in_flight
-        self._inbox: queue.SimpleQueue[_Submission | str | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submission | _Reading | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
+        self._paused: set[str] = set()
+        self._clients: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -179,9 +210,16 @@ class ThreadedEngine:
             while not finished:
                 chunk = await stream.get()
                 finished = chunk.finish_reason is not None
+                if request.request_id in self._paused and stream.qsize() <= _UNREAD_RESUMES:
+                    self._paused.discard(request.request_id)
+                    self._inbox.put(_Reading(request.request_id, keeps_up=True))
                 yield chunk
         finally:
             self._streams.pop(request.request_id, None)
+            self._clients[request.client] -= 1
+            if not self._clients[request.client]:
+                del self._clients[request.client]
+            self._paused.discard(request.request_id)
             if not finished:
                 self._inbox.put(request.request_id)
 
@@ -235,9 +273,14 @@ class ThreadedEngine:
             raise EngineFullError(
                 f"{len(self._streams)} requests are in flight, which is the limit of this server."
             )
+        if self._clients[request.client] >= self._max_per_client:
+            raise EngineFullError(
+                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
+            )
         self._check(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
+        self._clients[request.client] += 1
         self._inbox.put(_Submission(request, matcher))
         return stream
 
@@ -333,6 +376,8 @@ class ThreadedEngine:
                     core.add(message.request, message.matcher)
                     if self._busy_since is None:
                         self._busy_since = time.monotonic()
+                case _Reading(request_id, keeps_up):
+                    core.resume(request_id) if keeps_up else core.pause(request_id)
                 case str():
                     outputs += core.abort(message)
                 case None:
@@ -354,5 +399,9 @@ class ThreadedEngine:
         """Put each chunk into its stream, on the event loop; closed streams are no longer in the table."""
         for request_id, chunk in outputs:
             stream = self._streams.get(request_id)
-            if stream is not None:
-                stream.put_nowait(chunk)
+            if stream is None:
+                continue
+            stream.put_nowait(chunk)
+            if stream.qsize() >= _UNREAD_PAUSES and request_id not in self._paused:
+                self._paused.add(request_id)
+                self._inbox.put(_Reading(request_id, keeps_up=False))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plumbline.engines.fairness import fairest
 from plumbline.engines.grammar import GrammarCompiler, Matcher, num_words
 from plumbline.engines.logprobs import logprob_rows
 from plumbline.engines.masks import fill_mask
@@ -48,6 +49,7 @@ class TransformersEngine(ThreadedEngine):
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
+        max_seqs_per_client: int = 0,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`."""
@@ -64,6 +66,7 @@ class TransformersEngine(ThreadedEngine):
             _TransformersCore(hf_model, info, max_num_running),
             info,
             max_in_flight=max_num_running + max_num_waiting,
+            max_per_client=max_seqs_per_client,
             grammars=None if grammars is None else grammars(info),
         )
 
@@ -77,6 +80,7 @@ class TransformersEngine(ThreadedEngine):
         device: torch.device | str = "cpu",
         max_model_len: int | None = None,
         max_num_waiting: int = 256,
+        max_seqs_per_client: int = 0,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
         """Load a model folder; `dtype` None takes the one of its config, `grammars` makes the grammar compiler."""
@@ -90,6 +94,7 @@ class TransformersEngine(ThreadedEngine):
             model=model,
             max_model_len=max_model_len,
             max_num_waiting=max_num_waiting,
+            max_seqs_per_client=max_seqs_per_client,
             grammars=grammars,
         )
 
@@ -104,6 +109,7 @@ class _TransformersCore:
         self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
         self._waiting: list[RequestState] = []
         self._running: dict[str, tuple[RequestState, Any]] = {}
+        self._paused: dict[str, RequestState] = {}
         self._arrivals = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -111,7 +117,7 @@ class _TransformersCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request runs or waits."""
+        """Whether a request runs or waits; paused ones do neither."""
         return bool(self._running or self._waiting)
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -130,15 +136,33 @@ class _TransformersCore:
         """End a request before its next token."""
         left = [state for state in self._waiting if state.request.request_id != request_id]
         known = self._running.pop(request_id, None) is not None or len(left) < len(self._waiting)
+        known = self._paused.pop(request_id, None) is not None or known
         self._waiting = left
         return [(request_id, TokenChunk(finish_reason="abort"))] if known else []
 
     def fail_all(self, error: str) -> list[Output]:
         """End every request with an error."""
-        ids = [*self._running, *(state.request.request_id for state in self._waiting)]
+        ids = [*self._running, *self._paused, *(state.request.request_id for state in self._waiting)]
         self._running.clear()
+        self._paused.clear()
         self._waiting.clear()
         return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
+
+    def pause(self, request_id: str) -> None:
+        """Take a request out of the steps and drop its cache."""
+        state, _ = self._running.pop(request_id, (None, None))
+        if state is None:
+            state = next((s for s in self._waiting if s.request.request_id == request_id), None)
+            if state is not None:
+                self._waiting.remove(state)
+        if state is not None:
+            self._paused[request_id] = state
+
+    def resume(self, request_id: str) -> None:
+        """Queue a paused request again; its whole sequence is computed anew."""
+        state = self._paused.pop(request_id, None)
+        if state is not None:
+            insort(self._waiting, state, key=lambda waiting: waiting.key)
 
     def check_integrity(self) -> None:
         """Do nothing: requests share no blocks that could be lost."""
@@ -162,7 +186,8 @@ class _TransformersCore:
     def step(self) -> list[Output]:
         """Compute one token for each running request; a request that fails does not affect the others."""
         while self._waiting and len(self._running) < self._max_num_running:
-            state = self._waiting.pop(0)
+            running = [state for state, _ in self._running.values()]
+            state = self._waiting.pop(fairest(self._waiting, running))
             self._running[state.request.request_id] = (state, None)
         outputs: list[Output] = []
         for request_id, (state, cache) in list(self._running.items()):

@@ -9,6 +9,9 @@ from typing import TypeVar
 
 __all__ = ["merge"]
 
+_UNREAD = 256
+"""Items that may wait to be read. Then the sources wait, too."""
+
 T = TypeVar("T")
 
 
@@ -17,17 +20,17 @@ async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tu
 
     The first failure of a source ends all of them. Closing the iterator closes every source.
     """
-    mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
+    mailbox: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(_UNREAD)
 
     async def read(index: int, source: AsyncGenerator[T, None]) -> None:
         try:
             async with aclosing(source) as items:
                 async for item in items:
-                    mailbox.put_nowait((index, item))
+                    await mailbox.put((index, item))
         except Exception as error:  # Raised again where the items are read.
-            mailbox.put_nowait(error)
+            await mailbox.put(error)
         else:
-            mailbox.put_nowait(None)
+            await mailbox.put(None)
 
     tasks = [asyncio.create_task(read(index, source)) for index, source in enumerate(sources)]
     try:

@@ -18,7 +18,7 @@ from plumbline.road.token_rules import TokenRules
 from plumbline.structured_output.answer_grammar import callable_tools
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
 from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.text.render import Renderer
+from plumbline.text.render import Renderer, TooManyTokensError
 from plumbline.text.shorten import droppable_ends, without_oldest
 from plumbline.turn import ChatPrompt, Prompt, Turn, begun_text
 
@@ -106,12 +106,16 @@ class TurnPreparer:
         least = self._renderer.least_tokens(turn.prompt)
         if least > limit and not turn.truncate_prompt:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
-        ids = await self._token_ids(turn)
-        if len(ids) + needed <= limit:
+        try:
+            ids = await self._token_ids(turn)
+            length = len(ids)
+        except TooManyTokensError as error:
+            ids, length = [], error.least
+        if length + needed <= limit:
             return turn, ids
         found = await self._truncated(turn, limit - needed) if turn.truncate_prompt else None
         if found is None:
-            raise PromptTooLongError(max_model_len=limit, prompt_tokens=len(ids), output_tokens=needed)
+            raise PromptTooLongError(max_model_len=limit, prompt_tokens=length, output_tokens=needed)
         return found
 
     async def _truncated(self, turn: Turn, room: int) -> tuple[Turn, list[int]] | None:
@@ -132,7 +136,11 @@ class TurnPreparer:
         while low < high:
             middle = (low + high) // 2
             shorter = msgspec.structs.replace(turn, prompt=without_oldest(turn.prompt, ends[middle]))
-            ids = await self._token_ids(shorter)
+            try:
+                ids = await self._token_ids(shorter)
+            except TooManyTokensError:
+                low = middle + 1
+                continue
             if len(ids) > room:
                 low = middle + 1
             else:
@@ -141,7 +149,8 @@ class TurnPreparer:
         return best
 
     async def _token_ids(self, turn: Turn) -> list[int]:
-        return await asyncio.to_thread(self._renderer.token_ids, turn.prompt)
+        limit = self._engine.info.max_model_len
+        return await asyncio.to_thread(self._renderer.token_ids, turn.prompt, limit)
 
     def _with_thinking_budget(self, turn: Turn, dialect: ModelDialect, frame: AnswerFrame) -> Turn:
         """Return the turn with its thinking budget in the engine's terms."""

@@ -47,7 +47,9 @@ class Road:
         """Render the prompt of a turn and check that it fits; see `TurnPreparer.prepare`."""
         return await self._preparer.prepare(turn)
 
-    async def answer(self, prepared: PreparedTurn, request_id: str) -> AsyncGenerator[ChoiceEvent, None]:
+    async def answer(
+        self, prepared: PreparedTurn, request_id: str, client: str = ""
+    ) -> AsyncGenerator[ChoiceEvent, None]:
         """Generate the events of all choices, as they come; those of one choice are in order.
 
         Closing the iterator aborts every choice.
@@ -60,22 +62,22 @@ class Road:
         _log_warnings(request_id, prepared.constraint.warnings)
         count = prepared.turn.num_choices
         if count == 1:
-            async with aclosing(self._choice(prepared, request_id, 0)) as events:
+            async with aclosing(self._choice(prepared, request_id, 0, client)) as events:
                 async for event in events:
                     yield 0, event
             return
-        choices = [self._choice(prepared, f"{request_id}-{index}", index) for index in range(count)]
+        choices = [self._choice(prepared, f"{request_id}-{index}", index, client) for index in range(count)]
         async with aclosing(merge(choices)) as items:
             async for item in items:
                 yield item
 
     async def _choice(
-        self, prepared: PreparedTurn, request_id: str, index: int
+        self, prepared: PreparedTurn, request_id: str, index: int, client: str
     ) -> AsyncGenerator[OutputEvent, None]:
         reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
         sampling = _for_choice(prepared.turn.sampling, index)
         if sampling.max_tokens != 0:
-            request = _request(prepared, request_id, sampling)
+            request = _request(prepared, request_id, sampling, client)
             async with aclosing(self._engine.generate(request)) as chunks:
                 async for chunk in chunks:
                     for event in reader.push(chunk):
@@ -88,13 +90,13 @@ class Road:
             yield event
 
     async def prompt_logprobs(
-        self, prepared: PreparedTurn, request_id: str
+        self, prepared: PreparedTurn, request_id: str, client: str = ""
     ) -> tuple[TokenLogprob | None, ...]:
         """Return the logprobs of the prompt's own tokens (CMP-04), the first of which has none."""
         sampling = msgspec.structs.replace(
             prepared.turn.sampling, prompt_logprobs=prepared.turn.sampling.logprobs or 0, max_tokens=0
         )
-        request = _request(prepared, request_id, sampling)
+        request = _request(prepared, request_id, sampling, client)
         found: tuple[TokenLogprob | None, ...] = ()
         async with aclosing(self._engine.generate(request)) as chunks:
             async for chunk in chunks:
@@ -104,7 +106,9 @@ class Road:
         return found
 
 
-def _request(prepared: PreparedTurn, request_id: str, sampling: SamplingParams) -> GenerateRequest:
+def _request(
+    prepared: PreparedTurn, request_id: str, sampling: SamplingParams, client: str
+) -> GenerateRequest:
     if prepared.constraint.grammar is not None and sampling.max_tokens != 0:
         sampling = msgspec.structs.replace(sampling, grammar=prepared.constraint.grammar)
     return GenerateRequest(
@@ -113,6 +117,7 @@ def _request(prepared: PreparedTurn, request_id: str, sampling: SamplingParams) 
         sampling=sampling,
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,
+        client=client,
     )
 
 

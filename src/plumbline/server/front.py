@@ -7,6 +7,7 @@ check and a count, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -30,6 +31,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
 """Need no key, for probes and scrapers. They reveal nothing about requests."""
+
+_LEAST_RATE = 16 * 1024
+"""Bytes per second that a body has to bring, beyond the time that it may be silent: a client that sends one byte each
+second would otherwise keep its connection for months."""
 
 _DRAIN_LIMIT = 8
 """A too large body is read up to this many times the allowed size before the connection is dropped."""
@@ -89,7 +94,10 @@ class Front:
                     await self._app(scope, self._in_time(receive), send_with_headers)
             else:
                 if error.status == 413:
-                    await _drain(receive, self._max_body_bytes * _DRAIN_LIMIT)
+                    with contextlib.suppress(
+                        ApiError
+                    ):  # It is too slow: the answer is still that it is too large.
+                        await _drain(self._in_time(receive), self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error)
         finally:
             self._metrics.closed(_label(scope["path"]), status)
@@ -114,27 +122,30 @@ class Front:
         return None if self._keys.accepts(given) else invalid_api_key()
 
     def _in_time(self, receive: Receive) -> Receive:
-        """Wrap `receive` so that a body that sends nothing for `body_timeout` seconds is a 408."""
+        """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408."""
         if not self._body_timeout:
             return receive
         complete = False
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._body_timeout
 
         async def receive_in_time() -> Message:
-            nonlocal complete
+            nonlocal complete, deadline
             if complete:
                 return await receive()
             try:
-                async with asyncio.timeout(self._body_timeout):
+                async with asyncio.timeout_at(min(deadline, loop.time() + self._body_timeout)):
                     message = await receive()
             except TimeoutError:
                 complete = True
                 raise ApiError(
                     408,
-                    f"The request body sent nothing for {self._body_timeout:g} seconds.",
+                    f"The request body sent nothing, or too little, for {self._body_timeout:g} seconds.",
                     code="request_timeout",
                     headers={"Connection": "close"},
                 ) from None
             complete = message["type"] != "http.request" or not message.get("more_body", False)
+            deadline += len(message.get("body", b"")) / _LEAST_RATE
             return message
 
         return receive_in_time

@@ -1,9 +1,11 @@
-"""Listen with uvicorn, and change three things.
+"""Listen with uvicorn, and change four things.
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
 * Connections beyond `max_connections` are refused at once with a 503, so that a flood cannot use up the file
   descriptors.
+* Connections that do not finish the headers of a request within `header_timeout` are closed; uvicorn keeps a silent
+  connection for ever.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import logging
 import math
 import socket
 import ssl
+from http import HTTPStatus
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
@@ -26,6 +29,8 @@ from plumbline.wire.errors import ApiError, engine_unavailable, envelope
 
 __all__ = ["Listener", "listener"]
 
+_NEVER = 10**8
+"""Seconds, about three years."""
 _GRACE = 5.0
 """Seconds for the error events to reach the clients before the remaining connections are cut."""
 
@@ -55,14 +60,69 @@ class Listener(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP/1.1 with refusals in the API's envelope."""
+    """HTTP/1.1 with refusals in the API's envelope, and a limit on the time that headers take."""
 
     max_connections = 0
+    header_timeout = 0.0
+    _header_timer: asyncio.TimerHandle | None = None
+    _in_headers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._await_headers()
         if self.max_connections and len(self.connections) > self.max_connections:
             self._refuse(engine_unavailable("The server has too many open connections."))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # Also an empty line, or the rest of a refused body, ends uvicorn's own timeout for idle connections.
+        if self._in_headers or self._is_idle:
+            self._await_headers()
+
+    def on_message_begin(self) -> None:
+        self._in_headers = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._headers_came()
+        super().on_headers_complete()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _await_headers(self) -> None:
+        if self.header_timeout and self._header_timer is None and not self.transport.is_closing():
+            self._header_timer = self.loop.call_later(self.header_timeout, self._headers_late)
+
+    def _headers_came(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _headers_late(self) -> None:
+        self._header_timer = None
+        if self.transport.is_closing():
+            return
+        if not self._is_idle:  # A client sends its next request while it reads an answer.
+            self._await_headers()
+        elif self._in_headers:
+            self._refuse(
+                ApiError(
+                    408,
+                    f"The headers of the request took more than {self.header_timeout:g} seconds.",
+                    code="request_timeout",
+                )
+            )
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Answer malformed HTTP, and close the connection."""
@@ -70,7 +130,7 @@ class _Protocol(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         body = envelope(error)
-        phrase = {400: "Bad Request", 503: "Service Unavailable"}[error.status]
+        phrase = HTTPStatus(error.status).phrase
         head = (
             f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n"
@@ -83,7 +143,8 @@ class _Protocol(HttpToolsProtocol):
 
 def listener(model: ServedModel, settings: Settings, *, host: str, port: int) -> Listener:
     """Build a server for this model. Call it outside of an event loop, or in the loop that will run the server."""
-    protocol = type("_Limited", (_Protocol,), {"max_connections": settings.max_connections})
+    limits = {"max_connections": settings.max_connections, "header_timeout": settings.header_timeout}
+    protocol = type("_Limited", (_Protocol,), limits)
     config = uvicorn.Config(
         create_app(model, settings),
         host=host,
@@ -97,6 +158,7 @@ def listener(model: ServedModel, settings: Settings, *, host: str, port: int) ->
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=settings.idle_timeout or _NEVER,  # type: ignore[arg-type]  # fractions work, too
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + _GRACE),
         lifespan="on",
     )

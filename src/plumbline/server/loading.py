@@ -162,6 +162,7 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
             device=device,
             max_model_len=settings.max_model_len,
             max_num_waiting=settings.max_num_waiting,
+            max_seqs_per_client=settings.client_limit,
             grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
         )
     model = load_model(folder, dtype=dtype, device=device, max_model_len=settings.max_model_len)
@@ -212,6 +213,7 @@ def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
         max_num_waiting=settings.max_num_waiting,
+        max_seqs_per_client=settings.client_limit,
         enable_prefix_caching=settings.enable_prefix_caching,
         batch_invariant=settings.batch_invariant,
     )

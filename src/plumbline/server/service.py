@@ -50,6 +50,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.echo import echoed
+from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
@@ -68,6 +69,9 @@ from plumbline.wire.sse import DONE, frame
 __all__ = ["PlumblineService"]
 
 _log = logging.getLogger("plumbline.server")
+
+_COUNTED = 131_072
+"""Tokens that `/tokenize` and `/v1/responses/input_tokens` take at least, also where the model's context is shorter."""
 
 T = TypeVar("T")
 Frames = AsyncGenerator[bytes, None]
@@ -203,7 +207,8 @@ class PlumblineService(Service):
         """Turn token ids into text."""
         self._check_optional_model(request.model)
         check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
-        return JsonReply(encode(DetokenizeResponse(prompt=self._road.tokenizer.decode(request.tokens))))
+        text = await asyncio.to_thread(self._road.tokenizer.decode, request.tokens)
+        return JsonReply(encode(DetokenizeResponse(prompt=text)))
 
     async def get_tokenizer_info(self, call: Call) -> Reply:
         """Return the configuration of the model's tokenizer."""
@@ -251,22 +256,30 @@ class PlumblineService(Service):
             raise as_api_error(error) from error
 
     async def _token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
+        most = max(self._model.engine.info.max_model_len, _COUNTED)
         try:
-            return await asyncio.to_thread(self._model.renderer.token_ids, prompt)
+            return await asyncio.to_thread(self._model.renderer.token_ids, prompt, most)
         except TemplateError as error:
             raise refused_by_template(error, param) from error
+        except TooManyTokensError as error:
+            raise invalid_request(
+                f"'{param}' has at least {error.least} tokens; this server counts {most} at most. Send it in parts.",
+                param,
+                "string_above_max_length",
+            ) from error
 
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        return self._metrics.observe(self._road.answer(prepared, call.work_id), arrived)
+        return self._metrics.observe(self._road.answer(prepared, call.work_id, self._client(call)), arrived)
 
     async def _answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
-            self._road.answer(turn, f"{call.work_id}-p{number}") for number, turn in enumerate(prepared)
+            self._road.answer(turn, f"{call.work_id}-p{number}", self._client(call))
+            for number, turn in enumerate(prepared)
         ]
         async with aclosing(merge(answers)) as events:
             async for number, (index, event) in events:
@@ -281,7 +294,8 @@ class PlumblineService(Service):
         for number, turn in enumerate(prepared):
             entries = None
             if plan.logprobs is not None:
-                entries = await api_errors(self._road.prompt_logprobs(turn, f"{call.work_id}-e{number}"))
+                work = self._road.prompt_logprobs(turn, f"{call.work_id}-e{number}", self._client(call))
+                entries = await api_errors(work)
             found.append(
                 PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
             )
@@ -351,9 +365,14 @@ class PlumblineService(Service):
         if name not in self._model.names:
             raise model_not_found(name)
 
+    def _client(self, call: Call) -> str:
+        """Return whom to count a request to: its key, or its address where the server checks no keys."""
+        return call.api_key or "" if self._settings.api_keys else call.peer
+
     def _check_choices(self, count: int, param: str) -> None:
         """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
-        limit = self._settings.max_num_seqs + self._settings.max_num_waiting
+        every = self._settings.max_num_seqs + self._settings.max_num_waiting
+        limit = self._model.engine.info.max_in_flight or every
         if count > limit:
             message = (
                 f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."

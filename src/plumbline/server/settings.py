@@ -58,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024
     max_num_waiting: int = 1024
+    max_seqs_per_client: int | None = None
+    """How many sequences one client may have, running and waiting; None is all that run and half of the queue."""
     block_size: int = 16
     kv_cache_bytes: int = 256 * 1024 * 1024
     enable_prefix_caching: bool = True
@@ -67,8 +69,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     """Answer 400 to unknown fields in request bodies instead of ignoring them."""
     max_body_bytes: int = 10 * 1024 * 1024
-    body_timeout: float = 60.0
-    """A request body that sends nothing for this long is a 408; 0 waits forever."""
+    header_timeout: float = 30.0
+    """A connection whose headers take longer is closed, with a 408 if they have begun; 0 waits forever."""
+    body_timeout: float = 30.0
+    """A request body that sends nothing, or falls behind 16 KiB/s, for this long is a 408; 0 waits forever."""
+    idle_timeout: float = 60.0
+    """A connection that sends nothing after an answer is closed after this long; 0 waits forever."""
     max_connections: int = 4096
     """Connections open at the same time; further ones get a 503. 0 sets no limit."""
     keep_alive_interval: float = 15.0
@@ -78,13 +84,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stuck_after: float = 120.0
     """`/health` turns 503 when the engine has had work for this long without finishing a step."""
 
+    @property
+    def client_limit(self) -> int:
+        """The sequences that one client may have; 0 means no limit."""
+        if self.max_seqs_per_client is None:
+            return self.max_num_seqs + self.max_num_waiting // 2
+        return self.max_seqs_per_client
+
     def __post_init__(self) -> None:
+        if self.max_seqs_per_client is not None and self.max_seqs_per_client < 0:
+            raise SettingsError(f"--max-seqs-per-client must be at least 0, got {self.max_seqs_per_client}")
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
         if self.engine not in ("plumbline", "transformers"):
             raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
+        for name in ("header_timeout", "body_timeout", "idle_timeout"):
+            if getattr(self, name) < 0:
+                raise SettingsError(
+                    f"--{name.replace('_', '-')} must be at least 0, got {getattr(self, name)}"
+                )
         if self.reasoning_field not in ("reasoning_content", "reasoning", "both"):
             raise SettingsError(
                 f"--reasoning-field must be reasoning_content, reasoning or both, got {self.reasoning_field!r}"

@@ -122,13 +122,17 @@ async def prime(events: AsyncGenerator[T, None], patience: float) -> Primed[T]:
     return primed
 
 
+_UNREAD = 64
+"""Frames that may wait for a client. Then nothing more is read from the engine, which pauses the request in turn."""
+
+
 class KeepAlive:
     """Passes frames on, with a comment whenever the stream was silent for `interval` seconds (SSE-08)."""
 
     def __init__(self, frames: AsyncGenerator[bytes, None], interval: float) -> None:
         self._frames = frames
         self._interval = interval
-        self._mailbox: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self._mailbox: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_UNREAD)
         self._quiet = True
         self._timer: asyncio.TimerHandle | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -163,11 +167,11 @@ class KeepAlive:
         try:
             async for frame in self._frames:
                 self._quiet = False
-                self._mailbox.put_nowait(frame)
+                await self._mailbox.put(frame)
         except Exception as error:  # raised again in __anext__
-            self._mailbox.put_nowait(error)
+            await self._mailbox.put(error)
         else:
-            self._mailbox.put_nowait(None)
+            await self._mailbox.put(None)
 
     def _wind(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)

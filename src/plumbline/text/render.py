@@ -14,7 +14,7 @@ from plumbline.text.templates.values import Arguments, NoContent
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
 from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
 
-__all__ = ["Renderer", "UnusedVariableError"]
+__all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]
 
 
 class UnusedVariableError(TemplateError):
@@ -29,8 +29,26 @@ class UnusedVariableError(TemplateError):
         self.field = field
 
 
+class TooManyTokensError(Exception):
+    """The prompt has more tokens than the caller takes; it was not encoded in full.
+
+    Attributes:
+        least: a number of tokens that the prompt has at least.
+    """
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"the prompt has at least {least} tokens")
+        self.least = least
+
+
 _NORMALISED = 4
 """The factor by which a normaliser may at most shorten a text."""
+_PIECE = 1 << 18
+"""Characters that are counted at a time. A tokenizer needs about 130 bytes of memory for each of them."""
+_CUT = 64
+"""Tokens by which counting in pieces may exceed the truth at each cut, beside those of one token that is cut in two."""
+_USUAL = 4
+"""Characters of a usual token. Shorter texts are encoded at once, because that costs little."""
 
 
 class Renderer:
@@ -54,15 +72,21 @@ class Renderer:
         self.template = template
         self._thinking = thinking
 
-    def token_ids(self, prompt: Prompt) -> list[int]:
+    def token_ids(self, prompt: Prompt, most: int | None = None) -> list[int]:
         """Return the token ids of a prompt.
 
+        Args:
+            prompt: the prompt.
+            most: tokens that it may have. A much longer one is counted in pieces until it has more: encoding 10 MB at
+                once costs gigabytes. One that is hardly longer is returned all the same.
+
         Raises:
+            TooManyTokensError: the prompt has more tokens than `most`.
             UnusedVariableError: the prompt has documents and the template does not read them.
             TemplateError: the model has no chat template, or the template refused the messages.
         """
         try:
-            return self._token_ids(prompt)
+            return self._token_ids(prompt, most)
         except RecursionError as error:
             raise TemplateError("The messages or tools are nested too deeply.") from error
         except UnguardableTextError as error:
@@ -85,18 +109,31 @@ class Renderer:
                 size = sum(len(message.content or "") for message in prompt.messages)
         return size // (self.tokenizer.longest_token * _NORMALISED)
 
-    def _token_ids(self, prompt: Prompt) -> list[int]:
+    def _token_ids(self, prompt: Prompt, most: int | None) -> list[int]:
         match prompt:
             case TokenPrompt():
                 return list(prompt.token_ids)
             case TextPrompt():
+                self._check_length(prompt.text, None, most)
                 return self.tokenizer.encode_prompt(prompt.text, add_special_tokens=prompt.add_special_tokens)
             case ChatPrompt(token_ids=tuple(token_ids)):
                 return list(token_ids)
             case ChatPrompt():
                 rendered, guard = self._render(prompt)
+                self._check_length(rendered, guard, most)
                 ids = self.tokenizer.encode_rendered(rendered, guard)
                 return self.tokenizer.with_bos(ids) if prompt.add_special_tokens else ids
+
+    def _check_length(self, text: str, guard: Guard | None, most: int | None) -> None:
+        """Refuse a long text that has more tokens than `most`, without encoding all of it."""
+        if most is None or len(text) <= max(_PIECE, _USUAL * most):
+            return
+        found = 0
+        cut = _CUT + self.tokenizer.longest_token
+        for start in range(0, len(text), _PIECE):
+            found += len(self.tokenizer.encode_rendered(text[start : start + _PIECE], guard)) - cut
+            if found > most:
+                raise TooManyTokensError(found)
 
     def text(self, prompt: Prompt) -> str:
         """Return the text of a prompt as the model sees it, control tokens included."""

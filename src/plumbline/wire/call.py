@@ -26,6 +26,8 @@ class Call:
     headers: Mapping[str, str]
     api_key: str | None
     _receive: Callable[[], Awaitable[Any]]
+    peer: str = ""
+    """The address that the request came from, without a port; empty where there is none, as on a Unix socket."""
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:
@@ -40,6 +42,7 @@ class Call:
             headers=headers,
             api_key=key.strip() or None if scheme.lower() == "bearer" else None,
             _receive=request.receive,
+            peer=request.client.host if request.client is not None else "",
         )
 
     async def disconnected(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from .errors import ApiError, unparsable_body
 from .explain import explain
 from .misplaced import check_places
+from .size import check_size
 
 __all__ = ["decode", "encode"]
 
@@ -41,8 +42,9 @@ def decode(root: type[T], body: bytes) -> T:
         body: JSON in UTF-8.
 
     Raises:
-        ApiError: 400 naming the field that is wrong.
+        ApiError: 400 naming the field that is wrong; 413 for a body with too many values.
     """
+    check_size(body)
     try:
         if not body.isascii():
             body.decode()  # msgspec does not check UTF-8 in fields that it skips
@@ -92,15 +94,24 @@ def _unparsable(error: Exception) -> ApiError:
             return unparsable_body(str(error).partition(" - at ")[0])
 
 
+_CONTAINERS = frozenset({list, dict})
+_CHANGEABLE = _CONTAINERS | {float}
+
+
 def _with_integers(value: Any) -> Any:
     """Turn integral floats into integers: to JSON Schema `1.0` is an integer, to msgspec it is not."""
     match value:
         case float() if value.is_integer():
             return int(value)
         case list():
-            return [_with_integers(item) for item in value]
+            # Lists of a million numbers come by here: call as little as possible for each.
+            numbers = [int(item) if type(item) is float and item.is_integer() else item for item in value]
+            return [_with_integers(item) if type(item) in _CONTAINERS else item for item in numbers]
         case dict():
-            return {key: _with_integers(item) for key, item in value.items()}
+            return {
+                key: _with_integers(item) if type(item) in _CHANGEABLE else item
+                for key, item in value.items()
+            }
         case _:
             return value
 

@@ -24,6 +24,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The token budget of one step, shared by decodes and prefill chunks."""
     max_num_waiting: int = 1024
     """Requests that may wait; one more is refused (the server answers 429)."""
+    max_seqs_per_client: int = 0
+    """How many of the running and waiting requests one client may have; 0 sets no limit."""
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     """On a CPU, compute every token with the same bits whatever else is in the step; prefill is slower then."""

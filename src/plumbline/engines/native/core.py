@@ -39,7 +39,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request runs or waits."""
+        """Whether a request runs or waits; paused ones do neither."""
         return self.scheduler.has_work
 
     def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
@@ -64,6 +64,18 @@ class EngineCore:
         self._finish(state)
         self.scheduler.check_integrity()
         return [(request_id, TokenChunk(finish_reason="abort"))]
+
+    def pause(self, request_id: str) -> None:
+        """Take a request out of the steps and free its blocks and slot, as a preemption does."""
+        state = self._states.get(request_id)
+        if state is not None and self.scheduler.pause(state):
+            self._drop_slot(state)
+
+    def resume(self, request_id: str) -> None:
+        """Queue a paused request again; it recomputes what the prefix cache no longer has."""
+        state = self._states.get(request_id)
+        if state is not None:
+            self.scheduler.resume(state)
 
     def fail_all(self, error: str) -> list[Output]:
         """End every request with an error after a step has failed, and free all blocks."""

@@ -38,5 +38,6 @@ class NativeEngine(ThreadedEngine):
             EngineCore(config, runner, eos_token_ids),
             info,
             max_in_flight=config.max_num_seqs + config.max_num_waiting,
+            max_per_client=config.max_seqs_per_client,
             grammars=grammars,
         )

@@ -4,7 +4,7 @@ A step spends its budget in this order:
 
 1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream;
 2. chunks: requests that need more (prefill, recomputation after a preemption);
-3. admissions: waiting requests in order of (priority, arrival).
+3. admissions: waiting requests in order of (priority, arrival), those of the client first that has the fewest running.
 
 A request is admitted while the predicted peak of used blocks fits the pool (LightLLM's estimate, ASPLOS 2025). When the
 prediction was wrong, the last request in order is preempted: it frees its blocks and recomputes later. That changes no
@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 
+from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
 from plumbline.engines.request import RequestState
@@ -59,10 +60,13 @@ class Scheduler:
         )
         self.running: list[RequestState] = []
         self.waiting: list[RequestState] = []
+        self.paused: list[RequestState] = []
+        """Requests whose readers do not keep up. They have no blocks."""
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._mean_output = float(config.expected_output_len)
+        self._lacked_blocks = False
 
     @property
     def has_work(self) -> bool:
@@ -73,10 +77,27 @@ class Scheduler:
         """Put a request into the waiting queue."""
         insort(self.waiting, state, key=_key)
 
+    def pause(self, state: RequestState) -> bool:
+        """Keep a request out of plans and free its blocks; returns False if it neither runs nor waits."""
+        queue = self.running if state in self.running else self.waiting
+        if state not in queue:
+            return False
+        queue.remove(state)
+        self._release(state)
+        self.paused.append(state)
+        return True
+
+    def resume(self, state: RequestState) -> None:
+        """Put a paused request back into the waiting queue, at the place of its arrival."""
+        if state in self.paused:
+            self.paused.remove(state)
+            self.add(state)
+
     def plan(self) -> StepPlan:
         """Spend the budget of one step. While there is work the plan is never empty: one request always fits."""
         entries: list[Scheduled] = []
         preempted: list[RequestState] = []
+        self._make_room(preempted)
         budget = self._plan_decodes(entries, preempted, self.config.max_num_batched_tokens)
         num_decodes = len(entries)
         budget = self._plan_chunks(entries, preempted, budget)
@@ -103,6 +124,8 @@ class Scheduler:
             self.running.remove(state)
         elif state in self.waiting:
             self.waiting.remove(state)
+        elif state in self.paused:
+            self.paused.remove(state)
         self._release(state)
         if state.finish_reason in ("stop", "length"):
             self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
@@ -113,7 +136,20 @@ class Scheduler:
         Raises:
             RuntimeError: a block was lost or is counted twice.
         """
-        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting)])
+        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting, *self.paused)])
+
+    def _make_room(self, preempted: list[RequestState]) -> None:
+        """Preempt one request of the client with the most, if a client with fewer waits for a place or blocks.
+
+        Alone a client may have every place. The counts differ by at least two before, so that no request is preempted
+        to and fro.
+        """
+        if not self.waiting or not (self._lacked_blocks or len(self.running) >= self.config.max_num_seqs):
+            return
+        victim = surplus(self.running, self.waiting[fairest(self.waiting, self.running)])
+        if victim is not None:
+            self._lacked_blocks = False
+            self._preempt(victim, preempted)
 
     def _plan_decodes(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
         """Give one token to each request that needs one; returns the budget left.
@@ -159,8 +195,10 @@ class Scheduler:
 
     def _admit(self, entries: list[Scheduled], budget: int) -> int:
         """Move waiting requests to running while they fit; returns the budget left."""
+        self._lacked_blocks = False
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
-            state = self.waiting[0]
+            index = fairest(self.waiting, self.running)
+            state = self.waiting[index]
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
             hit: tuple[list[int], list[bytes]] = ([], [])
             if state.prompt_logprobs is None:
@@ -168,6 +206,7 @@ class Scheduler:
             blocks, hashes = hit
             cached = len(blocks) * self.config.block_size
             if self.running and not self._fits(state):
+                self._lacked_blocks = True
                 break
             self.pool.acquire(blocks)
             state.block_ids, state.block_hashes = blocks, hashes
@@ -176,13 +215,14 @@ class Scheduler:
             count = min(needed, budget)
             if not self._grow(state, count):
                 self._release(state)
+                self._lacked_blocks = True
                 break
             if not state.started:
                 state.started = True
                 state.num_cached_tokens = cached
                 self.prefix_queries += state.num_tokens
                 self.prefix_hits += cached
-            self.waiting.pop(0)
+            self.waiting.pop(index)
             insort(self.running, state, key=_key)
             entries.append(Scheduled(state, cached, count, draws=count == needed))
             budget -= count

@@ -1,0 +1,164 @@
+"""Run a server in a process of its own, and measure what a request costs it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Cost", "Target", "running"]
+
+_LATEST_WAIT = 30.0
+"""Seconds after which a bystander that shows nothing counts as cut off."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one request cost.
+
+    Attributes:
+        status: of the answer.
+        seconds: from the last byte of the request to the last byte of the answer.
+        megabytes: by which the server's memory has grown at its peak.
+        silence: the longest wait of the bystander meanwhile, in seconds.
+        body: the beginning of the answer.
+    """
+
+    status: int
+    seconds: float
+    megabytes: float
+    silence: float
+    body: bytes
+
+
+class Target:
+    """A server, and a bystander that reads a stream from it."""
+
+    def __init__(self, port: int, pid: int, reports: list[tuple[float, float]]) -> None:
+        self.port = port
+        self._pid = pid
+        self._reports = reports
+
+    def send(
+        self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float = 60.0
+    ) -> tuple[int, bytes, float]:
+        """Send one request; returns the status, the body and the seconds that the answer took."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            # A refusal may come before the whole body is sent; the answer counts all the same.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, path, body, {"content-type": "application/json", **headers})
+            sent = time.monotonic()
+            answer = connection.getresponse()
+            return answer.status, answer.read(), time.monotonic() - sent
+        finally:
+            connection.close()
+
+    def cost(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Cost:
+        """Send one request and measure."""
+        before = self._memory("VmRSS")
+        self._forget_peak()
+        began = time.monotonic()
+        status, answer, seconds = self.send(method, path, body, headers)
+        silence = self.silence_since(began)
+        return Cost(status, seconds, self._memory("VmHWM") - before, silence, answer[:600])
+
+    def silence_since(self, began: float) -> float:
+        """Return the bystander's longest silence since a time, once it has received something again."""
+        now = time.monotonic()
+        while not self._reports or self._reports[-1][0] < now:
+            if time.monotonic() - now > _LATEST_WAIT:
+                return _LATEST_WAIT
+            time.sleep(0.01)
+        return max((gap for at, gap in self._reports if at >= began), default=0.0)
+
+    def now(self) -> float:
+        """Return the time on the clock of `silence_since`."""
+        return time.monotonic()
+
+    def control(self, seconds: float = 1.0) -> float:
+        """Return the bystander's longest silence while nothing else happens: the machine's own delay."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        return self.silence_since(began)
+
+    def _memory(self, field: str) -> float:
+        """Return a field of the process's status in megabytes; 0 where there is no /proc."""
+        status = Path(f"/proc/{self._pid}/status")
+        if not status.exists():
+            return 0.0
+        found = re.search(rf"{field}:\s+(\d+) kB", status.read_text("utf-8"))
+        return int(found[1]) / 1024 if found else 0.0
+
+    def _forget_peak(self) -> None:
+        path = Path(f"/proc/{self._pid}/clear_refs")
+        if path.exists():
+            path.write_text("5", "utf-8")
+
+
+@contextmanager
+def running(*options: str) -> Iterator[Target]:
+    """Serve the pocket model while the block runs, with a bystander that reads from it."""
+    port = _free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "plumbline",
+        "serve",
+        "--port",
+        str(port),
+        "--served-model-name",
+        "pocket",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        _await_server(port, server)
+        reader = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "bystander.py"), str(port)], stdout=subprocess.PIPE
+        )
+        try:
+            reports: list[tuple[float, float]] = []
+            threading.Thread(target=_collect, args=(reader, reports), daemon=True).start()
+            target = Target(port, server.pid, reports)
+            target.control()
+            yield target
+        finally:
+            reader.kill()
+            reader.wait()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _collect(reader: subprocess.Popen[bytes], reports: list[tuple[float, float]]) -> None:
+    assert reader.stdout is not None
+    for line in reader.stdout:
+        at, gap = line.split()
+        reports.append((float(at), float(gap)))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _await_server(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError("the server did not start")

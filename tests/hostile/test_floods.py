@@ -1,0 +1,110 @@
+"""Laws of floods: a thousand clients, broken connections, thousands of generated requests (`nox -s hostile`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from plumbline_conformance.fuzz.schemathesis_run import run_schemathesis
+from plumbline_conformance.suite.model import Target as Judged
+
+from .rows import CHAT, COMPLETIONS, RESPONSES, base
+from .target import Target, running
+
+pytestmark = pytest.mark.long
+
+CLIENTS = 1_000
+RESETS = int(os.environ.get("PLUMBLINE_RESETS", "1000"))
+EXAMPLES = int(os.environ.get("PLUMBLINE_EXAMPLES", "5000"))
+SILENCE = 0.5
+LOADED = 0.1
+"""Silence of a bystander at rest from which the machine counts as loaded."""
+OPERATIONS = ("createChatCompletion", "createCompletion", "createResponse", "countResponseInputTokens")
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER that makes closing a socket send a reset."""
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    """A server with the pocket model, and a bystander."""
+    with running("--max-num-batched-tokens", "256") as found:
+        yield found
+
+
+def request(path: str, **changes: object) -> bytes:
+    """Return the bytes of a request that closes its connection."""
+    data = json.dumps({**base(path), **changes}).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
+
+
+def in_flight(target: Target) -> int:
+    """Return how many sequences the engine has, the bystander's included."""
+    status, body, _ = target.send("GET", "/metrics", b"", {})
+    assert status == 200
+    lines = [line for line in body.decode().splitlines() if line.startswith("vllm:num_requests_")]
+    return int(sum(float(line.rpartition(" ")[2]) for line in lines))
+
+
+async def settled(target: Target) -> None:
+    """Wait until the bystander is alone."""
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(in_flight, target) > 1:
+            await asyncio.sleep(0.1)
+
+
+async def test_a_thousand_clients_at_once_are_all_answered(target: Target) -> None:
+    """Each gets its answer or a 429, and none an error of the server."""
+
+    async def client(number: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+        path = (CHAT, COMPLETIONS, RESPONSES)[number % 3]
+        writer.write(request(path, stream=number % 2 == 0))
+        raw = await reader.read()
+        writer.close()
+        assert b"[DONE]" in raw or number % 2 or b" 429 " in raw[:20]
+        return int(raw[9:12])
+
+    async with asyncio.timeout(300):
+        statuses = Counter(await asyncio.gather(*(client(number) for number in range(CLIENTS))))
+    assert set(statuses) <= {200, 429}
+    # By default one client may have 256 running sequences and 512 waiting ones, one of them the bystander.
+    assert statuses[200] >= 256 + 512 - 1
+    await settled(target)
+
+
+async def test_connections_that_break_at_any_byte_leave_nothing_behind(target: Target) -> None:
+    chance = random.Random(0)
+    for _ in range(RESETS):
+        sent = request(
+            chance.choice([CHAT, COMPLETIONS, RESPONSES]), stream=chance.random() < 0.7, ignore_eos=True
+        )
+        with socket.create_connection(("127.0.0.1", target.port), timeout=20) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            whole = chance.random() < 0.6
+            connection.sendall(sent if whole else sent[: chance.randrange(len(sent))])
+            if whole and chance.random() < 0.7:
+                connection.recv(chance.randrange(1, 2_000))
+    await settled(target)
+    status, _, _ = target.send("POST", CHAT, json.dumps(base(CHAT)).encode(), {})
+    assert status == 200
+
+
+def test_thousands_of_generated_requests_find_no_error_and_no_stall(target: Target) -> None:
+    began = target.now()
+    judged = Judged(base_url=f"http://127.0.0.1:{target.port}/v1", model="pocket")
+    found = run_schemathesis(judged, examples=EXAMPLES, seed=0, phases="fuzzing", operations=OPERATIONS)
+    silence = target.silence_since(began)
+    assert found == 0
+    assert silence <= SILENCE * max(1.0, target.control() / LOADED)
