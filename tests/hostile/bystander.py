@@ -1,7 +1,8 @@
 """Read streams one after the other, and report the longest silence of each tenth of a second on standard output.
 
 Runs in a process of its own, so that making a hostile body cannot delay it. A line has two times of the monotonic
-clock: when the last piece came, and the longest wait for a piece since the line before.
+clock: when the last piece came, and the longest wait for a piece since the line before. A wait in which the server did
+not run counts only as long as it ran: then other work had the processor.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import socket
 import sys
 import time
+
+from processor import own_time
 
 BODY = json.dumps(
     {
@@ -23,9 +26,14 @@ BODY = json.dumps(
 ).encode()
 
 
-def read_streams(port: int) -> None:
-    """Read until the process is ended."""
-    last = time.monotonic()
+def read_streams(port: int, server: int) -> None:
+    """Read until the process is ended.
+
+    Args:
+        port: of the server.
+        server: its process id.
+    """
+    last, ran = time.monotonic(), own_time(server)
     reported, longest = last, 0.0
     while True:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -36,13 +44,13 @@ def read_streams(port: int) -> None:
             while piece := connection.recv(65536):
                 if piece.startswith(b"HTTP/1.1 ") and not piece.startswith(b"HTTP/1.1 200"):
                     raise SystemExit(f"the bystander was refused: {piece[:400]!r}")
-                now = time.monotonic()
-                longest = max(longest, now - last)
-                last = now
+                now, running = time.monotonic(), own_time(server)
+                longest = max(longest, min(now - last, running - ran))
+                last, ran = now, running
                 if now - reported > 0.02:
                     print(f"{now:.4f} {longest:.4f}", flush=True)
                     reported, longest = now, 0.0
 
 
 if __name__ == "__main__":
-    read_streams(int(sys.argv[1]))
+    read_streams(int(sys.argv[1]), int(sys.argv[2]))

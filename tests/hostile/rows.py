@@ -417,6 +417,12 @@ for name, schema in SCHEMAS.items():
         },
         "JSONSchemaFormat.*",
     )
+    add(
+        f"JSON object by a schema: {name}",
+        CHAT,
+        lambda schema=schema: {"response_format": {"type": "json_object", "schema": schema()}},
+        "ResponseFormatJsonObject.schema",
+    )
 for name in ("deep", "wide", "doubling"):
     schema = SCHEMAS[name]
     add(
@@ -464,6 +470,10 @@ for path in (CHAT, COMPLETIONS):
     add(f"structural tag: {path}", path, lambda: {
         "structural_tag": {"structures": [{"begin": "<a>", "schema": wide(10), "end": "</a>"}] * 2_000, "triggers": []},
     }, "*.structural_tag")  # fmt: skip
+    add(f"structural tags: {path}", path, lambda: {"structural_tag": {
+        "structures": [{"begin": f"<{n}>" + "x" * 2_000, "schema": deep(30), "end": "e" * 2_000} for n in range(128)],
+        "triggers": ["<"],
+    }}, "*.structural_tag")  # fmt: skip
     add(f"guided JSON: {path}", path, lambda: {"guided_json": json.dumps(deep(150))}, "*.guided_json",
         "StructuredOutputs.json")  # fmt: skip
     add(f"guided choice: {path}", path, lambda: {"guided_choice": [f"c{n}" + "x" * 1_000 for n in range(4_096)]},

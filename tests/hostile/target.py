@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .processor import own_time
+
 __all__ = ["Cost", "Target", "running"]
 
 _LATEST_WAIT = 30.0
@@ -27,7 +29,7 @@ class Cost:
 
     Attributes:
         status: of the answer.
-        seconds: from the last byte of the request to the last byte of the answer.
+        seconds: from the last byte of the request to the last byte of the answer, as far as the server ran meanwhile.
         megabytes: by which the server's memory has grown at its peak.
         silence: the longest wait of the bystander meanwhile, in seconds.
         body: the beginning of the answer.
@@ -67,8 +69,9 @@ class Target:
         """Send one request and measure."""
         before = self._memory("VmRSS")
         self._forget_peak()
-        began = time.monotonic()
+        began, ran = time.monotonic(), own_time(self._pid)
         status, answer, seconds = self.send(method, path, body, headers)
+        seconds = min(seconds, own_time(self._pid) - ran)
         silence = self.silence_since(began)
         return Cost(status, seconds, self._memory("VmHWM") - before, silence, answer[:600])
 
@@ -124,7 +127,8 @@ def running(*options: str) -> Iterator[Target]:
     try:
         _await_server(port, server)
         reader = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "bystander.py"), str(port)], stdout=subprocess.PIPE
+            [sys.executable, str(Path(__file__).parent / "bystander.py"), str(port), str(server.pid)],
+            stdout=subprocess.PIPE,
         )
         try:
             reports: list[tuple[float, float]] = []
