@@ -57,7 +57,7 @@ def base(path: str) -> dict[str, Any]:
     return {
         CHAT: {"model": "pocket", "messages": [USER], "max_completion_tokens": 2},
         COMPLETIONS: {"model": "pocket", "prompt": "hi", "max_tokens": 2},
-        RESPONSES: {"model": "pocket", "input": "hi", "max_output_tokens": 2},
+        RESPONSES: {"model": "pocket", "input": "hi", "max_output_tokens": 16},
         INPUT_TOKENS: {"model": "pocket", "input": "hi"},
         COMPACT: {"model": "pocket", "input": "hi"},
         TOKENIZE: {"prompt": "hi"},
@@ -355,6 +355,26 @@ add("reasoning items", RESPONSES, lambda: {
         {"role": "user", "content": "hi"},
     ],
 }, "ReasoningItemParam.*", "*.encrypted_content")  # fmt: skip
+add(
+    "many reasoning items",
+    RESPONSES,
+    lambda: {
+        "input": [
+            *(
+                [
+                    {
+                        "type": "reasoning",
+                        "content": [{"type": "reasoning_text", "text": "t" * 500}],
+                        "summary": [],
+                    }
+                ]
+                * 15_000
+            ),
+            {"role": "assistant", "content": "a"},
+            {"role": "user", "content": "hi"},
+        ]
+    },
+)
 add("annotations and logprobs", RESPONSES, lambda: {
     "input": [{"type": "message", "role": "assistant", "content": [
         {"type": "output_text", "text": "a", "annotations": [{"a": 1}] * 8_192, "logprobs": [{"token": "a"}] * 65_536}

@@ -121,8 +121,8 @@ class TurnPreparer:
     async def _truncated(self, turn: Turn, room: int) -> tuple[Turn, list[int]] | None:
         """Drop as many of the oldest messages as it takes (R-18); None if the rest never fits.
 
-        A binary search finds how many: every try renders the whole conversation, so dropping one message after the
-        other would take a time quadratic in its length.
+        Every try renders what is kept, so the search begins with little: it keeps 1, 2, 4, ... of the places where the
+        conversation may begin until the rest is too long, and then halves what is left.
 
         Args:
             turn: the turn.
@@ -132,17 +132,17 @@ class TurnPreparer:
             return None
         ends = droppable_ends(turn.prompt.messages)
         best: tuple[Turn, list[int]] | None = None
-        low, high = 0, len(ends)
+        low, high, kept = 0, len(ends), 1
         while low < high:
-            middle = (low + high) // 2
+            middle = max(len(ends) - kept, low) if kept else (low + high) // 2
+            kept *= 2
             shorter = msgspec.structs.replace(turn, prompt=without_oldest(turn.prompt, ends[middle]))
             try:
                 ids = await self._token_ids(shorter)
             except TooManyTokensError:
-                low = middle + 1
-                continue
-            if len(ids) > room:
-                low = middle + 1
+                ids = None
+            if ids is None or len(ids) > room:
+                low, kept = middle + 1, 0
             else:
                 high = middle
                 best = shorter, ids

@@ -8,6 +8,7 @@ another API that would change the answer (`plumbline.wire.misplaced`).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, TypeVar
 
@@ -74,9 +75,11 @@ def _second_try(root: type[T], body: bytes) -> T:
     raw = msgspec.json.decode(body)
     if not isinstance(raw, dict):
         raise unparsable_body("it is another kind of value")
+    if "input" in raw:
+        raw["input"] = _with_types(raw["input"])
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(raw, root)
     repaired = _with_integers(raw)
-    if "input" in repaired:
-        repaired["input"] = _with_types(repaired["input"])
     try:
         return msgspec.convert(repaired, root)
     except msgspec.ValidationError as refused:

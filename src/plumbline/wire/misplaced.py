@@ -72,6 +72,8 @@ _NEUTRAL = {
     "add_generation_prompt": (b"null", b"true"),
 }
 """Values without effect, as JSON."""
+_LARGE = 100_000
+"""Bytes."""
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -81,12 +83,17 @@ def check_places(root: type, body: bytes) -> None:
     Raises:
         ApiError: 400 naming the field and the right one.
     """
+    # Some twenty searches are faster than decoding only in a small body.
+    fields = _decoder.decode(body) if len(body) > _LARGE else None
     for param, right in _PLACES.get(root.__name__, {}).items():
         name, _, inner = param.partition(".")
+        if fields is not None:
+            value = fields.get(name)
         # These searches are fast, and nearly every body ends here.
-        if f'"{name}"'.encode() not in body or (inner and f'"{inner}"'.encode() not in body):
+        elif f'"{name}"'.encode() not in body or (inner and f'"{inner}"'.encode() not in body):
             continue
-        value = _decoder.decode(body).get(name)
+        else:
+            value = _decoder.decode(body).get(name)
         if value is None or bytes(value) in _NEUTRAL.get(name, _NOTHING):
             continue
         if inner and not (isinstance(found := msgspec.json.decode(value), dict) and found.get(inner)):

@@ -46,14 +46,16 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
     if not items:
         raise invalid_value("input", [])
     _check_pairing(items)
-    reasoning: str | None = None
+    # Thoughts and calls are collected in lists: joining each to the ones before takes a time quadratic in their number.
+    thoughts: list[str] = []
+    joined: dict[int, list[ToolCall]] = {}
     for index, item in enumerate(items):
         where = f"input[{index}]"
         match item:
             case ReasoningItemParam():
                 # ST-16: this server cannot read encrypted content, so it is ignored.
                 parts = or_default(item.content, None) or []
-                reasoning = (reasoning or "") + "".join(part.text for part in parts) or None
+                thoughts += (part.text for part in parts)
                 continue
             case EasyInputMessage():
                 message = Message(
@@ -75,25 +77,24 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
             case _:
                 raise unsupported_value(f"{where}.type", tag_of(item), "is not supported by this server")
         if message.role == "assistant":
-            message = msgspec.structs.replace(message, reasoning=reasoning)
-            reasoning = None
+            message = msgspec.structs.replace(message, reasoning="".join(thoughts) or None)
+            thoughts = []
             if messages and messages[-1].role == "assistant" and message.tool_calls:
-                messages[-1] = _joined(messages[-1], message)
+                calls = joined.setdefault(len(messages) - 1, list(messages[-1].tool_calls))
+                calls += message.tool_calls
+                if messages[-1].reasoning is None and message.reasoning is not None:
+                    messages[-1] = msgspec.structs.replace(messages[-1], reasoning=message.reasoning)
                 continue
         else:
-            reasoning = None  # No assistant message follows it.
+            thoughts = []  # No assistant message follows them.
         messages.append(message)
+    for index, calls in joined.items():
+        messages[index] = msgspec.structs.replace(messages[index], tool_calls=tuple(calls))
     return tuple(messages)
 
 
 def _call(call_id: str, name: str, arguments: str) -> Message:
     return Message(role="assistant", tool_calls=(ToolCall(call_id, name, arguments),))
-
-
-def _joined(left: Message, right: Message) -> Message:
-    return msgspec.structs.replace(
-        left, tool_calls=left.tool_calls + right.tool_calls, reasoning=left.reasoning or right.reasoning
-    )
 
 
 def _text(content: Any, where: str, field: str = "content") -> str:
