@@ -34,6 +34,8 @@ _CHAIN: dict[str, Any] = {
     "banned_strings": ["a"], "cache_prompt": False, "id_slot": 3, "n_probs": 2,
 }  # fmt: skip
 """Samplers of llama.cpp and TabbyAPI."""
+_FACTS: dict[str, Any] = {"prompt_logprobs": 2, "logprob_token_ids": [5], "return_tokens_as_token_ids": True}
+"""Facts about tokens that the turn does not know of: they shape the answer only."""
 _CHAIN_SHAPES: dict[str, Any] = {
     "xtc_threshold": 0.2, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 9,
     "dry_sequence_breakers": ["a"], "mirostat_tau": 3, "mirostat_eta": 0.2, "dynatemp_exponent": 2,
@@ -46,7 +48,7 @@ _IDENTITY: dict[str, Any] = {
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "chat": {
-        **_SHARED, **_GUIDED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES,
+        **_SHARED, **_GUIDED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES, **_FACTS,
         "messages": [{"role": "user", "content": "other"}], "top_logprobs": 2, "modalities": ["text", "audio"],
         "verbosity": "low", "reasoning_effort": "low", "max_completion_tokens": 5, "max_tokens": 6,
         "web_search_options": {}, "response_format": {"type": "json_object"},
@@ -58,7 +60,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "response_prefix": "Sure", "echo": True,
     },
     "completions": {
-        **_SHARED, **_GUIDED, **_CHAIN, **_CHAIN_SHAPES,
+        **_SHARED, **_GUIDED, **_CHAIN, **_CHAIN_SHAPES, **_FACTS,
         "prompt": "other", "best_of": 3, "echo": True, "logprobs": 2, "max_tokens": 5, "n": 2, "stream": True,
         "stream_options": {}, "suffix": "a",
     },
@@ -79,8 +81,25 @@ SAMPLES: dict[str, dict[str, Any]] = {
 WITHOUT_EFFECT: dict[str, set[str]] = {
     # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
-    "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY, *_CHAIN_SHAPES},
-    "completions": {"model", "stream", "user", *_CHAIN_SHAPES},
+    "chat": {
+        "model",
+        "stream",
+        "user",
+        "verbosity",
+        "parallel_tool_calls",
+        *_IDENTITY,
+        *_CHAIN_SHAPES,
+        "prompt_logprobs",
+        "return_tokens_as_token_ids",
+    },
+    "completions": {
+        "model",
+        "stream",
+        "user",
+        *_CHAIN_SHAPES,
+        "prompt_logprobs",
+        "return_tokens_as_token_ids",
+    },
     "responses": {
         "model",
         "stream",

@@ -20,7 +20,7 @@ from plumbline.structured_output.constraints import Constraint, ConstraintCompil
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer
 from plumbline.text.shorten import droppable_ends, without_oldest
-from plumbline.turn import ChatPrompt, Prompt, Turn, begun_text
+from plumbline.turn import ChatPrompt, Prompt, TokenPrompt, Turn, begun_text
 
 __all__ = ["PreparedTurn", "TurnPreparer"]
 
@@ -104,9 +104,11 @@ class TurnPreparer:
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
         least = self._renderer.least_tokens(turn.prompt)
-        if least > limit and not turn.truncate_prompt:
+        if least > limit and not turn.truncate_prompt and turn.keep_last is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
         ids = await self._token_ids(turn)
+        if turn.keep_last is not None:
+            turn, ids = _last_tokens(turn, ids, limit - needed)
         if len(ids) + needed <= limit:
             return turn, ids
         found = await self._truncated(turn, limit - needed) if turn.truncate_prompt else None
@@ -163,6 +165,17 @@ class TurnPreparer:
         return msgspec.structs.replace(
             turn, sampling=msgspec.structs.replace(turn.sampling, thinking_budget=budget)
         )
+
+
+def _last_tokens(turn: Turn, ids: list[int], room: int) -> tuple[Turn, list[int]]:
+    """Cut a prompt to its last tokens; a prompt of text becomes one of tokens, so that `echo` shows what is left."""
+    count = room if turn.keep_last == -1 else turn.keep_last
+    if count is None or count < 1 or len(ids) <= count:
+        return turn, ids
+    ids = ids[-count:]
+    if not isinstance(turn.prompt, ChatPrompt):
+        turn = msgspec.structs.replace(turn, prompt=TokenPrompt(tuple(ids)))
+    return turn, ids
 
 
 def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:

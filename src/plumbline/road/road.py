@@ -88,12 +88,17 @@ class Road:
             yield event
 
     async def prompt_logprobs(
-        self, prepared: PreparedTurn, request_id: str
+        self, prepared: PreparedTurn, request_id: str, num_top: int
     ) -> tuple[TokenLogprob | None, ...]:
-        """Return the logprobs of the prompt's own tokens (CMP-04), the first of which has none."""
-        sampling = msgspec.structs.replace(
-            prepared.turn.sampling, prompt_logprobs=prepared.turn.sampling.logprobs or 0, max_tokens=0
-        )
+        """Return the logprobs of the prompt's own tokens (CMP-04), the first of which has none.
+
+        Args:
+            prepared: the turn.
+            request_id: for the engine.
+            num_top: how many alternatives each entry has.
+        """
+        # Nothing is drawn, so nothing that shapes the draw is needed.
+        sampling = SamplingParams(prompt_logprobs=num_top, max_tokens=0)
         request = _request(prepared, request_id, sampling)
         found: tuple[TokenLogprob | None, ...] = ()
         async with aclosing(self._engine.generate(request)) as chunks:

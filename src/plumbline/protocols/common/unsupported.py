@@ -14,9 +14,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "regex": _NOT_YET,
     "ebnf": _NOT_YET,
     "structural_tag": _NOT_YET,
-    "prompt_logprobs": _NOT_YET,
-    "logprob_token_ids": _NOT_YET,
-    "return_tokens_as_token_ids": _NOT_YET,
     "use_beam_search": _NOT_YET,
     "length_penalty": _NOT_YET,
     "add_special_tokens": _NOT_YET,
@@ -34,7 +31,5 @@ UNSUPPORTED: Mapping[str, str] = {
     "chat_template": _NOT_YET,
     "input_ids": _NOT_YET,
     "template_vars": _NOT_YET,
-    "return_token_ids": _NOT_YET,
-    "truncate_prompt_tokens": _NOT_YET,
 }
 """By the name of a field: the end of the error message."""
