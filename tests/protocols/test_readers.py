@@ -32,6 +32,7 @@ _CHAIN: dict[str, Any] = {
     "repeat_penalty": 1.2, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.5, "tfs": 0.5, "top_n_sigma": 2,
     "xtc_probability": 0.5, "dry_multiplier": 1, "mirostat": 2, "dynatemp_range": 0.5, "samplers": ["top_k"],
     "banned_strings": ["a"], "cache_prompt": False, "id_slot": 3, "n_probs": 2,
+    "use_beam_search": True, "length_penalty": 0.5,
 }  # fmt: skip
 """Samplers of llama.cpp and TabbyAPI."""
 _FACTS: dict[str, Any] = {"prompt_logprobs": 2, "logprob_token_ids": [5], "return_tokens_as_token_ids": True}

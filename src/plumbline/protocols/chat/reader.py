@@ -5,6 +5,7 @@ from __future__ import annotations
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
+from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import (
     check_stream_options,
     given,
@@ -97,6 +98,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),
         cache_salt=read_cache_salt(request),
+        length_penalty=read_beams(request),
         return_token_ids=request.return_token_ids is True,
         keep_last=read_truncation(request),
         bad_words=read_bad_words(request.bad_words),

@@ -14,8 +14,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "regex": _NOT_YET,
     "ebnf": _NOT_YET,
     "structural_tag": _NOT_YET,
-    "use_beam_search": _NOT_YET,
-    "length_penalty": _NOT_YET,
     "add_special_tokens": _NOT_YET,
     "add_bos_token": _NOT_YET,
     "request_id": _NOT_YET,

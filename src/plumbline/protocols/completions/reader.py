@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import check_stream_options, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampler_chain import read_breakers
@@ -86,6 +87,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             num_choices=best_of,
             priority=or_default(request.priority, 0),
             cache_salt=read_cache_salt(request),
+            length_penalty=read_beams(request),
             return_token_ids=request.return_token_ids is True,
             keep_last=read_truncation(request),
             bad_words=read_bad_words(request.bad_words),
