@@ -17,6 +17,7 @@ __all__ = [
     "OutputEvent",
     "ReasoningDelta",
     "TextDelta",
+    "TokenIds",
     "ToolCallDelta",
     "ToolCallEnd",
     "ToolCallStart",
@@ -60,6 +61,12 @@ class TextDelta(msgspec.Struct, frozen=True):
     logprobs: tuple[Logprob, ...] = ()
 
 
+class TokenIds(msgspec.Struct, frozen=True):
+    """The next tokens of the answer, before the events that they complete. Only if the turn asks for them."""
+
+    token_ids: tuple[int, ...]
+
+
 class ReasoningDelta(msgspec.Struct, frozen=True):
     """More of the model's thinking. No API sends logprobs of it."""
 
@@ -96,7 +103,7 @@ class Finish(msgspec.Struct, frozen=True):
     """The stop token id or stop string that ended it, if one did."""
 
 
-OutputEvent = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
+OutputEvent = TokenIds | TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
 
 ChoiceEvent = tuple[int, OutputEvent]
 """The index of a choice and an event of it."""

@@ -211,6 +211,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Repeat the text of the continued message at the beginning of the answer."""
     dry_breakers: tuple[str, ...] = ()
     """Texts that end a repeated sequence for the DRY penalty."""
+    length_penalty: float | None = None
+    """Search for the likeliest answers with this exponent of their length; None draws them."""
+    return_token_ids: bool = False
+    """Emit the ids of the answer's tokens."""
+    keep_last: int | None = None
+    """Keep this many tokens of the prompt, its last; -1 keeps what fits, None all."""
     bad_words: tuple[str, ...] = ()
     """Words whose tokens must not be drawn one after the other."""
     truncate_prompt: bool = False

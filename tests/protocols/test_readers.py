@@ -38,8 +38,11 @@ _CHAIN: dict[str, Any] = {
     "repeat_penalty": 1.2, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.5, "tfs": 0.5, "top_n_sigma": 2,
     "xtc_probability": 0.5, "dry_multiplier": 1, "mirostat": 2, "dynatemp_range": 0.5, "samplers": ["top_k"],
     "banned_strings": ["a"], "cache_prompt": False, "id_slot": 3, "n_probs": 2,
+    "use_beam_search": True, "length_penalty": 0.5,
 }  # fmt: skip
 """Samplers of llama.cpp and TabbyAPI."""
+_FACTS: dict[str, Any] = {"prompt_logprobs": 2, "logprob_token_ids": [5], "return_tokens_as_token_ids": True}
+"""Facts about tokens that the turn does not know of: they shape the answer only."""
 _CHAIN_SHAPES: dict[str, Any] = {
     "xtc_threshold": 0.2, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 9,
     "dry_sequence_breakers": ["a"], "mirostat_tau": 3, "mirostat_eta": 0.2, "dynatemp_exponent": 2,
@@ -52,7 +55,7 @@ _IDENTITY: dict[str, Any] = {
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "chat": {
-        **_SHARED, **_GUIDED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES,
+        **_SHARED, **_GUIDED, **_IDENTITY, **_CHAIN, **_CHAIN_SHAPES, **_FACTS,
         "messages": [{"role": "user", "content": "other"}], "top_logprobs": 2, "modalities": ["text", "audio"],
         "verbosity": "low", "reasoning_effort": "low", "max_completion_tokens": 5, "max_tokens": 6,
         "web_search_options": {}, "response_format": {"type": "json_object"},
@@ -66,7 +69,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "add_special_tokens": True, "add_bos_token": True,
     },
     "completions": {
-        **_SHARED, **_GUIDED, **_CHAIN, **_CHAIN_SHAPES,
+        **_SHARED, **_GUIDED, **_CHAIN, **_CHAIN_SHAPES, **_FACTS,
         "prompt": "other", "best_of": 3, "echo": True, "logprobs": 2, "max_tokens": 5, "n": 2, "stream": True,
         "stream_options": {}, "suffix": "a",
     },
@@ -97,8 +100,19 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "parallel_tool_calls",
         *_IDENTITY,
         *_CHAIN_SHAPES,
+        "prompt_logprobs",
+        "return_tokens_as_token_ids",
     },
-    "completions": {"model", "stream", "user", "request_id", "rid", *_CHAIN_SHAPES},
+    "completions": {
+        "model",
+        "stream",
+        "user",
+        "request_id",
+        "rid",
+        *_CHAIN_SHAPES,
+        "prompt_logprobs",
+        "return_tokens_as_token_ids",
+    },
     "responses": {
         "model",
         "stream",

@@ -47,6 +47,8 @@ def check_features(sampling: SamplingParams, info: EngineInfo) -> None:
 
 
 def _used(sampling: SamplingParams) -> Iterator[str]:
+    if sampling.logprob_token_ids:
+        yield "logprob_token_ids"
     if sampling.bad_words:
         yield "bad_words"
     if sampling.banned_strings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,25 +12,35 @@ from plumbline.engines.port import TokenLogprob
 __all__ = ["logprob_rows"]
 
 
-def logprob_rows(logprobs: Tensor, chosen: Tensor, tops: list[int]) -> list[TokenLogprob]:
+def logprob_rows(
+    logprobs: Tensor,
+    chosen: Tensor,
+    tops: list[int],
+    *,
+    further: Sequence[Sequence[int]] | None = None,
+    ranks: bool = False,
+) -> list[TokenLogprob]:
     """Turn rows of log-probabilities into entries.
 
     Args:
         logprobs: fp32 [num_rows, vocab], normalised.
         chosen: int64 [num_rows], the token whose logprob each entry states.
         tops: how many alternatives each row wants.
+        further: tokens that each row wants as alternatives too, whatever their rank.
+        ranks: count for each chosen token how many are more likely.
     """
-    values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
-    ids = chosen.tolist()
+    chosen_values = logprobs.gather(1, chosen[:, None])
+    ids, values = chosen.tolist(), chosen_values[:, 0].tolist()
+    places = ((logprobs > chosen_values).sum(-1) + 1).tolist() if ranks else [0] * len(ids)
     most = min(max(tops, default=0), logprobs.shape[-1])
+    found: list[tuple[tuple[int, float], ...]] = [()] * len(ids)
     if most:
         top = torch.topk(logprobs, most, dim=-1)
-        top_ids, top_values = top.indices.tolist(), top.values.tolist()
-    else:
-        top_ids = top_values = [[] for _ in ids]
-    return [
-        TokenLogprob(token, value, tuple(zip(row_ids[:count], row_values[:count], strict=True)))
-        for token, value, count, row_ids, row_values in zip(
-            ids, values, tops, top_ids, top_values, strict=True
-        )
-    ]
+        rows = zip(top.indices.tolist(), top.values.tolist(), tops, strict=True)
+        found = [tuple(zip(i[:count], v[:count], strict=True)) for i, v, count in rows]
+    for row, wanted in enumerate(further or ()):
+        known = {token for token, _ in found[row]}
+        more = [token for token in dict.fromkeys(wanted) if token not in known]
+        if more:
+            found[row] += tuple(zip(more, logprobs[row, more].tolist(), strict=True))
+    return [TokenLogprob(*entry) for entry in zip(ids, values, found, places, strict=True)]

@@ -165,6 +165,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
     logprobs: int | None = None
     """None: no logprobs. k >= 0: the drawn token's logprob and the k most likely alternatives at each position."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """Further alternatives of each entry, whatever their rank. Needs `logprobs`."""
     prompt_logprobs: int | None = None
     """As `logprobs`, for the prompt's own tokens (the first one has none)."""
 
@@ -191,7 +193,9 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, logprob), most likely first."""
+    """(token id, logprob), most likely first; then those of `logprob_token_ids`."""
+    rank: int = 0
+    """Place among all tokens, from 1; only in the logprobs of a prompt."""
 
 
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ FEATURES = frozenset(
         "frequency_penalty",
         "ignore_eos",
         "logit_bias",
+        "logprob_token_ids",
         "logprobs",
         "min_p",
         "min_tokens",
@@ -300,7 +301,7 @@ class ThreadedEngine:
             raise RefusedRequestError(
                 f"the prompt has {len(prompt)} tokens; the limit is {self._info.max_model_len}"
             )
-        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "logprob_token_ids"):
             ids = getattr(request.sampling, name)
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):
                 raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)

@@ -238,7 +238,11 @@ class _TransformersCore:
             if sampling.logprobs is not None:
                 normalised = torch.log_softmax(raw, dim=-1)
                 chosen = torch.tensor([token], device=raw.device)
-                logprobs = tuple(logprob_rows(normalised, chosen, [sampling.logprobs]))
+                logprobs = tuple(
+                    logprob_rows(
+                        normalised, chosen, [sampling.logprobs], further=[sampling.logprob_token_ids]
+                    )
+                )
             state.append(token)
             self._generation_tokens += 1
             tokens = (token,)
@@ -312,7 +316,7 @@ def _prompt_logprobs(state: RequestState, logits: Tensor) -> list[TokenLogprob]:
     if following.numel() == 0:
         return []
     tops = [state.sampling.prompt_logprobs or 0] * len(following)
-    return logprob_rows(torch.log_softmax(logits[: len(following)], dim=-1), following, tops)
+    return logprob_rows(torch.log_softmax(logits[: len(following)], dim=-1), following, tops, ranks=True)
 
 
 def _eos_token_ids(hf_model: Any) -> frozenset[int]:

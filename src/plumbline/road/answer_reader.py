@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.engines.port import TokenChunk
-from plumbline.events import Finish, FinishReason, OutputEvent, TextDelta, Usage
+from plumbline.events import Finish, FinishReason, OutputEvent, TextDelta, TokenIds, Usage
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.prepare import PreparedTurn
 from plumbline.text.assemble import TextAssembler
@@ -53,6 +53,7 @@ class AnswerReader:
             min_tokens=sampling.min_tokens,
             token_ends=self._parser.needs_token_ends,
         )
+        self._returns_token_ids = turn.return_token_ids
         self._stop_token_ids = sampling.stop_token_ids
         self._end_token_ids = sampling.stop_token_ids | eos_token_ids
         self._last_token: int | None = None
@@ -89,6 +90,7 @@ class AnswerReader:
             self._last_token = token_ids[-1]
         if reason is not None:
             self._reason = "length" if reason == "length" else "stop"
+        num_tokens = self._assembler.num_tokens
         delta = self._assembler.push(
             token_ids,
             chunk.logprobs,
@@ -97,6 +99,9 @@ class AnswerReader:
             and token_ids[-1] in self._end_token_ids,
         )
         events: Sequence[OutputEvent] = () if delta is None else self._parsed(delta)
+        if self._returns_token_ids and token_ids:
+            # Tokens behind a stop string are not part of the answer.
+            events = (TokenIds(token_ids[: self._assembler.num_tokens - num_tokens]), *events)
         if self._before:
             events = (*self._before, *events)
             self._before = ()

@@ -20,9 +20,12 @@ from plumbline.structured_output.constraints import Constraint, ConstraintCompil
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer, TooManyTokensError
 from plumbline.text.shorten import droppable_ends, without_oldest
-from plumbline.turn import ChatPrompt, Prompt, Turn, begun_text
+from plumbline.turn import ChatPrompt, Prompt, TokenPrompt, Turn, begun_text
 
 __all__ = ["PreparedTurn", "TurnPreparer"]
+
+_LONGEST_CUT = 1 << 18
+"""Tokens of the longest prompt that is encoded in full to keep its last ones, where the context is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,12 @@ class TurnPreparer:
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
         least = self._renderer.least_tokens(turn.prompt)
-        if least > limit and not turn.truncate_prompt:
+        if least > limit and not turn.truncate_prompt and turn.keep_last is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
         try:
             ids = await self._token_ids(turn)
+            if turn.keep_last is not None:
+                turn, ids = _last_tokens(turn, ids, limit - needed)
             length = len(ids)
         except TooManyTokensError as error:
             ids, length = [], error.least
@@ -149,8 +154,10 @@ class TurnPreparer:
         return best
 
     async def _token_ids(self, turn: Turn) -> list[int]:
-        limit = self._engine.info.max_model_len
-        return await asyncio.to_thread(self._renderer.token_ids, turn.prompt, limit)
+        most = self._engine.info.max_model_len
+        if turn.keep_last is not None:
+            most = max(most, min(_LONGEST_CUT, 8 * most))
+        return await asyncio.to_thread(self._renderer.token_ids, turn.prompt, most)
 
     def _with_thinking_budget(self, turn: Turn, dialect: ModelDialect, frame: AnswerFrame) -> Turn:
         """Return the turn with its thinking budget in the engine's terms."""
@@ -172,6 +179,17 @@ class TurnPreparer:
         return msgspec.structs.replace(
             turn, sampling=msgspec.structs.replace(turn.sampling, thinking_budget=budget)
         )
+
+
+def _last_tokens(turn: Turn, ids: list[int], room: int) -> tuple[Turn, list[int]]:
+    """Cut a prompt to its last tokens; a prompt of text becomes one of tokens, so that `echo` shows what is left."""
+    count = room if turn.keep_last == -1 else turn.keep_last
+    if count is None or count < 1 or len(ids) <= count:
+        return turn, ids
+    ids = ids[-count:]
+    if not isinstance(turn.prompt, ChatPrompt):
+        turn = msgspec.structs.replace(turn, prompt=TokenPrompt(tuple(ids)))
+    return turn, ids
 
 
 def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:

@@ -14,9 +14,18 @@ import msgspec
 
 from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.model_dialect import ModelDialect
-from plumbline.engines.port import Engine, GenerateRequest, SamplingParams, TokenLogprob
+from plumbline.engines.port import (
+    Engine,
+    FinishReason,
+    GenerateRequest,
+    RefusedRequestError,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.road.answer_reader import AnswerReader
+from plumbline.road.beam_search import MAX_BEAM_TOKENS, search_beams
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn, TurnPreparer
@@ -61,6 +70,10 @@ class Road:
         """
         _log_warnings(request_id, prepared.constraint.warnings)
         count = prepared.turn.num_choices
+        if prepared.turn.length_penalty is not None:
+            async for item in self._beams(prepared, request_id, prepared.turn.length_penalty, client):
+                yield item
+            return
         if count == 1:
             async with aclosing(self._choice(prepared, request_id, 0, client)) as events:
                 async for event in events:
@@ -89,13 +102,50 @@ class Road:
         for event in last:
             yield event
 
-    async def prompt_logprobs(
-        self, prepared: PreparedTurn, request_id: str, client: str = ""
-    ) -> tuple[TokenLogprob | None, ...]:
-        """Return the logprobs of the prompt's own tokens (CMP-04), the first of which has none."""
-        sampling = msgspec.structs.replace(
-            prepared.turn.sampling, prompt_logprobs=prepared.turn.sampling.logprobs or 0, max_tokens=0
+    async def _beams(
+        self, prepared: PreparedTurn, request_id: str, length_penalty: float, client: str
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """Search, then read the beams, the best of which is the first choice."""
+        info = self._engine.info
+        wanted = prepared.turn.sampling.max_tokens
+        room = info.max_model_len - len(prepared.prompt_token_ids)
+        max_tokens = room if wanted is None else wanted
+        count = prepared.turn.num_choices
+        if 2 * count > info.vocab_size:
+            raise RefusedRequestError(
+                f"{count} beams are more than half the {info.vocab_size} tokens of this model; ask for fewer",
+                param="n",
+            )
+        if max_tokens * count > MAX_BEAM_TOKENS:
+            raise RefusedRequestError(
+                f"{count} beams of {max_tokens} tokens are more than the {MAX_BEAM_TOKENS} tokens that this server "
+                "searches; ask for a lower maximum of tokens",
+                param="use_beam_search",
+            )
+        beams = await search_beams(
+            self._engine, prepared, request_id, client, max_tokens=max_tokens, length_penalty=length_penalty
         )
+        for index, beam in enumerate(beams):
+            reader = AnswerReader(prepared, self.tokenizer, info.eos_token_ids)
+            reason: FinishReason = "stop" if beam.ended else "length"
+            for event in reader.push(TokenChunk(token_ids=beam.token_ids, finish_reason=reason)):
+                yield index, event
+            for event in reader.finish():
+                yield index, event
+
+    async def prompt_logprobs(
+        self, prepared: PreparedTurn, request_id: str, num_top: int, client: str = ""
+    ) -> tuple[TokenLogprob | None, ...]:
+        """Return the logprobs of the prompt's own tokens (CMP-04), the first of which has none.
+
+        Args:
+            prepared: the turn.
+            request_id: for the engine.
+            num_top: how many alternatives each entry has.
+            client: whom the request is counted to.
+        """
+        # Nothing is drawn, so nothing that shapes the draw is needed.
+        sampling = SamplingParams(prompt_logprobs=num_top, max_tokens=0)
         request = _request(prepared, request_id, sampling, client)
         found: tuple[TokenLogprob | None, ...] = ()
         async with aclosing(self._engine.generate(request)) as chunks:

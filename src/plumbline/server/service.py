@@ -46,6 +46,7 @@ from plumbline.road.road import Road
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
+from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -101,6 +102,9 @@ class PlumblineService(Service):
             model=self._model.names[0],
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
+            facts=await until_disconnect(
+                call, prompt_facts(self._road, request, prepared, f"{call.work_id}-f", self._client(call))
+            ),
         )
         events = self._answer(prepared, call, arrived)
 
@@ -118,7 +122,18 @@ class PlumblineService(Service):
         prepared = await self._prepare(call, request, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
-            request, plan, prompts, model=self._model.names[0], fingerprint=self._model.fingerprint
+            request,
+            plan,
+            prompts,
+            model=self._model.names[0],
+            fingerprint=self._model.fingerprint,
+            facts=[
+                await until_disconnect(
+                    call,
+                    prompt_facts(self._road, request, turn, f"{call.work_id}-f{number}", self._client(call)),
+                )
+                for number, turn in enumerate(prepared)
+            ],
         )
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
@@ -294,7 +309,9 @@ class PlumblineService(Service):
         for number, turn in enumerate(prepared):
             entries = None
             if plan.logprobs is not None:
-                work = self._road.prompt_logprobs(turn, f"{call.work_id}-e{number}", self._client(call))
+                work = self._road.prompt_logprobs(
+                    turn, f"{call.work_id}-e{number}", plan.logprobs, self._client(call)
+                )
                 entries = await api_errors(work)
             found.append(
                 PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))

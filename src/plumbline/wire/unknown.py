@@ -21,8 +21,8 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 def unknown_fields(request: msgspec.Struct, body: bytes) -> list[str]:
     """Return the paths of the fields that decoding has dropped, such as `messages[0].cache_control`.
 
-    A null counts as absent (HTTP-10). Only objects of known types are decoded again; texts, numbers and free objects are
-    skipped, so that 10 MB cost a few milliseconds.
+    A null counts as absent (HTTP-10). Only objects of known types are decoded again; texts, numbers and free objects
+    are skipped, so that 10 MB cost a few milliseconds.
 
     Args:
         request: what `body` was decoded to.

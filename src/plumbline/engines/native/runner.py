@@ -128,7 +128,7 @@ class ModelRunner:
         logits = self._model.compute_logits(hidden[row : row + len(following)])
         chosen = torch.tensor(following, dtype=torch.int64, device=logits.device)
         tops = [state.sampling.prompt_logprobs or 0] * len(following)
-        return state, position + 1, logprob_rows(torch.log_softmax(logits, dim=-1), chosen, tops)
+        return state, position + 1, logprob_rows(torch.log_softmax(logits, dim=-1), chosen, tops, ranks=True)
 
 
 class NullRunner:

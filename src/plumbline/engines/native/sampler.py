@@ -122,7 +122,8 @@ class Sampler:
         if raw is not None:
             chosen = drawn[torch.tensor(wanting, device=drawn.device)]
             tops = [states[row].sampling.logprobs or 0 for row in wanting]
-            for row, entry in zip(wanting, logprob_rows(raw, chosen, tops), strict=True):
+            further = [states[row].sampling.logprob_token_ids for row in wanting]
+            for row, entry in zip(wanting, logprob_rows(raw, chosen, tops, further=further), strict=True):
                 logprobs[row] = entry
         if self._filters:
             for state, token in zip(states, token_ids.tolist(), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
+from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import (
     adds_special_tokens,
     check_stream_options,
@@ -24,6 +25,7 @@ from plumbline.protocols.common.sampling import (
     read_sampling,
     read_stop,
 )
+from plumbline.protocols.common.token_facts import read_facts, read_truncation
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
@@ -76,6 +78,8 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         raise invalid_request(
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.", "top_logprobs"
         )
+    wants_logprobs = request.logprobs is True or num_probs is not None
+    read_facts(request, logprobs=wants_logprobs)
     # CHAT-07: the newer name wins if both are given.
     limit_param = "max_completion_tokens" if given(request.max_completion_tokens) else "max_tokens"
     max_tokens: int | None = or_default(getattr(request, limit_param), None)
@@ -106,7 +110,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
             defaults,
             max_tokens=max_tokens,
             max_tokens_param=limit_param,
-            logprobs=top_logprobs if request.logprobs is True or num_probs is not None else None,
+            logprobs=top_logprobs if wants_logprobs else None,
         ),
         thinking_budget=budget,
         stop=read_stop(request.stop),
@@ -117,5 +121,8 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),
         cache_salt=read_cache_salt(request),
+        length_penalty=read_beams(request),
+        return_token_ids=request.return_token_ids is True,
+        keep_last=read_truncation(request),
         bad_words=read_bad_words(request.bad_words),
     )

@@ -33,6 +33,7 @@ from plumbline.events import (
     OutputEvent,
     ReasoningDelta,
     TextDelta,
+    TokenIds,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
@@ -42,6 +43,7 @@ from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
 from plumbline.protocols.common.sampling import read_num_probs
+from plumbline.protocols.common.token_facts import NO_FACTS, PromptFacts, named_by_id
 from plumbline.protocols.common.usage import add_usage, completion_usage
 
 __all__ = ["ChatWriter", "ReasoningField"]
@@ -79,6 +81,9 @@ class _Choice:
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     stop_match: int | str | None = None
+    token_ids: list[int] = field(default_factory=list)
+    num_sent_ids: int = 0
+    """How many of `token_ids` the chunks so far carry."""
 
 
 class ChatWriter:
@@ -94,7 +99,11 @@ class ChatWriter:
         model: str,
         fingerprint: str,
         reasoning_field: ReasoningField = "reasoning_content",
+        facts: PromptFacts = NO_FACTS,
     ) -> None:
+        self._facts = facts
+        self._returns_ids = request.return_token_ids is True
+        self._names_ids = request.return_tokens_as_token_ids is True
         options = or_default(request.stream_options, None)
         self._id = new_id("chatcmpl-")
         self._created = now()
@@ -112,12 +121,20 @@ class ChatWriter:
     def start(self) -> list[CreateChatCompletionStreamResponse]:
         """Return the role chunk of every choice, in index order (CS-02, CS-04)."""
         first = ChatCompletionStreamResponseDelta(role="assistant", content="")
-        return [self._chunk(index, first) for index in range(len(self._choices))]
+        chunks = [self._chunk(index, first) for index in range(len(self._choices))]
+        if self._facts.token_ids is not None:
+            for chunk in chunks:
+                chunk.prompt_token_ids = self._facts.token_ids
+        return chunks
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         """Write one event of a choice."""
         choice = self._choices[index]
         match event:
+            case TokenIds():
+                # They go with the next chunk; the last chunk of a choice comes in any case.
+                choice.token_ids += event.token_ids
+                return []
             case TextDelta():
                 choice.text.append(event.text)
                 logprobs = self._logprobs(choice, event.logprobs)
@@ -178,6 +195,8 @@ class ChatWriter:
             service_tier="default",
             system_fingerprint=self._fingerprint,
             metadata=self._metadata,
+            prompt_token_ids=UNSET if self._facts.token_ids is None else self._facts.token_ids,
+            prompt_logprobs=UNSET if self._facts.logprobs is None else self._facts.logprobs,
         )
 
     def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
@@ -197,12 +216,13 @@ class ChatWriter:
             finish_reason=choice.finish,
             logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
             stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
+            token_ids=choice.token_ids if self._returns_ids else UNSET,
         )
 
     def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
         if not self._wants_logprobs:
             return None
-        found = [chat_logprob(entry) for entry in entries]
+        found = [chat_logprob(named_by_id(entry) if self._names_ids else entry) for entry in entries]
         choice.logprobs.extend(found)
         return ChatCompletionLogprobs(content=found)
 
@@ -222,6 +242,10 @@ class ChatWriter:
         choice = ChatCompletionStreamChoice(
             index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason
         )
+        if self._returns_ids:
+            known = self._choices[index]
+            choice.token_ids = known.token_ids[known.num_sent_ids :]
+            known.num_sent_ids = len(known.token_ids)
         return self._envelope([choice])
 
     def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:

@@ -82,6 +82,8 @@ def read_sampling(
         raise unsupported_value("id_slot", request.id_slot, "is not supported: the server chooses; send -1")
     if allowed is not None:
         check_token_ids("allowed_token_ids", allowed, defaults.vocab_size)
+    wanted = or_default(getattr(request, "logprob_token_ids", UNSET), [])
+    check_token_ids("logprob_token_ids", wanted, defaults.vocab_size)
     return SamplingParams(
         temperature=or_default(request.temperature, defaults.temperature),
         top_p=or_default(request.top_p, defaults.top_p),
@@ -100,6 +102,7 @@ def read_sampling(
         stop_token_ids=frozenset(stop_ids),
         ignore_eos=or_default(request.ignore_eos, False),
         logprobs=logprobs,
+        logprob_token_ids=tuple(wanted),
     )
 
 

@@ -9,11 +9,6 @@ __all__ = ["UNSUPPORTED"]
 _NOT_YET = "is not supported by this server yet"
 
 UNSUPPORTED: Mapping[str, str] = {
-    "prompt_logprobs": _NOT_YET,
-    "logprob_token_ids": _NOT_YET,
-    "return_tokens_as_token_ids": _NOT_YET,
-    "use_beam_search": _NOT_YET,
-    "length_penalty": _NOT_YET,
     "kv_transfer_params": "is not supported: this server does not run disaggregated",
     "mm_processor_kwargs": "is not supported: this server reads text only",
     "lora_path": "is not supported: this server has no adapters",
@@ -23,7 +18,5 @@ UNSUPPORTED: Mapping[str, str] = {
     "separate_reasoning": _NOT_YET,
     "stream_reasoning": _NOT_YET,
     "template_vars": _NOT_YET,
-    "return_token_ids": _NOT_YET,
-    "truncate_prompt_tokens": _NOT_YET,
 }
 """By the name of a field: the end of the error message."""

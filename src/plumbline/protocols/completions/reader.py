@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import (
     adds_special_tokens,
     check_stream_options,
@@ -23,6 +24,7 @@ from plumbline.protocols.common.sampling import (
     read_sampling,
     read_stop,
 )
+from plumbline.protocols.common.token_facts import read_facts, read_truncation
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
@@ -71,6 +73,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
         raise invalid_request("'best_of' cannot be greater than 'n' when 'stream' is enabled.", "best_of")
     max_tokens = or_default(request.max_tokens, _DEFAULT_MAX_TOKENS)
     logprobs: int | None = or_default(request.logprobs, read_num_probs(request))
+    read_facts(request, logprobs=logprobs is not None)
     # The best choices are those with the highest mean logprob, so candidates need logprobs.
     wanted = logprobs if logprobs is not None or best_of == num_choices else 0
     sampling = read_sampling(
@@ -89,6 +92,9 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             num_choices=best_of,
             priority=or_default(request.priority, 0),
             cache_salt=read_cache_salt(request),
+            length_penalty=read_beams(request),
+            return_token_ids=request.return_token_ids is True,
+            keep_last=read_truncation(request),
             bad_words=read_bad_words(request.bad_words),
         )
         for prompt in _read_prompts(

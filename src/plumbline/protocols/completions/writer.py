@@ -17,10 +17,11 @@ from plumbline._generated.completions import (
     CreateCompletionResponse,
     CreateCompletionStreamResponse,
 )
-from plumbline.events import Finish, Logprob, OutputEvent, TextDelta, Usage
+from plumbline.events import Finish, Logprob, OutputEvent, TextDelta, TokenIds, Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import finite
+from plumbline.protocols.common.token_facts import NO_FACTS, PromptFacts, named_by_id
 from plumbline.protocols.common.usage import completion_usage
 from plumbline.protocols.completions.reader import CompletionPlan
 
@@ -44,6 +45,10 @@ class _Choice:
     score: float = 0.0
     num_scored: int = 0
     finish: Finish | None = None
+    token_ids: list[int] = field(default_factory=list)
+    num_chunks: int = 0
+    num_sent_ids: int = 0
+    """How many of `token_ids` the chunks so far carry."""
 
 
 class CompletionWriter:
@@ -61,7 +66,11 @@ class CompletionWriter:
         *,
         model: str,
         fingerprint: str,
+        facts: Sequence[PromptFacts] = (),
     ) -> None:
+        self._facts = facts or [NO_FACTS] * len(prompts)
+        self._returns_ids = request.return_token_ids is True
+        self._names_ids = request.return_tokens_as_token_ids is True
         options = or_default(request.stream_options, None)
         self._id = new_id("cmpl-")
         self._created = now()
@@ -82,13 +91,19 @@ class CompletionWriter:
             prompt = self._prompts[index // self._plan.best_of]
             if prompt is not None:
                 choice.text.append(prompt.text)
-                chunks.append(self._chunk(index, prompt.text, _echo_logprobs(choice, prompt)))
+                chunks.append(
+                    self._chunk(index, prompt.text, _echo_logprobs(choice, prompt, self._names_ids))
+                )
         return chunks
 
     def event(self, index: int, event: OutputEvent) -> list[CreateCompletionStreamResponse]:
         """Write one event of a choice."""
         choice = self._choices[index]
         match event:
+            case TokenIds():
+                # They go with the next chunk; the last chunk of a choice comes in any case.
+                choice.token_ids += event.token_ids
+                return []
             case TextDelta():
                 choice.text.append(event.text)
                 logprobs = self._take_logprobs(choice, event.logprobs)
@@ -116,7 +131,10 @@ class CompletionWriter:
             candidates = self._choices[first : first + self._plan.best_of]
             if self._plan.best_of > self._plan.num_choices:  # CMP-06
                 candidates = sorted(candidates, key=_mean_logprob, reverse=True)[: self._plan.num_choices]
-            choices += [self._folded(len(choices) + place, choice) for place, choice in enumerate(candidates)]
+            facts = self._facts[prompt_index]
+            choices += [
+                self._folded(len(choices) + place, choice, facts) for place, choice in enumerate(candidates)
+            ]
         return CreateCompletionResponse(
             id=self._id,
             created=self._created,
@@ -126,7 +144,7 @@ class CompletionWriter:
             system_fingerprint=self._fingerprint,
         )
 
-    def _folded(self, index: int, choice: _Choice) -> CompletionChoice:
+    def _folded(self, index: int, choice: _Choice, facts: PromptFacts) -> CompletionChoice:
         if choice.finish is None:
             raise RuntimeError(f"choice {index} has no finish yet")
         match_ = choice.finish.stop_match
@@ -136,6 +154,9 @@ class CompletionWriter:
             finish_reason=_reason(choice.finish),
             logprobs=choice.logprobs,
             stop_reason=UNSET if match_ is None else match_,
+            token_ids=choice.token_ids if self._returns_ids else UNSET,
+            prompt_token_ids=UNSET if facts.token_ids is None else facts.token_ids,
+            prompt_logprobs=UNSET if facts.logprobs is None else facts.logprobs,
         )
 
     def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
@@ -147,7 +168,7 @@ class CompletionWriter:
             return None
         part = _no_logprobs()
         for entry in entries:
-            _append(choice, part, entry)
+            _append(choice, part, entry, by_id=self._names_ids)
         _extend(choice.logprobs, part)
         return part
 
@@ -176,6 +197,14 @@ class CompletionWriter:
             logprobs=logprobs,
             stop_reason=stop_reason,
         )
+        known = self._choices[index]
+        known.num_chunks += 1
+        facts = self._facts[index // self._plan.best_of]
+        if facts.token_ids is not None and known.num_chunks == 1:
+            choice.prompt_token_ids = facts.token_ids
+        if self._returns_ids:
+            choice.token_ids = known.token_ids[known.num_sent_ids :]
+            known.num_sent_ids = len(known.token_ids)
         return self._envelope([choice])
 
     def _envelope(self, choices: list[CompletionStreamChoice]) -> CreateCompletionStreamResponse:
@@ -203,34 +232,37 @@ def _no_logprobs() -> CompletionLogprobs:
     return CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
 
 
-def _echo_logprobs(choice: _Choice, prompt: PromptText) -> CompletionLogprobs | None:
+def _echo_logprobs(choice: _Choice, prompt: PromptText, by_id: bool) -> CompletionLogprobs | None:
     if choice.logprobs is None or prompt.tokens is None:
         choice.offset = len(prompt.text)
         return None
     part = _no_logprobs()
     for entry in prompt.tokens:
-        _append(choice, part, entry)
+        _append(choice, part, entry, by_id=by_id)
     _extend(choice.logprobs, part)
     return part
 
 
-def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str) -> None:
+def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str, *, by_id: bool) -> None:
     """Append one token (CMP-05). Its text is what it completes, so that the tokens join to the text."""
     text = entry if isinstance(entry, str) else entry.text
     logprobs.tokens.append(text)
+    if by_id and not isinstance(entry, str):
+        entry = named_by_id(entry)
+        logprobs.tokens[-1] = entry.token
     logprobs.token_logprobs.append(None if isinstance(entry, str) else finite(entry.logprob))
     logprobs.text_offset.append(choice.offset)
     if logprobs.top_logprobs is not None:
-        logprobs.top_logprobs.append(None if isinstance(entry, str) else _alternatives(entry))
+        logprobs.top_logprobs.append(
+            None if isinstance(entry, str) else _alternatives(entry, logprobs.tokens[-1])
+        )
     choice.offset += len(text)
 
 
-def _alternatives(entry: Logprob) -> dict[str, float]:
+def _alternatives(entry: Logprob, name: str) -> dict[str, float]:
     """Map the most likely tokens to their logprobs; the sampled token has the text that `tokens` gives it."""
     others = {token: finite(value) for token_id, token, _, value in entry.top if token_id != entry.token_id}
-    return {entry.text: finite(entry.logprob)} | {
-        token: value for token, value in others.items() if token != entry.text
-    }
+    return {name: finite(entry.logprob)} | {token: value for token, value in others.items() if token != name}
 
 
 def _extend(whole: CompletionLogprobs, part: CompletionLogprobs) -> None:
