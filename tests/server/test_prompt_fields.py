@@ -170,3 +170,18 @@ def test_a_context_beyond_the_models_is_served_with_a_warning(caplog: pytest.Log
 
     assert model.engine.info.max_model_len == limit + 16
     assert f"more than the {limit} positions" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_template_vars_are_template_variables(stream: bool) -> None:
+    template = "{{ mood }}{{ messages[0].content }}"
+    seen = Recorded()
+    async with serving(served(scripted(seen)), trust_request_chat_template=True) as server:
+        body = {**CHAT, "chat_template": template, "stream": stream}
+        for fields in ({"template_vars": {"mood": "x"}}, {"chat_template_kwargs": {"mood": "x"}}):
+            assert (await server.post("/v1/chat/completions", {**body, **fields})).status == 200
+        both = {"template_vars": {"a": 1}, "chat_template_kwargs": {"a": 2}}
+        refused = await server.post("/v1/chat/completions", {**body, **both})
+
+    assert seen.prompts == [TOKENIZER.encode_text("xhi")] * 2
+    assert (refused.status, refused.error["param"]) == (400, "template_vars")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
@@ -40,6 +42,22 @@ _REFUSED = {
     "functions": "is not supported; use 'tools'",
     "function_call": "is not supported; use 'tool_choice'",
 }
+
+
+def _variables(request: CreateChatCompletionRequest) -> dict[str, Any]:
+    """Return the client's template variables: `chat_template_kwargs`, or TabbyAPI's `template_vars`.
+
+    Raises:
+        ApiError: 400 if both are given and differ, and for variables that only the server may set.
+    """
+    first, second = request.chat_template_kwargs, request.template_vars
+    if given(first) and given(second) and first != second:
+        raise invalid_request(
+            "'template_vars' contradicts 'chat_template_kwargs'; send one of them.",
+            "template_vars",
+            "invalid_value",
+        )
+    return template_variables(or_default(first, or_default(second, {})))
 
 
 def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[int, ...] | None:
@@ -91,7 +109,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     prompt = ChatPrompt(
         messages=messages,
         tools=tools,
-        template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
+        template_kwargs=_variables(request),
         effort=or_default(request.reasoning_effort, None),
         thinking_budget=budget,
         documents=None if documents is None else tuple(documents),

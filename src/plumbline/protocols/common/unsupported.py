@@ -17,6 +17,5 @@ UNSUPPORTED: Mapping[str, str] = {
     "include_reasoning": _NOT_YET,
     "separate_reasoning": _NOT_YET,
     "stream_reasoning": _NOT_YET,
-    "template_vars": _NOT_YET,
 }
 """By the name of a field: the end of the error message."""
