@@ -19,10 +19,13 @@ from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import load_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import (
+    Dry,
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
+    Mirostat,
     RefusedRequestError,
+    SamplerChain,
     SamplingParams,
     TokenChunk,
 )
@@ -128,6 +131,22 @@ SAMPLED: list[dict[str, Any]] = [
     {"temperature": 2.0, "seed": 7, "allowed_token_ids": frozenset({EOS, 10, 11, 12}), "min_tokens": 9},
     {"temperature": 2.0, "seed": 8, "stop_token_ids": frozenset(range(40, 70)), "ignore_eos": True},
     {"max_tokens": 0, "prompt_logprobs": 1},
+    {
+        "temperature": 1.2,
+        "seed": 9,
+        "chain": SamplerChain(typical_p=0.7, dry=Dry(multiplier=2.0, allowed_length=0)),
+    },
+    {
+        "seed": 10,
+        "chain": SamplerChain(mirostat=Mirostat(version=2, tau=3.0), order=("penalties", "temperature")),
+    },
+    {
+        "temperature": 1.5,
+        "seed": 11,
+        "bad_words": ((10,), (11, 12)),
+        "logprobs": 2,
+        "logprob_token_ids": (3, 90),
+    },
 ]
 
 
@@ -160,6 +179,7 @@ def test_the_native_engine_gives_the_same_answer(play, folder, sampling):
             if ours is not None:
                 assert ours.token_id == theirs.token_id
                 assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+                assert ours.rank == theirs.rank
                 assert [t for t, _ in ours.top] == [t for t, _ in theirs.top]
 
     play(scenario)
