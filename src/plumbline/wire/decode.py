@@ -9,6 +9,7 @@ another API that would change the answer (`plumbline.wire.misplaced`).
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from typing import Any, TypeVar
 
@@ -79,7 +80,7 @@ def _second_try(root: type[T], body: bytes) -> T:
         raw["input"] = _with_types(raw["input"])
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(raw, root)
-    repaired = _with_integers(raw)
+    repaired = _with_integers(raw) if _FRACTION.search(body) else raw
     try:
         return msgspec.convert(repaired, root)
     except msgspec.ValidationError as refused:
@@ -97,6 +98,7 @@ def _unparsable(error: Exception) -> ApiError:
             return unparsable_body(str(error).partition(" - at ")[0])
 
 
+_FRACTION = re.compile(rb"[0-9][.eE]")
 _CONTAINERS = frozenset({list, dict})
 _CHANGEABLE = _CONTAINERS | {float}
 
