@@ -30,7 +30,7 @@ from plumbline.protocols.common.fields import given, or_default, tag_of
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
-    check_strict,
+    check_parameters,
     custom_arguments,
     custom_tool,
     named_choice,
@@ -108,7 +108,7 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
                 parameters=or_default(function.parameters, None),
                 strict=or_default(function.strict, None),
             )
-            check_strict(read, f"tools[{index}].function.parameters")
+            check_parameters(read, f"tools[{index}].function.parameters")
         else:
             custom = tool.custom
             input_format = or_default(custom.format, None)

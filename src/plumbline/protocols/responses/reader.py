@@ -27,7 +27,7 @@ from plumbline.protocols.common.sampling import Defaults, read_sampling, read_st
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
-    check_strict,
+    check_parameters,
     custom_tool,
     named_choice,
     plain_choice,
@@ -152,7 +152,7 @@ def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, 
                 parameters=or_default(tool.parameters, None),
                 strict=or_default(tool.strict, None),
             )
-            check_strict(read, f"{where}.parameters")
+            check_parameters(read, f"{where}.parameters")
         else:
             input_format = or_default(tool.format, None)
             grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
