@@ -10,17 +10,33 @@ import msgspec
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.engines.scripted import ScriptedEngine
 from plumbline.server.loading import ServedModel
 
-from .models import TOKENIZER, scripted, served, token_chunks
+from .models import TOKENIZER, scripted_info, served, token_chunks
 
 __all__ = ["speaking"]
 
 
-def speaking(*texts: str) -> ServedModel:
-    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking."""
+class _TrustedScript(ScriptedEngine):
+    """Accepts grammars and plays its script, which the test wrote to follow them."""
+
+    async def check_grammar(self, grammar: str) -> None:
+        """Accept every grammar."""
+
+
+def speaking(*texts: str, grammars: bool = False) -> ServedModel:
+    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking.
+
+    Args:
+        texts: the answers.
+        grammars: accept constrained requests. The texts have to follow the grammars.
+    """
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
-    model = served(scripted(lambda request: _limited(request, next(scripts))))
+    features = frozenset({"grammar"}) if grammars else frozenset[str]()
+    kind = _TrustedScript if grammars else ScriptedEngine
+    info = scripted_info(features=features)
+    model = served(kind(info, lambda request: _limited(request, next(scripts))))
     return ServedModel(
         engine=model.engine,
         renderer=model.renderer,

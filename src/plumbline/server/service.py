@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from importlib.resources import files
 from typing import TypeVar
@@ -37,6 +37,7 @@ from plumbline.protocols.common.output_formats import FormatRequest, constraint_
 from plumbline.protocols.common.sampling import check_token_ids
 from plumbline.protocols.completions.reader import CompletionPlan, read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
+from plumbline.protocols.responses.namespaces import unavailable_tools
 from plumbline.protocols.responses.reader import read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
@@ -131,15 +132,16 @@ class PlumblineService(Service):
         turn = read_response(request, self._model.defaults)
         (prepared,) = await self._prepare(call, request, [turn], "input")
         writer = ResponsesWriter(request, turn, model=self._model.names[0])
+        headers = _unavailable_header(request)
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
             return await self._stream(
-                call, events, lambda primed: self._response_frames(writer, primed, call)
+                call, events, lambda primed: self._response_frames(writer, primed, call), headers
             )
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
-        return JsonReply(encode(writer.response))
+        return JsonReply(encode(writer.response), headers=headers)
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
@@ -289,13 +291,14 @@ class PlumblineService(Service):
         call: Call,
         events: AsyncGenerator[ChoiceEvent, None],
         frames: Callable[[AsyncIterator[ChoiceEvent]], Frames],
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         interval = self._settings.keep_alive_interval
         primed = await api_errors(until_disconnect(call, prime(events, interval)))
         close_with_request(primed.aclose)
         reply = KeepAlive(self._with_done(frames(primed), call), interval)
         close_with_request(reply.aclose)
-        return EventReply(reply)
+        return EventReply(reply, headers or {})
 
     async def _with_done(self, frames: Frames, call: Call) -> Frames:
         """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
@@ -382,6 +385,12 @@ async def _chunk_frames(writer: ChatWriter | CompletionWriter, events: AsyncIter
             yield frame(encode(chunk))
     for chunk in writer.end():
         yield frame(encode(chunk))
+
+
+def _unavailable_header(request: CreateResponse) -> dict[str, str]:
+    """Name the hosted tools of a request, which this server accepts and does not run (TOOL-15)."""
+    kinds = unavailable_tools(or_default(request.tools, []))
+    return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
 
 
 def _event_name(event: msgspec.Struct) -> str:

@@ -26,6 +26,7 @@ from plumbline._generated.chat import (
     ChatCompletionToolUnion,
     CreateChatCompletionRequest,
 )
+from plumbline.protocols.chat.functions import read_functions
 from plumbline.protocols.common.fields import given, or_default, tag_of
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
@@ -66,6 +67,8 @@ def read_tools(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ...], 
     Raises:
         ApiError: 400 for tools and choices that the server does not support.
     """
+    if given(request.functions) or given(request.function_call):
+        return read_functions(request)
     tools = read_tool_list(or_default(request.tools, []))
     choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
     return (() if choice.mode == "none" else tools), choice

@@ -25,8 +25,6 @@ _REFUSED = {
     "web_search_options": "is not supported: this server has no hosted tools",
     "moderation": "is not supported by this server",
     "prediction": "is not supported by this server",
-    "functions": "is not supported; use 'tools'",
-    "function_call": "is not supported; use 'tool_choice'",
 }
 
 

@@ -38,6 +38,7 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.chat.functions import uses_functions
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
@@ -63,9 +64,11 @@ class _Call:
             return ChatCompletionMessageCustomToolCall(
                 id=self.start.id, custom=ChatCompletionCustomCall(name=name, input=text)
             )
-        return ChatCompletionMessageToolCall(
-            id=self.start.id, function=ChatCompletionFunctionCall(name=name, arguments=text)
-        )
+        return ChatCompletionMessageToolCall(id=self.start.id, function=self.as_function_call())
+
+    def as_function_call(self) -> ChatCompletionFunctionCall:
+        """Return the name and arguments of the call."""
+        return ChatCompletionFunctionCall(name=self.start.name, arguments="".join(self.fragments))
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ class _Choice:
     reasoning: list[str] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
-    finish: FinishReason | None = None
+    finish: FinishReason | Literal["function_call"] | None = None
     stop_match: int | str | None = None
 
 
@@ -103,6 +106,7 @@ class ChatWriter:
         # CS-17: clients read one of two fields with the same text.
         names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
         self._reasoning_fields = names
+        self._legacy_calls = uses_functions(request)
         self._wants_logprobs = request.logprobs is True
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
@@ -130,6 +134,8 @@ class ChatWriter:
                 return [self._chunk(index, delta)]
             case ToolCallStart():
                 choice.calls.append(_Call(event))
+                if self._legacy_calls:
+                    return self._legacy_delta(index, choice, event.name)
                 # CS-10: id, type and name come once, in the first delta.
                 call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
                 if event.custom:
@@ -143,6 +149,8 @@ class ChatWriter:
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallDelta():
                 choice.calls[-1].fragments.append(event.arguments)
+                if self._legacy_calls:
+                    return self._legacy_delta(index, choice, arguments=event.arguments)
                 call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
                 if choice.calls[-1].start.custom:
                     call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
@@ -152,7 +160,7 @@ class ChatWriter:
             case ToolCallEnd():
                 return []
             case Finish():
-                choice.finish = event.reason
+                choice.finish = self._reason(event)
                 choice.stop_match = event.stop_match
                 self._usage = add_usage(self._usage, event.usage)
                 # CS-03: the reason comes with an empty delta, which is the last of the choice.
@@ -184,10 +192,11 @@ class ChatWriter:
             raise RuntimeError(f"choice {index} has no finish yet")
         calls = [call.as_message_part() for call in choice.calls]
         text = "".join(choice.text)
-        message = ChatCompletionResponseMessage(
-            content=None if calls and not text else text,
-            tool_calls=calls or UNSET,
-        )
+        message = ChatCompletionResponseMessage(content=None if calls and not text else text)
+        if self._legacy_calls and choice.calls:
+            message.function_call = choice.calls[0].as_function_call()
+        elif calls:
+            message.tool_calls = calls
         for name in self._reasoning_fields if choice.reasoning else ():
             setattr(message, name, "".join(choice.reasoning))
         return ChatCompletionChoice(
@@ -197,6 +206,20 @@ class ChatWriter:
             logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
             stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
         )
+
+    def _legacy_delta(
+        self, index: int, choice: _Choice, name: str | None = None, arguments: str = ""
+    ) -> list[CreateChatCompletionStreamResponse]:
+        """Write a delta of `function_call` (TOOL-16). It has room for one call: further ones are left out."""
+        if len(choice.calls) > 1:
+            return []
+        call = ChatCompletionFunctionCallDelta(arguments=arguments)
+        if name is not None:
+            call.name = name
+        return [self._chunk(index, ChatCompletionStreamResponseDelta(function_call=call))]
+
+    def _reason(self, finish: Finish) -> FinishReason | Literal["function_call"]:
+        return "function_call" if self._legacy_calls and finish.reason == "tool_calls" else finish.reason
 
     def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
         if not self._wants_logprobs:
@@ -213,10 +236,10 @@ class ChatWriter:
         finish: Finish | None = None,
         logprobs: ChatCompletionLogprobs | None = None,
     ) -> CreateChatCompletionStreamResponse:
-        reason: FinishReason | None = None
+        reason: FinishReason | Literal["function_call"] | None = None
         stop_reason: int | str | UnsetType = UNSET
         if finish is not None:
-            reason = finish.reason
+            reason = self._reason(finish)
             stop_reason = UNSET if finish.stop_match is None else finish.stop_match
         choice = ChatCompletionStreamChoice(
             index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason

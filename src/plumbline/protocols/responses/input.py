@@ -24,6 +24,7 @@ from plumbline._generated.items import (
 )
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.tool_choice import custom_arguments
+from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
@@ -60,9 +61,9 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
                     role=item.role, content=_text(item.content, where), parts=_parts(item.content)
                 )
             case FunctionToolCall():
-                message = _call(item.call_id, item.name, item.arguments)
+                message = _call(item.call_id, _name(item), item.arguments)
             case CustomToolCall():
-                message = _call(item.call_id, item.name, custom_arguments(item.input))
+                message = _call(item.call_id, _name(item), custom_arguments(item.input))
             case FunctionCallOutputItemParam() | CustomToolCallOutput():
                 message = Message(
                     role="tool",
@@ -88,6 +89,11 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
 
 def _call(call_id: str, name: str, arguments: str) -> Message:
     return Message(role="assistant", tool_calls=(ToolCall(call_id, name, arguments),))
+
+
+def _name(call: FunctionToolCall | CustomToolCall) -> str:
+    """Return the name that the model saw when it made the call."""
+    return joined_name(or_default(call.namespace, None), call.name)
 
 
 def _joined(left: Message, right: Message) -> Message:

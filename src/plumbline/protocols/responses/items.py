@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from plumbline._generated.content import (
     LogProb,
     OutputTextContent,
@@ -143,9 +145,10 @@ class CallItem(OpenItem):
     machine: Machine = "function_call"
     prefix = "fc_"
 
-    def __init__(self, start: ToolCallStart) -> None:
+    def __init__(self, start: ToolCallStart, namespace: str | None = None, name: str | None = None) -> None:
         super().__init__()
-        self.name = start.name
+        self.namespace: str | UnsetType = UNSET if namespace is None else namespace
+        self.name = start.name if name is None else name
         self.call_id = start.id
 
     def added(self) -> OutputItem:
@@ -156,7 +159,12 @@ class CallItem(OpenItem):
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return FunctionToolCallResource(
-            id=self.id, call_id=self.call_id, name=self.name, arguments=text, status=status
+            id=self.id,
+            call_id=self.call_id,
+            namespace=self.namespace,
+            name=self.name,
+            arguments=text,
+            status=status,
         )
 
 
@@ -168,7 +176,12 @@ class CustomCallItem(CallItem):
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return CustomToolCallResource(
-            id=self.id, call_id=self.call_id, name=self.name, input=text, status=status
+            id=self.id,
+            call_id=self.call_id,
+            namespace=self.namespace,
+            name=self.name,
+            input=text,
+            status=status,
         )
 
 

@@ -30,6 +30,7 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import now
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
 from plumbline.protocols.responses.initial_response import initial_response
@@ -42,6 +43,7 @@ from plumbline.protocols.responses.items import (
     ReasoningTextItem,
     TextItem,
 )
+from plumbline.protocols.responses.namespaces import members_by_name
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
 from plumbline.turn import Turn
 from plumbline.wire.errors import ApiError
@@ -55,6 +57,7 @@ class ResponsesWriter:
     def __init__(self, request: CreateResponse, turn: Turn, *, model: str) -> None:
         self._response = initial_response(request, turn, model)
         self._wants_logprobs = turn.sampling.logprobs is not None
+        self._members = members_by_name(or_default(request.tools, []))
         self._state: State = "new"
         self._next_number = itertools.count().__next__
         """RS-02: `sequence_number` is 0, 1, 2, … over all events of the stream."""
@@ -86,7 +89,11 @@ class ResponsesWriter:
                 self._step_item(reasoning, "delta")
             case ToolCallStart():
                 self._finish_item("completed")
-                self._add_item(CustomCallItem(event) if event.custom else CallItem(event))
+                kind = CustomCallItem if event.custom else CallItem
+                member = self._members.get(event.name)
+                self._add_item(
+                    kind(event) if member is None else kind(event, member.namespace, member.tool.name)
+                )
             case ToolCallDelta():
                 call = self._item
                 if not isinstance(call, CallItem):
