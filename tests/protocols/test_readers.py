@@ -44,7 +44,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "function_call": "none",
         "functions": [{"name": "f"}], "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False,
         "continue_final_message": True, "documents": [{}], "thinking_token_budget": 5,
-        "response_prefix": "Sure", "echo": True,
+        "response_prefix": "Sure", "echo": True, "separate_reasoning": False, "stream_reasoning": False,
+        "include_reasoning": False,
     },
     "completions": {
         **_SHARED, **_GUIDED,
@@ -67,7 +68,10 @@ SAMPLES: dict[str, dict[str, Any]] = {
 WITHOUT_EFFECT: dict[str, set[str]] = {
     # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
-    "chat": {"model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY},
+    "chat": {
+        *("model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY),
+        *("include_reasoning", "separate_reasoning", "stream_reasoning"),
+    },
     "completions": {"model", "stream", "user"},
     "responses": {
         "model",

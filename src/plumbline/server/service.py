@@ -35,6 +35,7 @@ from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default, template_variables
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
 from plumbline.protocols.common.sampling import check_token_ids
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.completions.reader import CompletionPlan, read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.protocols.responses.namespaces import unavailable_tools
@@ -82,6 +83,7 @@ class PlumblineService(Service):
         self._model = model
         self._settings = settings
         self._metrics = metrics
+        self._sealer = Sealer(settings.sealing_key)
         self._road = Road(model.engine, model.renderer, model.dialect)
 
     # Generation
@@ -98,6 +100,7 @@ class PlumblineService(Service):
             model=self._model.names[0],
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
+            thinking_markers=_outer_markers(prepared),
         )
         events = self._answer(prepared, call, arrived)
 
@@ -129,9 +132,9 @@ class PlumblineService(Service):
         """Answer input items."""
         arrived = time.perf_counter()
         self._check_model(request.model)
-        turn = read_response(request, self._model.defaults)
+        turn = read_response(request, self._model.defaults, self._sealer)
         (prepared,) = await self._prepare(call, request, [turn], "input")
-        writer = ResponsesWriter(request, turn, model=self._model.names[0])
+        writer = ResponsesWriter(request, turn, model=self._model.names[0], sealer=self._sealer)
         headers = _unavailable_header(request)
         events = self._answer(prepared, call, arrived)
 
@@ -147,7 +150,7 @@ class PlumblineService(Service):
         """Count what a request would send to the model (R-15)."""
         if request.model is not None and request.model is not msgspec.UNSET:
             self._check_model(request.model)
-        prompt = read_response_prompt(request)
+        prompt = read_response_prompt(request, self._sealer)
         ids = await self._token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
@@ -385,6 +388,12 @@ async def _chunk_frames(writer: ChatWriter | CompletionWriter, events: AsyncIter
             yield frame(encode(chunk))
     for chunk in writer.end():
         yield frame(encode(chunk))
+
+
+def _outer_markers(prepared: PreparedTurn) -> tuple[str, str]:
+    """Return the texts around the model's reasoning, for `separate_reasoning: false`."""
+    markers = prepared.dialect.thinking_markers
+    return ("", "") if markers is None else (markers.open[0], markers.close)
 
 
 def _unavailable_header(request: CreateResponse) -> dict[str, str]:

@@ -212,6 +212,11 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
         )
     # vLLM calls this field `reasoning`, other servers and clients `reasoning_content`.
     reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
+    if given(message.reasoning) and message.reasoning != reasoning:
+        raise invalid_request(
+            f"'{where}' has different texts in 'reasoning' and 'reasoning_content'; send one of them.",
+            f"{where}.reasoning",
+        )
     return Message(
         role="assistant",
         content=content,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
+from plumbline.protocols.chat.reasoning import check_reasoning
 from plumbline.protocols.common.fields import (
     check_stream_options,
     given,
@@ -40,6 +41,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
     check_stream_options(request)
+    check_reasoning(request)
     top_logprobs = or_default(request.top_logprobs, 0)
     if given(request.top_logprobs) and request.logprobs is not True:  # LP-05
         raise invalid_request(

@@ -39,6 +39,7 @@ from plumbline.events import (
     Usage,
 )
 from plumbline.protocols.chat.functions import uses_functions
+from plumbline.protocols.chat.reasoning import ReasoningFilter
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
@@ -95,7 +96,8 @@ class ChatWriter:
         *,
         model: str,
         fingerprint: str,
-        reasoning_field: ReasoningField = "reasoning_content",
+        reasoning_field: ReasoningField = "both",
+        thinking_markers: tuple[str, str] = ("", ""),
     ) -> None:
         options = or_default(request.stream_options, None)
         self._id = new_id("chatcmpl-")
@@ -110,6 +112,7 @@ class ChatWriter:
         self._wants_logprobs = request.logprobs is True
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
+        self._filters = [ReasoningFilter(request, thinking_markers) for _ in self._choices]
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
@@ -119,6 +122,9 @@ class ChatWriter:
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         """Write one event of a choice."""
+        return [chunk for shown in self._filters[index].apply(event) for chunk in self._written(index, shown)]
+
+    def _written(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         choice = self._choices[index]
         match event:
             case TextDelta():

@@ -23,6 +23,7 @@ from plumbline._generated.items import (
     ReasoningItemParam,
 )
 from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
 from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import Message, ToolCall
@@ -31,15 +32,22 @@ from plumbline.wire.errors import invalid_request, invalid_value, unsupported_va
 __all__ = ["read_input"]
 
 
-def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tuple[Message, ...]:
+def read_input(
+    items: str | Sequence[InputItem], instructions: str | None, sealer: Sealer | None = None
+) -> tuple[Message, ...]:
     """Read `input` and `instructions` (R-12, R-13, R-14).
 
     Consecutive calls belong to one assistant message, with the text before them. Reasoning belongs to the assistant
     message after it.
 
+    Args:
+        items: the input.
+        instructions: what the conversation begins with.
+        sealer: what opens `encrypted_content`; without one it is refused.
+
     Raises:
-        ApiError: 400 for items that this server does not support, and for calls and outputs without a counterpart
-            (TOOL-12).
+        ApiError: 400 for items that this server does not support, for encrypted content that it cannot open, and for
+            calls and outputs without a counterpart (TOOL-12).
     """
     messages = [] if instructions is None else [Message(role="system", content=instructions)]
     if isinstance(items, str):
@@ -52,9 +60,7 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
         where = f"input[{index}]"
         match item:
             case ReasoningItemParam():
-                # ST-16: this server cannot read encrypted content, so it is ignored.
-                parts = or_default(item.content, None) or []
-                reasoning = (reasoning or "") + "".join(part.text for part in parts) or None
+                reasoning = (reasoning or "") + _reasoning(item, where, sealer) or None
                 continue
             case EasyInputMessage():
                 message = Message(
@@ -85,6 +91,25 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
             reasoning = None  # No assistant message follows it.
         messages.append(message)
     return tuple(messages)
+
+
+def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> str:
+    """Return the text of a reasoning item: its content, or what its encrypted content holds (ST-16)."""
+    text = "".join(part.text for part in or_default(item.content, None) or [])
+    sealed = or_default(item.encrypted_content, None)
+    if sealed is None:
+        return text
+    try:
+        if sealer is None:
+            raise UnsealError("this server opens none")
+        opened = sealer.open(sealed)
+    except UnsealError as error:
+        raise invalid_request(
+            f"The 'encrypted_content' of '{where}' cannot be opened: {error}. Leave it out to go on without it.",
+            f"{where}.encrypted_content",
+            "invalid_encrypted_content",
+        ) from None
+    return text or opened
 
 
 def _call(call_id: str, name: str, arguments: str) -> Message:

@@ -26,6 +26,7 @@ from plumbline._generated.items import (
 from plumbline.events import Logprob, ToolCallStart
 from plumbline.protocols.common.ids import new_id
 from plumbline.protocols.common.logprobs import chat_logprob
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_order import Machine, State
 
 __all__ = [
@@ -128,6 +129,9 @@ class ReasoningTextItem(ContentItem):
     machine = "reasoning"
     prefix = "rs_"
 
+    sealer: Sealer | None = None
+    """What seals the text, if the client asked for encrypted content."""
+
     def added(self) -> OutputItem:
         return ReasoningItem(id=self.id, summary=[], content=[], status="in_progress")
 
@@ -136,7 +140,9 @@ class ReasoningTextItem(ContentItem):
 
     def _finished(self, status: ItemStatus) -> OutputItem:
         self.part = part = ReasoningTextContent(text=self.text)
-        return ReasoningItem(id=self.id, summary=[], content=[part], status=status)
+        sealed = UNSET if self.sealer is None else self.sealer.seal(self.text)
+        # An empty summary: the model writes none, and there is no second model that could.
+        return ReasoningItem(id=self.id, summary=[], content=[part], status=status, encrypted_content=sealed)
 
 
 class CallItem(OpenItem):

@@ -23,6 +23,7 @@ from plumbline.protocols.common.fields import (
 )
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -54,8 +55,13 @@ _REFUSED = {
 }
 
 
-def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
+def read_response(request: CreateResponse, defaults: Defaults, sealer: Sealer | None = None) -> Turn:
     """Read a request into a turn.
+
+    Args:
+        request: the request.
+        defaults: sampling values for fields that it leaves out.
+        sealer: what opens the encrypted content of reasoning items.
 
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
@@ -69,7 +75,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
         )
     check_stream_options(request)
     wants_logprobs = LOGPROBS in or_default(request.include, [])
-    prompt, tool_choice = _read_prompt(request)
+    prompt, tool_choice = _read_prompt(request, sealer)
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
@@ -91,16 +97,20 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     )
 
 
-def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPrompt:
+def read_response_prompt(
+    request: CreateResponse | TokenCountsBody, sealer: Sealer | None = None
+) -> ChatPrompt:
     """Read what the model sees of a request: instructions, input items and tools.
 
     Raises:
         ApiError: 400 as for `read_response`.
     """
-    return _read_prompt(request)[0]
+    return _read_prompt(request, sealer)[0]
 
 
-def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt, ToolChoice]:
+def _read_prompt(
+    request: CreateResponse | TokenCountsBody, sealer: Sealer | None
+) -> tuple[ChatPrompt, ToolChoice]:
     if isinstance(request, TokenCountsBody):
         refuse_given(request, {name: _REFUSED[name] for name in ("conversation",)})
         refuse_given(request, {"personality": "is not supported by this server"})
@@ -118,7 +128,7 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
         budget = or_default(request.thinking_token_budget, None)
     tools, choice = _read_tools(request)
     prompt = ChatPrompt(
-        messages=read_input(items, or_default(request.instructions, None)),
+        messages=read_input(items, or_default(request.instructions, None), sealer),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),

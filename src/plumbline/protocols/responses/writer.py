@@ -32,6 +32,7 @@ from plumbline.events import (
 )
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import now
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
 from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.items import (
@@ -54,9 +55,12 @@ __all__ = ["ResponsesWriter"]
 class ResponsesWriter:
     """Write one answer. Every method returns the wire events that it caused, in order."""
 
-    def __init__(self, request: CreateResponse, turn: Turn, *, model: str) -> None:
+    def __init__(
+        self, request: CreateResponse, turn: Turn, *, model: str, sealer: Sealer | None = None
+    ) -> None:
         self._response = initial_response(request, turn, model)
         self._wants_logprobs = turn.sampling.logprobs is not None
+        self._sealer = sealer if "reasoning.encrypted_content" in or_default(request.include, []) else None
         self._members = members_by_name(or_default(request.tools, []))
         self._state: State = "new"
         self._next_number = itertools.count().__next__
@@ -145,6 +149,8 @@ class ResponsesWriter:
             return item
         self._finish_item("completed")
         added = kind()
+        if isinstance(added, ReasoningTextItem):
+            added.sealer = self._sealer
         self._add_item(added)
         return added
 
