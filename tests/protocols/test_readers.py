@@ -70,7 +70,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
     # about tools have no effect as long as there are no tools.
     "chat": {
         *("model", "stream", "user", "verbosity", "parallel_tool_calls", *_IDENTITY),
-        *("include_reasoning", "separate_reasoning", "stream_reasoning"),
+        *("prediction", "include_reasoning", "separate_reasoning", "stream_reasoning"),
     },
     "completions": {"model", "stream", "user"},
     "responses": {
@@ -156,7 +156,6 @@ HUGE = "9" * 5000
     ("api", "changes", "param", "code"),
     [
         ("chat", {"stream_options": {"include_usage": True}}, "stream_options", None),
-        ("chat", {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "unsupported_value"),
         ("chat", {"top_logprobs": 2}, "top_logprobs", None),
         ("chat", {"top_logprobs": 2, "logprobs": False}, "top_logprobs", None),
         ("chat", {"stop": ["a", ""]}, "stop[1]", "invalid_value"),

@@ -33,6 +33,7 @@ from plumbline.protocols.chat.messages import read_messages, read_tool_list
 from plumbline.protocols.chat.reader import read_chat
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default, template_variables
+from plumbline.protocols.common.obfuscation import obfuscated, wants_obfuscation
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
 from plumbline.protocols.common.sampling import check_token_ids
 from plumbline.protocols.common.sealing import Sealer
@@ -105,7 +106,9 @@ class PlumblineService(Service):
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
+            return await self._stream(
+                call, events, lambda primed: _chunk_frames(writer, primed, wants_obfuscation(request))
+            )
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
@@ -123,7 +126,9 @@ class PlumblineService(Service):
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
+            return await self._stream(
+                call, events, lambda primed: _chunk_frames(writer, primed, wants_obfuscation(request))
+            )
         writer.start()
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
@@ -140,7 +145,10 @@ class PlumblineService(Service):
 
         if request.stream is True:
             return await self._stream(
-                call, events, lambda primed: self._response_frames(writer, primed, call), headers
+                call,
+                events,
+                lambda primed: self._response_frames(writer, primed, call, wants_obfuscation(request)),
+                headers,
             )
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
@@ -314,7 +322,7 @@ class PlumblineService(Service):
         yield DONE
 
     async def _response_frames(
-        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call
+        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call, pads: bool
     ) -> Frames:
         """Frame a Responses stream as named events (SSE-04) that always end with a terminal one (ERR-10)."""
         for out in writer.start():
@@ -322,7 +330,8 @@ class PlumblineService(Service):
         try:
             async for _, event in events:
                 for out in writer.event(event):
-                    yield frame(encode(out), _event_name(out))
+                    body, name = encode(out), _event_name(out)
+                    yield frame(obfuscated(body) if pads and name.endswith(".delta") else body, name)
         except Exception as error:
             for out in writer.fail(self._midway(error, call)):
                 yield frame(encode(out), _event_name(out))
@@ -379,13 +388,16 @@ class PlumblineService(Service):
         )
 
 
-async def _chunk_frames(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
+async def _chunk_frames(
+    writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent], pads: bool
+) -> Frames:
     """Frame chat and legacy completion chunks, which have no event names (SSE-05)."""
     for chunk in writer.start():
         yield frame(encode(chunk))
     async for index, event in events:
         for chunk in writer.event(index, event):
-            yield frame(encode(chunk))
+            body = encode(chunk)
+            yield frame(obfuscated(body) if pads else body)
     for chunk in writer.end():
         yield frame(encode(chunk))
 

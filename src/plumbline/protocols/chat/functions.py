@@ -32,6 +32,8 @@ def read_functions(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ..
                 f"'{older}' is the deprecated form of '{newer}'; send 'tools' and 'tool_choice' only.", older
             )
     functions = or_default(request.functions, [])
+    if not functions:
+        raise invalid_request("'function_call' is only allowed when 'functions' are given.", "function_call")
     check_names([(function.name, f"functions[{index}].name") for index, function in enumerate(functions)])
     tools: list[Tool] = []
     for index, function in enumerate(functions):
@@ -47,10 +49,8 @@ def read_functions(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ..
 
 
 def _read_choice(request: CreateChatCompletionRequest, tools: list[Tool]) -> ToolChoice:
-    requested = or_default(request.function_call, "auto" if tools else "none")
+    requested = or_default(request.function_call, "auto")
     if not isinstance(requested, ChatCompletionFunctionCallOption):
-        if not tools and requested == "auto":
-            raise invalid_request("'function_call' is 'auto' but there are no 'functions'.", "function_call")
         return plain_choice(requested, tools, parallel=False)
     if not any(tool.name == requested.name for tool in tools):
         raise invalid_request(

@@ -25,7 +25,6 @@ _REFUSED = {
     "audio": "is not supported: this server answers with text",
     "web_search_options": "is not supported: this server has no hosted tools",
     "moderation": "is not supported by this server",
-    "prediction": "is not supported by this server",
 }
 
 

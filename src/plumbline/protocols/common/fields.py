@@ -68,8 +68,6 @@ def check_stream_options(request: Any) -> None:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
         )
-    if options.include_obfuscation is True:
-        raise unsupported_value("stream_options.include_obfuscation", True)
     if getattr(options, "continuous_usage_stats", None) is True:
         raise unsupported_value("stream_options.continuous_usage_stats", True)
 
