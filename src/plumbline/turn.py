@@ -176,5 +176,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     echo: bool = False
     """Repeat the text of the continued message at the beginning of the answer."""
+    report_progress: bool = False
+    """Send `Progress` events with the number of tokens so far."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""

@@ -81,3 +81,34 @@ async def test_a_prediction_is_a_hint_that_is_checked(stream: bool) -> None:
             assert refused.status == 400
             assert refused.error["param"].startswith("prediction")
     assert answer["choices"][0]["message"]["content"] == TEXT
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("n", [1, 2])
+async def test_every_chunk_reports_the_usage_so_far(path: str, n: int) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with serving(speaking(TEXT)) as server:
+        plain = await streamed(
+            server, path, {**BODIES[path], "n": n, "stream_options": {"include_usage": True}}
+        )
+        chunks = await streamed(server, path, {**BODIES[path], "n": n, "stream_options": options})
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    last = chunks[-1]["usage"]
+
+    assert last == plain[-1]["usage"]
+    assert all(chunk["usage"] is None for chunk in plain[:-1])
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 3
+    assert counts[-2] == counts[-1]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {last["prompt_tokens"]}
+    for usage in (chunk["usage"] for chunk in chunks):
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_usage_so_far_needs_usage(path: str) -> None:
+    body = {"model": "test-model", **BODIES[path], "stream": True}
+    async with serving(speaking(TEXT)) as server:
+        answer = await server.post(path, {**body, "stream_options": {"continuous_usage_stats": True}})
+    assert answer.status == 400
+    assert answer.error["param"] == "stream_options.continuous_usage_stats"

@@ -102,6 +102,7 @@ class PlumblineService(Service):
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
             thinking_markers=_outer_markers(prepared),
+            prompt_tokens=len(prepared.prompt_token_ids),
         )
         events = self._answer(prepared, call, arrived)
 
@@ -121,7 +122,12 @@ class PlumblineService(Service):
         prepared = await self._prepare(call, request, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
-            request, plan, prompts, model=self._model.names[0], fingerprint=self._model.fingerprint
+            request,
+            plan,
+            prompts,
+            model=self._model.names[0],
+            fingerprint=self._model.fingerprint,
+            prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),
         )
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 

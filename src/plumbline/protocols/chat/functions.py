@@ -51,7 +51,7 @@ def read_functions(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ..
 def _read_choice(request: CreateChatCompletionRequest, tools: list[Tool]) -> ToolChoice:
     requested = or_default(request.function_call, "auto")
     if not isinstance(requested, ChatCompletionFunctionCallOption):
-        return plain_choice(requested, tools, parallel=False)
+        return plain_choice(str(requested), tools, parallel=False)
     if not any(tool.name == requested.name for tool in tools):
         raise invalid_request(
             f"'function_call' names the function '{requested.name}', which is not in 'functions'.",

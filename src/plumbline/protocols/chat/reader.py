@@ -16,6 +16,7 @@ from plumbline.protocols.common.fields import (
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling import Defaults, read_sampling, read_stop
 from plumbline.protocols.common.unsupported import UNSUPPORTED
+from plumbline.protocols.common.usage import wants_progress
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
@@ -80,6 +81,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         include_stop=or_default(request.include_stop_str_in_output, False),
         skip_special_tokens=or_default(request.skip_special_tokens, True),
         echo=or_default(request.echo, False),
+        report_progress=wants_progress(request),
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumbline._generated.chat import CreateChatCompletionRequest
-from plumbline.events import OutputEvent, ReasoningDelta, TextDelta
+from plumbline.events import OutputEvent, Progress, ReasoningDelta, TextDelta
 from plumbline.wire.errors import invalid_request
 
 __all__ = ["ReasoningFilter", "check_reasoning"]
@@ -49,6 +49,8 @@ class ReasoningFilter:
 
     def apply(self, event: OutputEvent) -> list[OutputEvent]:
         """Return what to write for an event of the answer."""
+        if isinstance(event, Progress):
+            return [event]
         if not isinstance(event, ReasoningDelta):
             return [*self._end(), event]
         if self._drops:

@@ -26,11 +26,13 @@ from plumbline._generated.chat import (
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
 )
+from plumbline._generated.common import CompletionUsage
 from plumbline.events import (
     Finish,
     FinishReason,
     Logprob,
     OutputEvent,
+    Progress,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
@@ -43,7 +45,7 @@ from plumbline.protocols.chat.reasoning import ReasoningFilter
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
-from plumbline.protocols.common.usage import add_usage, completion_usage
+from plumbline.protocols.common.usage import add_usage, completion_usage, usage_so_far, wants_progress
 
 __all__ = ["ChatWriter", "ReasoningField"]
 
@@ -98,6 +100,7 @@ class ChatWriter:
         fingerprint: str,
         reasoning_field: ReasoningField = "both",
         thinking_markers: tuple[str, str] = ("", ""),
+        prompt_tokens: int = 0,
     ) -> None:
         options = or_default(request.stream_options, None)
         self._id = new_id("chatcmpl-")
@@ -110,6 +113,9 @@ class ChatWriter:
         self._reasoning_fields = names
         self._legacy_calls = uses_functions(request)
         self._wants_logprobs = request.logprobs is True
+        self._reports = wants_progress(request)
+        self._progress: dict[int, int] = {}
+        self._prompt_tokens = prompt_tokens
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
         self._filters = [ReasoningFilter(request, thinking_markers) for _ in self._choices]
@@ -164,6 +170,9 @@ class ChatWriter:
                     call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallEnd():
+                return []
+            case Progress():
+                self._progress[index] = event.completion_tokens
                 return []
             case Finish():
                 choice.finish = self._reason(event)
@@ -252,6 +261,12 @@ class ChatWriter:
         )
         return self._envelope([choice])
 
+    def _current_usage(self) -> CompletionUsage | None:
+        """Return the counts of all choices so far, if every chunk reports them (`continuous_usage_stats`)."""
+        if not self._reports:
+            return None
+        return usage_so_far(self._prompt_tokens, sum(self._progress.values()))
+
     def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:
         return CreateChatCompletionStreamResponse(
             id=self._id,
@@ -260,5 +275,5 @@ class ChatWriter:
             choices=choices,
             service_tier="default",
             system_fingerprint=self._fingerprint,
-            usage=None if self._include_usage else UNSET,
+            usage=self._current_usage() if self._include_usage else UNSET,
         )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from plumbline.wire.errors import invalid_request, unsupported_parameter, unsupported_value
+from plumbline.wire.errors import invalid_request, unsupported_parameter
 
 __all__ = ["check_stream_options", "given", "or_default", "refuse_given", "tag_of", "template_variables"]
 
@@ -68,8 +68,11 @@ def check_stream_options(request: Any) -> None:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
         )
-    if getattr(options, "continuous_usage_stats", None) is True:
-        raise unsupported_value("stream_options.continuous_usage_stats", True)
+    if getattr(options, "continuous_usage_stats", None) is True and options.include_usage is not True:
+        raise invalid_request(
+            "'stream_options.continuous_usage_stats' needs 'stream_options.include_usage'.",
+            "stream_options.continuous_usage_stats",
+        )
 
 
 def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:

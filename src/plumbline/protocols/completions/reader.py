@@ -10,6 +10,7 @@ from plumbline.protocols.common.fields import check_stream_options, or_default, 
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling import Defaults, check_token_ids, read_sampling, read_stop
 from plumbline.protocols.common.unsupported import UNSUPPORTED
+from plumbline.protocols.common.usage import wants_progress
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
 
@@ -72,6 +73,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             include_stop=or_default(request.include_stop_str_in_output, False),
             skip_special_tokens=or_default(request.skip_special_tokens, True),
             num_choices=best_of,
+            report_progress=wants_progress(request),
             priority=or_default(request.priority, 0),
             cache_salt=or_default(request.cache_salt, None),
         )
