@@ -150,6 +150,12 @@ def _add_server_options(group: _Group) -> None:
         help="answer 400 to unknown fields in request bodies; without it they are named in x-plumbline-ignored",
     )
     group.add_argument(
+        "--sealing-key-file",
+        metavar="FILE",
+        help="file with the secret that seals reasoning for clients (reasoning.encrypted_content); give servers that "
+        "share clients the same. PLUMBLINE_SEALING_KEY gives one too (default: a random one for each start)",
+    )
+    group.add_argument(
         "--max-body-bytes",
         type=int,
         default=10 * 1024 * 1024,
@@ -215,7 +221,7 @@ def _add_dialect_options(group: _Group) -> None:
     )
     group.add_argument(
         "--reasoning-field",
-        default="reasoning_content",
+        default="both",
         metavar="NAME",
         help="field of chat completions with the reasoning: reasoning_content, reasoning (as in vLLM) or both",
     )
@@ -284,7 +290,7 @@ def _script_model(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         from plumbline.server.run import run
-        from plumbline.server.settings import Settings, read_api_keys
+        from plumbline.server.settings import Settings, read_api_keys, read_sealing_key
     except ModuleNotFoundError as error:
         print(
             f"plumbline serve needs the package {error.name!r}. Install it with: pip install 'plumbline[serve]'",
@@ -295,12 +301,21 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         settings = Settings(
             api_keys=read_api_keys(values["api_key"], values["api_key_file"]),
+            sealing_key=read_sealing_key(values["sealing_key_file"]),
             served_model_names=tuple(values["served_model_name"]),
             cors_origins=tuple(values["cors_origin"]),
             **{
                 name: value
                 for name, value in values.items()
-                if name not in ("command", "api_key", "api_key_file", "served_model_name", "cors_origin")
+                if name
+                not in (
+                    "command",
+                    "api_key",
+                    "api_key_file",
+                    "sealing_key_file",
+                    "served_model_name",
+                    "cors_origin",
+                )
             },
         )
         return run(settings)

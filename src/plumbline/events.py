@@ -15,6 +15,7 @@ __all__ = [
     "Finish",
     "Logprob",
     "OutputEvent",
+    "Progress",
     "ReasoningDelta",
     "TextDelta",
     "TokenIds",
@@ -103,7 +104,15 @@ class Finish(msgspec.Struct, frozen=True):
     """The stop token id or stop string that ended it, if one did."""
 
 
-OutputEvent = TokenIds | TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finish
+class Progress(msgspec.Struct, frozen=True):
+    """How many tokens the choice has so far. Comes before the events that they caused, if the turn reports progress."""
+
+    completion_tokens: int
+
+
+OutputEvent = (
+    TokenIds | TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Progress | Finish
+)
 
 ChoiceEvent = tuple[int, OutputEvent]
 """The index of a choice and an event of it."""

@@ -219,5 +219,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Keep this many tokens of the prompt, its last; -1 keeps what fits, None all."""
     bad_words: tuple[str, ...] = ()
     """Words whose tokens must not be drawn one after the other."""
+    report_progress: bool = False
+    """Send `Progress` events with the number of tokens so far."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""

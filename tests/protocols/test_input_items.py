@@ -82,7 +82,7 @@ def test_instructions_come_first() -> None:
             [THOUGHT, USER, {"role": "assistant", "content": "a"}],
             [Message(role="user", content="hi"), Message(role="assistant", content="a")],
         ),
-        ([{"type": "reasoning", "summary": [], "encrypted_content": "foreign"}, USER], [Message(role="user", content="hi")]),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": None}, USER], [Message(role="user", content="hi")]),
     ],
 )  # fmt: skip
 def test_input_items_are_read(given: list[dict[str, Any]], expected: list[Message]) -> None:

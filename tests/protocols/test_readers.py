@@ -101,6 +101,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         *_IDENTITY,
         *_CHAIN_SHAPES,
         "prompt_logprobs",
+        *("prediction", "include_reasoning", "separate_reasoning", "stream_reasoning"),
         "return_tokens_as_token_ids",
     },
     "completions": {
@@ -218,7 +219,6 @@ HUGE = "9" * 5000
     ("api", "changes", "param", "code"),
     [
         ("chat", {"stream_options": {"include_usage": True}}, "stream_options", None),
-        ("chat", {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "unsupported_value"),
         ("chat", {"top_logprobs": 2}, "top_logprobs", None),
         ("chat", {"top_logprobs": 2, "logprobs": False}, "top_logprobs", None),
         ("chat", {"stop": ["a", ""]}, "stop[1]", "invalid_value"),

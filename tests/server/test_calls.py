@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import cycle
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from support.asgi import serving
 from support.laws import EXAMPLES
-from support.models import TOKENIZER, scripted, served, token_chunks
+from support.models import TOKENIZER
+from support.speaking import speaking
 
-from plumbline.dialects.build import build_dialect
-from plumbline.dialects.registry import choose
-from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading import ServedModel
 
 TOOL = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
@@ -51,31 +46,6 @@ outputs = st.one_of(
     st.lists(pieces, max_size=10).map("".join),
 )
 laws = settings(max_examples=EXAMPLES // 5)
-
-
-def speaking(*texts: str) -> ServedModel:
-    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking."""
-    scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
-    model = served(scripted(lambda request: _limited(request, next(scripts))))
-    return ServedModel(
-        engine=model.engine,
-        renderer=model.renderer,
-        names=model.names,
-        defaults=model.defaults,
-        created=model.created,
-        fingerprint=model.fingerprint,
-        dialect=build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER),
-    )
-
-
-def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChunk]:
-    """Cut a script at the token limit of the request, as an engine does."""
-    limit = request.sampling.max_tokens
-    for number, chunk in enumerate(token_chunks(request, ids), 1):
-        if number == limit:
-            yield msgspec.structs.replace(chunk, finish_reason="length")
-            return
-        yield chunk
 
 
 async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:

@@ -20,6 +20,8 @@ from plumbline.server.settings import Settings
         (["--host", "0.0.0.0"], "--api-key"),
         (["--api-key", ""], "must not be empty"),
         (["--api-key-file", "no-such-file"], "--api-key-file no-such-file cannot be read"),
+        (["--sealing-key-file", "no-such-file"], "--sealing-key-file no-such-file cannot be read"),
+        (["--sealing-key-file", "/dev/null"], "--sealing-key-file /dev/null is empty"),
         (["--model", "./no-such-folder"], "neither a folder nor a hub id"),
     ],
 )

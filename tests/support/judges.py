@@ -75,7 +75,7 @@ def fold_chunks(chunks: list[Json], *, n: int = 1, usage: bool = False, logprobs
 
 
 def _empty_choice(index: int) -> Json:
-    message: Json = {"content": "", "reasoning_content": "", "refusal": "", "tool_calls": []}
+    message: Json = {"content": "", "reasoning": "", "reasoning_content": "", "refusal": "", "tool_calls": []}
     return {"index": index, "message": message, "logprobs": [], "finish_reason": None, "stop_reason": None}
 
 
@@ -133,6 +133,7 @@ def as_folded(choice: Json) -> Json:
         "message": {
             "content": message["content"] or "",
             "refusal": message["refusal"] or "",
+            "reasoning": message.get("reasoning") or "",
             "reasoning_content": message.get("reasoning_content") or "",
             "tool_calls": message.get("tool_calls", []),
         },

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.engines.port import TokenChunk
-from plumbline.events import Finish, FinishReason, OutputEvent, TextDelta, TokenIds, Usage
+from plumbline.events import Finish, FinishReason, OutputEvent, Progress, TextDelta, TokenIds, Usage
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.prepare import PreparedTurn
 from plumbline.text.assemble import TextAssembler
@@ -54,6 +54,7 @@ class AnswerReader:
             token_ends=self._parser.needs_token_ends,
         )
         self._returns_token_ids = turn.return_token_ids
+        self._reports = turn.report_progress
         self._stop_token_ids = sampling.stop_token_ids
         self._end_token_ids = sampling.stop_token_ids | eos_token_ids
         self._last_token: int | None = None
@@ -105,11 +106,12 @@ class AnswerReader:
         if self._before:
             events = (*self._before, *events)
             self._before = ()
-        return events
+        return (Progress(self._assembler.num_tokens), *events) if self._reports and events else events
 
     def finish(self) -> Sequence[OutputEvent]:
         """Read what is left, after the last chunk or once `is_done`. The last event is the `Finish`."""
-        events = list(self._before)
+        events: list[OutputEvent] = [Progress(self._assembler.num_tokens)] if self._reports else []
+        events += self._before
         stop_string = self._assembler.stop_match
         rest = self._assembler.finish()
         if rest is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from importlib.resources import files
 from typing import TypeVar
@@ -33,10 +33,13 @@ from plumbline.protocols.chat.messages import read_messages, read_tool_list
 from plumbline.protocols.chat.reader import read_chat
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default, template_variables
+from plumbline.protocols.common.obfuscation import obfuscated, wants_obfuscation
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
 from plumbline.protocols.common.sampling import check_token_ids
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.completions.reader import CompletionPlan, read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
+from plumbline.protocols.responses.namespaces import unavailable_tools
 from plumbline.protocols.responses.reader import read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
@@ -85,6 +88,7 @@ class PlumblineService(Service):
         self._model = model
         self._settings = settings
         self._metrics = metrics
+        self._sealer = Sealer(settings.sealing_key)
         self._road = Road(model.engine, model.renderer, model.dialect)
 
     # Generation
@@ -105,11 +109,15 @@ class PlumblineService(Service):
             facts=await until_disconnect(
                 call, prompt_facts(self._road, request, prepared, f"{call.work_id}-f", self._client(call))
             ),
+            thinking_markers=_outer_markers(prepared),
+            prompt_tokens=len(prepared.prompt_token_ids),
         )
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
+            return await self._stream(
+                call, events, lambda primed: _chunk_frames(writer, primed, wants_obfuscation(request))
+            )
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
@@ -134,11 +142,14 @@ class PlumblineService(Service):
                 )
                 for number, turn in enumerate(prepared)
             ],
+            prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),
         )
         events = self._metrics.observe(self._answer_all(prepared, call), arrived)
 
         if request.stream is True:
-            return await self._stream(call, events, lambda primed: _chunk_frames(writer, primed))
+            return await self._stream(
+                call, events, lambda primed: _chunk_frames(writer, primed, wants_obfuscation(request))
+            )
         writer.start()
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
@@ -147,23 +158,27 @@ class PlumblineService(Service):
         """Answer input items."""
         arrived = time.perf_counter()
         self._check_optional_model(request.model)
-        turn = read_response(request, self._model.defaults)
+        turn = read_response(request, self._model.defaults, self._sealer)
         (prepared,) = await self._prepare(call, request, [turn], "input")
-        writer = ResponsesWriter(request, turn, model=self._model.names[0])
+        writer = ResponsesWriter(request, turn, model=self._model.names[0], sealer=self._sealer)
+        headers = _unavailable_header(request)
         events = self._answer(prepared, call, arrived)
 
         if request.stream is True:
             return await self._stream(
-                call, events, lambda primed: self._response_frames(writer, primed, call)
+                call,
+                events,
+                lambda primed: self._response_frames(writer, primed, call, wants_obfuscation(request)),
+                headers,
             )
         writer.start()
         await self._consume(call, events, lambda _, event: writer.event(event))
-        return JsonReply(encode(writer.response))
+        return JsonReply(encode(writer.response), headers=headers)
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
         self._check_optional_model(request.model)
-        prompt = read_response_prompt(request)
+        prompt = read_response_prompt(request, self._sealer)
         ids = await self._token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
@@ -323,13 +338,14 @@ class PlumblineService(Service):
         call: Call,
         events: AsyncGenerator[ChoiceEvent, None],
         frames: Callable[[AsyncIterator[ChoiceEvent]], Frames],
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         interval = self._settings.keep_alive_interval
         primed = await api_errors(until_disconnect(call, prime(events, interval)))
         close_with_request(primed.aclose)
         reply = KeepAlive(self._with_done(frames(primed), call), interval)
         close_with_request(reply.aclose)
-        return EventReply(reply)
+        return EventReply(reply, headers or {})
 
     async def _with_done(self, frames: Frames, call: Call) -> Frames:
         """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
@@ -342,7 +358,7 @@ class PlumblineService(Service):
         yield DONE
 
     async def _response_frames(
-        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call
+        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call, pads: bool
     ) -> Frames:
         """Frame a Responses stream as named events (SSE-04) that always end with a terminal one (ERR-10)."""
         for out in writer.start():
@@ -350,7 +366,8 @@ class PlumblineService(Service):
         try:
             async for _, event in events:
                 for out in writer.event(event):
-                    yield frame(encode(out), _event_name(out))
+                    body, name = encode(out), _event_name(out)
+                    yield frame(obfuscated(body) if pads and name.endswith(".delta") else body, name)
         except Exception as error:
             for out in writer.fail(self._midway(error, call)):
                 yield frame(encode(out), _event_name(out))
@@ -424,15 +441,30 @@ class PlumblineService(Service):
         )
 
 
-async def _chunk_frames(writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent]) -> Frames:
+async def _chunk_frames(
+    writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent], pads: bool
+) -> Frames:
     """Frame chat and legacy completion chunks, which have no event names (SSE-05)."""
     for chunk in writer.start():
         yield frame(encode(chunk))
     async for index, event in events:
         for chunk in writer.event(index, event):
-            yield frame(encode(chunk))
+            body = encode(chunk)
+            yield frame(obfuscated(body) if pads else body)
     for chunk in writer.end():
         yield frame(encode(chunk))
+
+
+def _outer_markers(prepared: PreparedTurn) -> tuple[str, str]:
+    """Return the texts around the model's reasoning, for `separate_reasoning: false`."""
+    markers = prepared.dialect.thinking_markers
+    return ("", "") if markers is None else (markers.open[0], markers.close)
+
+
+def _unavailable_header(request: CreateResponse) -> dict[str, str]:
+    """Name the hosted tools of a request, which this server accepts and does not run (TOOL-15)."""
+    kinds = unavailable_tools(or_default(request.tools, []))
+    return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
 
 
 def _event_name(event: msgspec.Struct) -> str:

@@ -10,7 +10,18 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Settings", "SettingsError", "pocket_model", "read_api_keys"]
+__all__ = [
+    "MIN_SEALING_KEY",
+    "Settings",
+    "SettingsError",
+    "pocket_model",
+    "read_api_keys",
+    "read_sealing_key",
+]
+
+
+MIN_SEALING_KEY = 16
+"""Minimum number of characters of a sealing key."""
 
 
 class SettingsError(ValueError):
@@ -42,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may use the server; `*` stands for any text."""
     api_keys: tuple[str, ...] = ()
+    sealing_key: str = ""
+    """The secret that seals reasoning for clients (`reasoning.encrypted_content`); empty takes a random one."""
     engine: str = "plumbline"
     """`plumbline` or `transformers`."""
     device: str = "auto"
@@ -52,8 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The dialect of tool calls: a name, `none`, or `auto` to choose it from the chat template."""
     reasoning_parser: str = "auto"
     """The dialect of the model's thinking, chosen the same way."""
-    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
-    """The field of chat completions that carries the thinking."""
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "both"
+    """The field of chat completions that carries the thinking; clients of vLLM read `reasoning`, others the other."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024
@@ -115,6 +128,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"--host {self.host} is reachable from other machines and there is no API key. "
                 "Give one with --api-key, --api-key-file or PLUMBLINE_API_KEY, or bind 127.0.0.1."
             )
+        if self.sealing_key and len(self.sealing_key) < MIN_SEALING_KEY:
+            raise SettingsError(f"the sealing key must have at least {MIN_SEALING_KEY} characters")
         if any(not key for key in self.api_keys):
             raise SettingsError("an API key must not be empty")
 
@@ -148,6 +163,24 @@ def read_api_keys(
         keys += found
     keys += [key.strip() for key in environment.get("PLUMBLINE_API_KEY", "").split(",") if key.strip()]
     return tuple(dict.fromkeys(keys))
+
+
+def read_sealing_key(file: str | None, environment: Mapping[str, str] | None = None) -> str:
+    """Return the sealing key from a file, else from `PLUMBLINE_SEALING_KEY`, else an empty string.
+
+    Raises:
+        SettingsError: the file cannot be read or is empty.
+    """
+    environment = os.environ if environment is None else environment
+    if file is None:
+        return environment.get("PLUMBLINE_SEALING_KEY", "").strip()
+    try:
+        found = Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--sealing-key-file {file} cannot be read: {error}") from error
+    if not found:
+        raise SettingsError(f"--sealing-key-file {file} is empty")
+    return found
 
 
 def _is_loopback(host: str) -> bool:

@@ -26,11 +26,12 @@ from plumbline._generated.chat import (
     ChatCompletionToolUnion,
     CreateChatCompletionRequest,
 )
+from plumbline.protocols.chat.functions import read_functions
 from plumbline.protocols.common.fields import given, or_default, tag_of
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
-    check_strict,
+    check_parameters,
     custom_arguments,
     custom_tool,
     named_choice,
@@ -66,6 +67,8 @@ def read_tools(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ...], 
     Raises:
         ApiError: 400 for tools and choices that the server does not support.
     """
+    if given(request.functions) or given(request.function_call):
+        return read_functions(request)
     tools = read_tool_list(or_default(request.tools, []))
     choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
     return (() if choice.mode == "none" else tools), choice
@@ -108,7 +111,7 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
                 parameters=or_default(function.parameters, None),
                 strict=or_default(function.strict, None),
             )
-            check_strict(read, f"tools[{index}].function.parameters")
+            check_parameters(read, f"tools[{index}].function.parameters")
         else:
             custom = tool.custom
             input_format = or_default(custom.format, None)
@@ -209,6 +212,11 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
         )
     # vLLM calls this field `reasoning`, other servers and clients `reasoning_content`.
     reasoning = or_default(message.reasoning_content, or_default(message.reasoning, ""))
+    if given(message.reasoning) and message.reasoning != reasoning:
+        raise invalid_request(
+            f"'{where}' has different texts in 'reasoning' and 'reasoning_content'; send one of them.",
+            f"{where}.reasoning",
+        )
     return Message(
         role="assistant",
         content=content,

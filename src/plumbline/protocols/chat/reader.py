@@ -7,6 +7,7 @@ from typing import Any
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
+from plumbline.protocols.chat.reasoning import check_reasoning
 from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import (
     adds_special_tokens,
@@ -29,6 +30,7 @@ from plumbline.protocols.common.sampling import (
 )
 from plumbline.protocols.common.token_facts import read_facts, read_truncation
 from plumbline.protocols.common.unsupported import UNSUPPORTED
+from plumbline.protocols.common.usage import wants_progress
 from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.errors import invalid_request, unsupported_value
 
@@ -38,9 +40,6 @@ _REFUSED = {
     "audio": "is not supported: this server answers with text",
     "web_search_options": "is not supported: this server has no hosted tools",
     "moderation": "is not supported by this server",
-    "prediction": "is not supported by this server",
-    "functions": "is not supported; use 'tools'",
-    "function_call": "is not supported; use 'tool_choice'",
 }
 
 
@@ -90,6 +89,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
     check_stream_options(request)
+    check_reasoning(request)
     num_probs = read_num_probs(request)
     top_logprobs = or_default(request.top_logprobs, num_probs or 0)
     if given(request.top_logprobs) and request.logprobs is not True and num_probs is None:  # LP-05
@@ -136,6 +136,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         skip_special_tokens=or_default(request.skip_special_tokens, True),
         dry_breakers=read_breakers(request),
         echo=or_default(request.echo, False),
+        report_progress=wants_progress(request),
         num_choices=or_default(request.n, 1),
         priority=or_default(request.priority, 0),
         cache_salt=read_cache_salt(request),

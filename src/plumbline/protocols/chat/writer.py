@@ -26,11 +26,13 @@ from plumbline._generated.chat import (
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
 )
+from plumbline._generated.common import CompletionUsage
 from plumbline.events import (
     Finish,
     FinishReason,
     Logprob,
     OutputEvent,
+    Progress,
     ReasoningDelta,
     TextDelta,
     TokenIds,
@@ -39,12 +41,14 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.chat.functions import uses_functions
+from plumbline.protocols.chat.reasoning import ReasoningFilter
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
 from plumbline.protocols.common.sampling import read_num_probs
 from plumbline.protocols.common.token_facts import NO_FACTS, PromptFacts, named_by_id
-from plumbline.protocols.common.usage import add_usage, completion_usage
+from plumbline.protocols.common.usage import add_usage, completion_usage, usage_so_far, wants_progress
 
 __all__ = ["ChatWriter", "ReasoningField"]
 
@@ -66,9 +70,11 @@ class _Call:
             return ChatCompletionMessageCustomToolCall(
                 id=self.start.id, custom=ChatCompletionCustomCall(name=name, input=text)
             )
-        return ChatCompletionMessageToolCall(
-            id=self.start.id, function=ChatCompletionFunctionCall(name=name, arguments=text)
-        )
+        return ChatCompletionMessageToolCall(id=self.start.id, function=self.as_function_call())
+
+    def as_function_call(self) -> ChatCompletionFunctionCall:
+        """Return the name and arguments of the call."""
+        return ChatCompletionFunctionCall(name=self.start.name, arguments="".join(self.fragments))
 
 
 @dataclass(slots=True)
@@ -79,7 +85,7 @@ class _Choice:
     reasoning: list[str] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
-    finish: FinishReason | None = None
+    finish: FinishReason | Literal["function_call"] | None = None
     stop_match: int | str | None = None
     token_ids: list[int] = field(default_factory=list)
     num_sent_ids: int = 0
@@ -98,7 +104,9 @@ class ChatWriter:
         *,
         model: str,
         fingerprint: str,
-        reasoning_field: ReasoningField = "reasoning_content",
+        reasoning_field: ReasoningField = "both",
+        thinking_markers: tuple[str, str] = ("", ""),
+        prompt_tokens: int = 0,
         facts: PromptFacts = NO_FACTS,
     ) -> None:
         self._facts = facts
@@ -113,9 +121,14 @@ class ChatWriter:
         # CS-17: clients read one of two fields with the same text.
         names = ("reasoning", "reasoning_content") if reasoning_field == "both" else (reasoning_field,)
         self._reasoning_fields = names
+        self._legacy_calls = uses_functions(request)
         self._wants_logprobs = request.logprobs is True or read_num_probs(request) is not None
+        self._reports = wants_progress(request)
+        self._progress: dict[int, int] = {}
+        self._prompt_tokens = prompt_tokens
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
+        self._filters = [ReasoningFilter(request, thinking_markers) for _ in self._choices]
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
@@ -129,6 +142,9 @@ class ChatWriter:
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         """Write one event of a choice."""
+        return [chunk for shown in self._filters[index].apply(event) for chunk in self._written(index, shown)]
+
+    def _written(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         choice = self._choices[index]
         match event:
             case TokenIds():
@@ -148,6 +164,8 @@ class ChatWriter:
                 return [self._chunk(index, delta)]
             case ToolCallStart():
                 choice.calls.append(_Call(event))
+                if self._legacy_calls:
+                    return self._legacy_delta(index, choice, event.name)
                 # CS-10: id, type and name come once, in the first delta.
                 call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1, id=event.id)
                 if event.custom:
@@ -161,6 +179,8 @@ class ChatWriter:
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallDelta():
                 choice.calls[-1].fragments.append(event.arguments)
+                if self._legacy_calls:
+                    return self._legacy_delta(index, choice, arguments=event.arguments)
                 call = ChatCompletionMessageToolCallChunk(index=len(choice.calls) - 1)
                 if choice.calls[-1].start.custom:
                     call.custom = ChatCompletionCustomCallDelta(input=event.arguments)
@@ -169,8 +189,11 @@ class ChatWriter:
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
             case ToolCallEnd():
                 return []
+            case Progress():
+                self._progress[index] = event.completion_tokens
+                return []
             case Finish():
-                choice.finish = event.reason
+                choice.finish = self._reason(event)
                 choice.stop_match = event.stop_match
                 self._usage = add_usage(self._usage, event.usage)
                 # CS-03: the reason comes with an empty delta, which is the last of the choice.
@@ -204,10 +227,11 @@ class ChatWriter:
             raise RuntimeError(f"choice {index} has no finish yet")
         calls = [call.as_message_part() for call in choice.calls]
         text = "".join(choice.text)
-        message = ChatCompletionResponseMessage(
-            content=None if calls and not text else text,
-            tool_calls=calls or UNSET,
-        )
+        message = ChatCompletionResponseMessage(content=None if calls and not text else text)
+        if self._legacy_calls and choice.calls:
+            message.function_call = choice.calls[0].as_function_call()
+        elif calls:
+            message.tool_calls = calls
         for name in self._reasoning_fields if choice.reasoning else ():
             setattr(message, name, "".join(choice.reasoning))
         return ChatCompletionChoice(
@@ -218,6 +242,20 @@ class ChatWriter:
             stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
             token_ids=choice.token_ids if self._returns_ids else UNSET,
         )
+
+    def _legacy_delta(
+        self, index: int, choice: _Choice, name: str | None = None, arguments: str = ""
+    ) -> list[CreateChatCompletionStreamResponse]:
+        """Write a delta of `function_call` (TOOL-16). It has room for one call: further ones are left out."""
+        if len(choice.calls) > 1:
+            return []
+        call = ChatCompletionFunctionCallDelta(arguments=arguments)
+        if name is not None:
+            call.name = name
+        return [self._chunk(index, ChatCompletionStreamResponseDelta(function_call=call))]
+
+    def _reason(self, finish: Finish) -> FinishReason | Literal["function_call"]:
+        return "function_call" if self._legacy_calls and finish.reason == "tool_calls" else finish.reason
 
     def _logprobs(self, choice: _Choice, entries: tuple[Logprob, ...]) -> ChatCompletionLogprobs | None:
         if not self._wants_logprobs:
@@ -234,10 +272,10 @@ class ChatWriter:
         finish: Finish | None = None,
         logprobs: ChatCompletionLogprobs | None = None,
     ) -> CreateChatCompletionStreamResponse:
-        reason: FinishReason | None = None
+        reason: FinishReason | Literal["function_call"] | None = None
         stop_reason: int | str | UnsetType = UNSET
         if finish is not None:
-            reason = finish.reason
+            reason = self._reason(finish)
             stop_reason = UNSET if finish.stop_match is None else finish.stop_match
         choice = ChatCompletionStreamChoice(
             index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason
@@ -248,6 +286,12 @@ class ChatWriter:
             known.num_sent_ids = len(known.token_ids)
         return self._envelope([choice])
 
+    def _current_usage(self) -> CompletionUsage | None:
+        """Return the counts of all choices so far, if every chunk reports them (`continuous_usage_stats`)."""
+        if not self._reports:
+            return None
+        return usage_so_far(self._prompt_tokens, sum(self._progress.values()))
+
     def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:
         return CreateChatCompletionStreamResponse(
             id=self._id,
@@ -256,5 +300,5 @@ class ChatWriter:
             choices=choices,
             service_tier="default",
             system_fingerprint=self._fingerprint,
-            usage=None if self._include_usage else UNSET,
+            usage=self._current_usage() if self._include_usage else UNSET,
         )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from plumbline.wire.errors import invalid_request, unsupported_parameter, unsupported_value
+from plumbline.wire.errors import invalid_request, unsupported_parameter
 
 __all__ = [
     "adds_special_tokens",
@@ -76,10 +76,11 @@ def check_stream_options(request: Any) -> None:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
         )
-    if options.include_obfuscation is True:
-        raise unsupported_value("stream_options.include_obfuscation", True)
-    if getattr(options, "continuous_usage_stats", None) is True:
-        raise unsupported_value("stream_options.continuous_usage_stats", True)
+    if getattr(options, "continuous_usage_stats", None) is True and options.include_usage is not True:
+        raise invalid_request(
+            "'stream_options.continuous_usage_stats' needs 'stream_options.include_usage'.",
+            "stream_options.continuous_usage_stats",
+        )
 
 
 def adds_special_tokens(request: Any, default: bool) -> bool:

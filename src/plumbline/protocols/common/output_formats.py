@@ -81,6 +81,11 @@ def constraint_refused(request: FormatRequest, error: ConstraintError) -> ApiErr
 
 
 def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
+    for index, function in enumerate(or_default(getattr(request, "functions", UNSET), [])):
+        if function.name == error.tool:
+            return invalid_json_schema(
+                f"functions[{index}].parameters", str(error.tool), str(error).rstrip(".")
+            )
     for index, tool in enumerate(or_default(getattr(request, "tools", UNSET), [])):
         described = getattr(tool, "function", None) or getattr(tool, "custom", None) or tool
         if error.tool is not None and getattr(described, "name", None) == error.tool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.protocols.common.fields import or_default
+from plumbline.structured_output.schema_check import schema_violation
 from plumbline.structured_output.strict_subset import strict_violation
 from plumbline.turn import LarkFormat, RegexFormat, Tool, ToolChoice
 from plumbline.wire.errors import invalid_json_schema, invalid_request, unsupported_value
@@ -15,7 +16,7 @@ __all__ = [
     "INPUT_SCHEMA",
     "allowed_choice",
     "check_names",
-    "check_strict",
+    "check_parameters",
     "custom_arguments",
     "custom_tool",
     "named_choice",
@@ -80,12 +81,15 @@ def check_names(names: Sequence[tuple[str, str]]) -> None:
         seen[name] = param
 
 
-def check_strict(tool: Tool, param: str) -> None:
-    """Check the parameters of a strict tool (SO-03).
+def check_parameters(tool: Tool, param: str) -> None:
+    """Check that the parameters of a tool are a JSON Schema, and those of a strict tool in the strict subset (SO-03).
 
     Raises:
         ApiError: 400 naming the parameters.
     """
+    violation = None if tool.parameters is None else schema_violation(tool.parameters)
+    if violation is not None:
+        raise invalid_json_schema(param, tool.name, violation)
     if tool.strict is True and tool.parameters:
         violation = strict_violation(tool.parameters)
         if violation is not None:

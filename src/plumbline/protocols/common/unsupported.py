@@ -14,8 +14,5 @@ UNSUPPORTED: Mapping[str, str] = {
     "lora_path": "is not supported: this server has no adapters",
     "return_hidden_states": "is not supported by this server",
     "session_params": "is not supported: this server has no sessions",
-    "include_reasoning": _NOT_YET,
-    "separate_reasoning": _NOT_YET,
-    "stream_reasoning": _NOT_YET,
 }
 """By the name of a field: the end of the error message."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from plumbline._generated.common import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 from plumbline.events import Usage
 
-__all__ = ["add_usage", "completion_usage"]
+__all__ = ["add_usage", "completion_usage", "usage_so_far", "wants_progress"]
 
 
 def add_usage(left: Usage | None, right: Usage) -> Usage:
@@ -17,6 +19,21 @@ def add_usage(left: Usage | None, right: Usage) -> Usage:
         completion_tokens=left.completion_tokens + right.completion_tokens,
         cached_tokens=min(left.cached_tokens, right.cached_tokens),
         reasoning_tokens=left.reasoning_tokens + right.reasoning_tokens,
+    )
+
+
+def wants_progress(request: Any) -> bool:
+    """Return whether every chunk has to report the usage so far."""
+    options = request.stream_options
+    return bool(options) and options.continuous_usage_stats is True
+
+
+def usage_so_far(prompt_tokens: int, completion_tokens: int) -> CompletionUsage:
+    """Write the counts of an answer that goes on. Their details are in the last chunk only."""
+    return CompletionUsage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
     )
 
 

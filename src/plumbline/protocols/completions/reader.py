@@ -26,6 +26,7 @@ from plumbline.protocols.common.sampling import (
 )
 from plumbline.protocols.common.token_facts import read_facts, read_truncation
 from plumbline.protocols.common.unsupported import UNSUPPORTED
+from plumbline.protocols.common.usage import wants_progress
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
 
@@ -90,6 +91,7 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             skip_special_tokens=or_default(request.skip_special_tokens, True),
             dry_breakers=read_breakers(request),
             num_choices=best_of,
+            report_progress=wants_progress(request),
             priority=or_default(request.priority, 0),
             cache_salt=read_cache_salt(request),
             length_penalty=read_beams(request),

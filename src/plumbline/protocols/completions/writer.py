@@ -17,12 +17,12 @@ from plumbline._generated.completions import (
     CreateCompletionResponse,
     CreateCompletionStreamResponse,
 )
-from plumbline.events import Finish, Logprob, OutputEvent, TextDelta, TokenIds, Usage
+from plumbline.events import Finish, Logprob, OutputEvent, Progress, TextDelta, TokenIds, Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import finite
 from plumbline.protocols.common.token_facts import NO_FACTS, PromptFacts, named_by_id
-from plumbline.protocols.common.usage import completion_usage
+from plumbline.protocols.common.usage import completion_usage, usage_so_far, wants_progress
 from plumbline.protocols.completions.reader import CompletionPlan
 
 __all__ = ["CompletionWriter", "PromptText"]
@@ -67,6 +67,7 @@ class CompletionWriter:
         model: str,
         fingerprint: str,
         facts: Sequence[PromptFacts] = (),
+        prompt_tokens: int = 0,
     ) -> None:
         self._facts = facts or [NO_FACTS] * len(prompts)
         self._returns_ids = request.return_token_ids is True
@@ -78,6 +79,9 @@ class CompletionWriter:
         self._fingerprint = fingerprint
         self._plan = plan
         self._prompts = prompts
+        self._reports = wants_progress(request)
+        self._progress: dict[int, int] = {}
+        self._prompt_tokens = prompt_tokens
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(len(plan.turns) * plan.best_of)]
         if plan.logprobs is not None:
@@ -108,6 +112,9 @@ class CompletionWriter:
                 choice.text.append(event.text)
                 logprobs = self._take_logprobs(choice, event.logprobs)
                 return [self._chunk(index, event.text, logprobs)]
+            case Progress():
+                self._progress[index] = event.completion_tokens
+                return []
             case Finish():
                 choice.finish = event
                 return [self._chunk(index, "", None, finish=event)]
@@ -207,6 +214,12 @@ class CompletionWriter:
             known.num_sent_ids = len(known.token_ids)
         return self._envelope([choice])
 
+    def _current_usage(self) -> CompletionUsage | None:
+        """Return the counts of all choices so far, if every chunk reports them (`continuous_usage_stats`)."""
+        if not self._reports:
+            return None
+        return usage_so_far(self._prompt_tokens, sum(self._progress.values()))
+
     def _envelope(self, choices: list[CompletionStreamChoice]) -> CreateCompletionStreamResponse:
         return CreateCompletionStreamResponse(
             id=self._id,
@@ -214,7 +227,7 @@ class CompletionWriter:
             model=self._model,
             choices=choices,
             system_fingerprint=self._fingerprint,
-            usage=None if self._include_usage else UNSET,
+            usage=self._current_usage() if self._include_usage else UNSET,
         )
 
 

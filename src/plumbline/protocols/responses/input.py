@@ -23,22 +23,31 @@ from plumbline._generated.items import (
     ReasoningItemParam,
 )
 from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
+from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
 __all__ = ["read_input"]
 
 
-def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tuple[Message, ...]:
+def read_input(
+    items: str | Sequence[InputItem], instructions: str | None, sealer: Sealer | None = None
+) -> tuple[Message, ...]:
     """Read `input` and `instructions` (R-12, R-13, R-14).
 
     Consecutive calls belong to one assistant message, with the text before them. Reasoning belongs to the assistant
     message after it.
 
+    Args:
+        items: the input.
+        instructions: what the conversation begins with.
+        sealer: what opens `encrypted_content`; without one it is refused.
+
     Raises:
-        ApiError: 400 for items that this server does not support, and for calls and outputs without a counterpart
-            (TOOL-12).
+        ApiError: 400 for items that this server does not support, for encrypted content that it cannot open, and for
+            calls and outputs without a counterpart (TOOL-12).
     """
     messages = [] if instructions is None else [Message(role="system", content=instructions)]
     if isinstance(items, str):
@@ -53,18 +62,16 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
         where = f"input[{index}]"
         match item:
             case ReasoningItemParam():
-                # ST-16: this server cannot read encrypted content, so it is ignored.
-                parts = or_default(item.content, None) or []
-                thoughts += (part.text for part in parts)
+                thoughts.append(_reasoning(item, where, sealer))
                 continue
             case EasyInputMessage():
                 message = Message(
                     role=item.role, content=_text(item.content, where), parts=_parts(item.content)
                 )
             case FunctionToolCall():
-                message = _call(item.call_id, item.name, item.arguments)
+                message = _call(item.call_id, _name(item), item.arguments)
             case CustomToolCall():
-                message = _call(item.call_id, item.name, custom_arguments(item.input))
+                message = _call(item.call_id, _name(item), custom_arguments(item.input))
             case FunctionCallOutputItemParam() | CustomToolCallOutput():
                 message = Message(
                     role="tool",
@@ -93,8 +100,32 @@ def read_input(items: str | Sequence[InputItem], instructions: str | None) -> tu
     return tuple(messages)
 
 
+def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> str:
+    """Return the text of a reasoning item: its content, or what its encrypted content holds (ST-16)."""
+    text = "".join(part.text for part in or_default(item.content, None) or [])
+    sealed = or_default(item.encrypted_content, None)
+    if sealed is None:
+        return text
+    try:
+        if sealer is None:
+            raise UnsealError("this server opens none")
+        opened = sealer.open(sealed)
+    except UnsealError as error:
+        raise invalid_request(
+            f"The 'encrypted_content' of '{where}' cannot be opened: {error}. Leave it out to go on without it.",
+            f"{where}.encrypted_content",
+            "invalid_encrypted_content",
+        ) from None
+    return text or opened
+
+
 def _call(call_id: str, name: str, arguments: str) -> Message:
     return Message(role="assistant", tool_calls=(ToolCall(call_id, name, arguments),))
+
+
+def _name(call: FunctionToolCall | CustomToolCall) -> str:
+    """Return the name that the model saw when it made the call."""
+    return joined_name(or_default(call.namespace, None), call.name)
 
 
 def _text(content: Any, where: str, field: str = "content") -> str:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from plumbline._generated.content import (
     LogProb,
     OutputTextContent,
@@ -24,6 +26,7 @@ from plumbline._generated.items import (
 from plumbline.events import Logprob, ToolCallStart
 from plumbline.protocols.common.ids import new_id
 from plumbline.protocols.common.logprobs import chat_logprob
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_order import Machine, State
 
 __all__ = [
@@ -126,6 +129,9 @@ class ReasoningTextItem(ContentItem):
     machine = "reasoning"
     prefix = "rs_"
 
+    sealer: Sealer | None = None
+    """What seals the text, if the client asked for encrypted content."""
+
     def added(self) -> OutputItem:
         return ReasoningItem(id=self.id, summary=[], content=[], status="in_progress")
 
@@ -134,7 +140,9 @@ class ReasoningTextItem(ContentItem):
 
     def _finished(self, status: ItemStatus) -> OutputItem:
         self.part = part = ReasoningTextContent(text=self.text)
-        return ReasoningItem(id=self.id, summary=[], content=[part], status=status)
+        sealed = UNSET if self.sealer is None else self.sealer.seal(self.text)
+        # An empty summary: the model writes none, and there is no second model that could.
+        return ReasoningItem(id=self.id, summary=[], content=[part], status=status, encrypted_content=sealed)
 
 
 class CallItem(OpenItem):
@@ -143,9 +151,10 @@ class CallItem(OpenItem):
     machine: Machine = "function_call"
     prefix = "fc_"
 
-    def __init__(self, start: ToolCallStart) -> None:
+    def __init__(self, start: ToolCallStart, namespace: str | None = None, name: str | None = None) -> None:
         super().__init__()
-        self.name = start.name
+        self.namespace: str | UnsetType = UNSET if namespace is None else namespace
+        self.name = start.name if name is None else name
         self.call_id = start.id
 
     def added(self) -> OutputItem:
@@ -156,7 +165,12 @@ class CallItem(OpenItem):
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return FunctionToolCallResource(
-            id=self.id, call_id=self.call_id, name=self.name, arguments=text, status=status
+            id=self.id,
+            call_id=self.call_id,
+            namespace=self.namespace,
+            name=self.name,
+            arguments=text,
+            status=status,
         )
 
 
@@ -168,7 +182,12 @@ class CustomCallItem(CallItem):
 
     def _item(self, text: str, status: ItemStatus) -> OutputItem:
         return CustomToolCallResource(
-            id=self.id, call_id=self.call_id, name=self.name, input=text, status=status
+            id=self.id,
+            call_id=self.call_id,
+            namespace=self.namespace,
+            name=self.name,
+            input=text,
+            status=status,
         )
 
 

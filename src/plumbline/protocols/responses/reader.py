@@ -9,7 +9,6 @@ from msgspec import UNSET
 from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
 from plumbline._generated.tools import (
     CustomGrammarFormatParam,
-    CustomToolParam,
     FunctionToolParam,
     ToolChoiceAllowed,
     ToolChoiceCustom,
@@ -32,10 +31,11 @@ from plumbline.protocols.common.sampling import (
     read_sampling,
     read_stop,
 )
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
-    check_strict,
+    check_parameters,
     custom_tool,
     named_choice,
     plain_choice,
@@ -43,6 +43,7 @@ from plumbline.protocols.common.tool_choice import (
 )
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.protocols.responses.input import read_input
+from plumbline.protocols.responses.namespaces import Member, callable_tools, joined_name
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
     missing_required_parameter,
@@ -62,8 +63,13 @@ _REFUSED = {
 }
 
 
-def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
+def read_response(request: CreateResponse, defaults: Defaults, sealer: Sealer | None = None) -> Turn:
     """Read a request into a turn.
+
+    Args:
+        request: the request.
+        defaults: sampling values for fields that it leaves out.
+        sealer: what opens the encrypted content of reasoning items.
 
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
@@ -78,7 +84,7 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     check_stream_options(request)
     num_probs = read_num_probs(request)
     wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
-    prompt, tool_choice = _read_prompt(request)
+    prompt, tool_choice = _read_prompt(request, sealer)
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
@@ -102,16 +108,20 @@ def read_response(request: CreateResponse, defaults: Defaults) -> Turn:
     )
 
 
-def read_response_prompt(request: CreateResponse | TokenCountsBody) -> ChatPrompt:
+def read_response_prompt(
+    request: CreateResponse | TokenCountsBody, sealer: Sealer | None = None
+) -> ChatPrompt:
     """Read what the model sees of a request: instructions, input items and tools.
 
     Raises:
         ApiError: 400 as for `read_response`.
     """
-    return _read_prompt(request)[0]
+    return _read_prompt(request, sealer)[0]
 
 
-def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt, ToolChoice]:
+def _read_prompt(
+    request: CreateResponse | TokenCountsBody, sealer: Sealer | None
+) -> tuple[ChatPrompt, ToolChoice]:
     if isinstance(request, TokenCountsBody):
         refuse_given(request, {name: _REFUSED[name] for name in ("conversation",)})
         refuse_given(request, {"personality": "is not supported by this server"})
@@ -129,7 +139,7 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
         budget = or_default(request.thinking_token_budget, None)
     tools, choice = _read_tools(request)
     prompt = ChatPrompt(
-        messages=read_input(items, or_default(request.instructions, None)),
+        messages=read_input(items, or_default(request.instructions, None), sealer),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),
@@ -141,43 +151,54 @@ def _read_prompt(request: CreateResponse | TokenCountsBody) -> tuple[ChatPrompt,
 def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Read the tools for the prompt, and which of them the model may or must call.
 
-    Hosted tools are accepted, echoed and never called (TOOL-15): Codex always sends some. With `tool_choice: none` the
-    prompt has no tools, so the model calls none (TOOL-03).
+    Hosted tools are accepted, echoed and never called (TOOL-15): Codex always sends some. The server names them in the
+    header `x-plumbline-unavailable-tools`. With `tool_choice: none` the prompt has no tools, so the model calls none
+    (TOOL-03).
     """
     found: list[Tool] = []
     names: list[tuple[str, str]] = []
-    for index, tool in enumerate(or_default(request.tools, [])):
-        where = f"tools[{index}]"
-        if not isinstance(tool, FunctionToolParam | CustomToolParam):
-            continue
-        names.append((tool.name, f"{where}.name"))
-        if tool.defer_loading is True:
-            raise unsupported_value(f"{where}.defer_loading", True)
-        callers = or_default(tool.allowed_callers, None)
-        if callers is not None and "direct" not in callers:
-            raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
-        if isinstance(tool, FunctionToolParam):
-            read = Tool(
-                name=tool.name,
-                description=or_default(tool.description, None),
-                parameters=or_default(tool.parameters, None),
-                strict=or_default(tool.strict, None),
-            )
-            check_strict(read, f"{where}.parameters")
-        else:
-            input_format = or_default(tool.format, None)
-            grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
-            read = custom_tool(
-                tool.name,
-                or_default(tool.description, None),
-                None if grammar is None else grammar.syntax,
-                "" if grammar is None else grammar.definition,
-            )
+    for member in callable_tools(or_default(request.tools, [])):
+        read = _read_tool(member)
+        names.append((read.name, f"{member.where}.name"))
         found.append(read)
     check_names(names)
     tools = tuple(found)
     choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
     return (() if choice.mode == "none" else tools), choice
+
+
+def _read_tool(member: Member) -> Tool:
+    where, namespace, tool = member
+    if tool.defer_loading is True:
+        raise unsupported_value(f"{where}.defer_loading", True)
+    callers = or_default(tool.allowed_callers, None)
+    if callers is not None and "direct" not in callers:
+        raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
+    name = joined_name(namespace, tool.name)
+    if isinstance(tool, FunctionToolParam):
+        read = Tool(
+            name=name,
+            description=or_default(tool.description, None),
+            parameters=or_default(tool.parameters, None),
+            strict=or_default(tool.strict, None),
+        )
+        check_parameters(read, f"{where}.parameters")
+        return read
+    input_format = or_default(tool.format, None)
+    grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
+    return custom_tool(
+        name,
+        or_default(tool.description, None),
+        None if grammar is None else grammar.syntax,
+        "" if grammar is None else grammar.definition,
+    )
+
+
+def _shown_name(name: str, request: CreateResponse | TokenCountsBody) -> str:
+    """Return the name that the model sees of a tool that a choice names, which may be in a namespace."""
+    members = list(callable_tools(or_default(request.tools, [])))
+    found = [joined_name(member.namespace, name) for member in members if member.tool.name == name]
+    return name if name in found or len(found) != 1 else found[0]
 
 
 def _read_choice(
@@ -188,9 +209,9 @@ def _read_choice(
         case str():
             return plain_choice(choice, tools, parallel=parallel)
         case ToolChoiceFunction():
-            return named_choice(choice.name, "function", tools, "tool_choice.name")
+            return named_choice(_shown_name(choice.name, request), "function", tools, "tool_choice.name")
         case ToolChoiceCustom():
-            return named_choice(choice.name, "custom", tools, "tool_choice.name")
+            return named_choice(_shown_name(choice.name, request), "custom", tools, "tool_choice.name")
         case ToolChoiceAllowed():
             return allowed_choice(
                 choice.mode, choice.tools, tools, parallel=parallel, param="tool_choice.tools"

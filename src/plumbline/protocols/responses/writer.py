@@ -30,7 +30,9 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import now
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
 from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.items import (
@@ -42,6 +44,7 @@ from plumbline.protocols.responses.items import (
     ReasoningTextItem,
     TextItem,
 )
+from plumbline.protocols.responses.namespaces import members_by_name
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
 from plumbline.turn import Turn
 from plumbline.wire.errors import ApiError
@@ -52,9 +55,13 @@ __all__ = ["ResponsesWriter"]
 class ResponsesWriter:
     """Write one answer. Every method returns the wire events that it caused, in order."""
 
-    def __init__(self, request: CreateResponse, turn: Turn, *, model: str) -> None:
+    def __init__(
+        self, request: CreateResponse, turn: Turn, *, model: str, sealer: Sealer | None = None
+    ) -> None:
         self._response = initial_response(request, turn, model)
         self._wants_logprobs = turn.sampling.logprobs is not None
+        self._sealer = sealer if "reasoning.encrypted_content" in or_default(request.include, []) else None
+        self._members = members_by_name(or_default(request.tools, []))
         self._state: State = "new"
         self._next_number = itertools.count().__next__
         """RS-02: `sequence_number` is 0, 1, 2, … over all events of the stream."""
@@ -86,7 +93,11 @@ class ResponsesWriter:
                 self._step_item(reasoning, "delta")
             case ToolCallStart():
                 self._finish_item("completed")
-                self._add_item(CustomCallItem(event) if event.custom else CallItem(event))
+                kind = CustomCallItem if event.custom else CallItem
+                member = self._members.get(event.name)
+                self._add_item(
+                    kind(event) if member is None else kind(event, member.namespace, member.tool.name)
+                )
             case ToolCallDelta():
                 call = self._item
                 if not isinstance(call, CallItem):
@@ -138,6 +149,8 @@ class ResponsesWriter:
             return item
         self._finish_item("completed")
         added = kind()
+        if isinstance(added, ReasoningTextItem):
+            added.sealer = self._sealer
         self._add_item(added)
         return added
 

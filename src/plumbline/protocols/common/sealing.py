@@ -1,0 +1,68 @@
+"""Seal reasoning for clients that keep it and send it back: authenticated encryption with a key of the server.
+
+The format is `pl1.` and, in unpadded URL-safe base64, a nonce of 12 bytes and the ciphertext of AES-256-GCM with its
+tag of 16 bytes. Only a server with the same secret opens it, and a change of one bit is found.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+__all__ = ["MAX_SEALED", "Sealer", "UnsealError"]
+
+MAX_SEALED = 4 * 1024 * 1024
+"""Maximum number of characters of sealed text that is opened. Opening as many takes a few milliseconds."""
+
+_PREFIX = "pl1."
+_PURPOSE = b"plumbline reasoning 1"
+_NONCE_BYTES = 12
+
+
+class UnsealError(ValueError):
+    """A sealed text was not sealed with this secret, or is damaged or too long; the message says which."""
+
+
+class Sealer:
+    """Seals texts with a key derived from a secret."""
+
+    def __init__(self, secret: str = "") -> None:
+        """Derive the key.
+
+        Args:
+            secret: the server's secret; empty takes a random one, so that a restart makes sealed texts unreadable.
+        """
+        source = secret.encode() or secrets.token_bytes(32)
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(source)
+        self._cipher = AESGCM(key)
+
+    def seal(self, text: str) -> str:
+        """Return the text in sealed form."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        # A model may write half of a surrogate pair as an escape; the text must come back as it was.
+        sealed = nonce + self._cipher.encrypt(nonce, text.encode("utf-8", "surrogatepass"), _PURPOSE)
+        return _PREFIX + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+
+    def open(self, sealed: str) -> str:
+        """Return the text that was sealed.
+
+        Raises:
+            UnsealError: the text was not sealed with this secret, or is damaged or too long.
+        """
+        if len(sealed) > MAX_SEALED:
+            raise UnsealError(f"it is longer than {MAX_SEALED} characters")
+        if not sealed.startswith(_PREFIX):
+            raise UnsealError("it does not come from this server")
+        encoded = sealed[len(_PREFIX) :]
+        try:
+            raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+            text = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _PURPOSE)
+        except (InvalidTag, binascii.Error, ValueError):
+            raise UnsealError("it is damaged, or sealed with another key") from None
+        return text.decode("utf-8", "surrogatepass")

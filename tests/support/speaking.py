@@ -1,0 +1,58 @@
+"""A model that answers with given texts, and writes Hermes calls and thinking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+
+import msgspec
+
+from plumbline.dialects.build import build_dialect
+from plumbline.dialects.registry import choose
+from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.loading import ServedModel
+
+from .models import TOKENIZER, scripted_info, served, token_chunks
+
+__all__ = ["speaking"]
+
+
+class _TrustedScript(ScriptedEngine):
+    """Accepts grammars and plays its script, which the test wrote to follow them."""
+
+    async def check_grammar(self, grammar: str) -> None:
+        """Accept every grammar."""
+
+
+def speaking(*texts: str, grammars: bool = False) -> ServedModel:
+    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking.
+
+    Args:
+        texts: the answers.
+        grammars: accept constrained requests. The texts have to follow the grammars.
+    """
+    scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
+    features = frozenset({"grammar"}) if grammars else frozenset[str]()
+    kind = _TrustedScript if grammars else ScriptedEngine
+    info = scripted_info(features=features)
+    model = served(kind(info, lambda request: _limited(request, next(scripts))))
+    return ServedModel(
+        engine=model.engine,
+        renderer=model.renderer,
+        names=model.names,
+        defaults=model.defaults,
+        created=model.created,
+        fingerprint=model.fingerprint,
+        dialect=build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER),
+    )
+
+
+def _limited(request: GenerateRequest, ids: Sequence[int]) -> Iterator[TokenChunk]:
+    """Cut a script at the token limit of the request, as an engine does."""
+    limit = request.sampling.max_tokens
+    for number, chunk in enumerate(token_chunks(request, ids), 1):
+        if number == limit:
+            yield msgspec.structs.replace(chunk, finish_reason="length")
+            return
+        yield chunk
