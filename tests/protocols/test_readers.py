@@ -45,7 +45,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "functions": [{"name": "f"}], "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False,
         "continue_final_message": True, "documents": [{}], "thinking_token_budget": 5,
         "response_prefix": "Sure", "echo": True, "separate_reasoning": False, "stream_reasoning": False,
-        "include_reasoning": False,
+        "include_reasoning": False, "template_vars": {"a": 1},
     },
     "completions": {
         **_SHARED, **_GUIDED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
@@ -58,7 +60,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
     prompt = ChatPrompt(
         messages=messages,
         tools=tools,
-        template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
+        template_kwargs=template_variables(_template_kwargs(request)),
         effort=or_default(request.reasoning_effort, None),
         thinking_budget=budget,
         documents=None if documents is None else tuple(documents),
@@ -86,3 +88,19 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
         priority=or_default(request.priority, 0),
         cache_salt=or_default(request.cache_salt, None),
     )
+
+
+def _template_kwargs(request: CreateChatCompletionRequest) -> dict[str, Any]:
+    """Return the variables for the chat template, under either name.
+
+    Raises:
+        ApiError: 400 if both names are given with different values.
+    """
+    kwargs = or_default(request.chat_template_kwargs, None)
+    other = or_default(request.template_vars, None)
+    if kwargs is not None and other is not None and kwargs != other:
+        raise invalid_request(
+            "'template_vars' is another name of 'chat_template_kwargs', and their values differ; send one of them.",
+            "template_vars",
+        )
+    return kwargs or other or {}

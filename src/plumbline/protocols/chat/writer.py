@@ -220,6 +220,7 @@ class ChatWriter:
             finish_reason=choice.finish,
             logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
             stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
+            matched_stop=UNSET if choice.stop_match is None else choice.stop_match,
         )
 
     def _legacy_delta(
@@ -257,7 +258,12 @@ class ChatWriter:
             reason = self._reason(finish)
             stop_reason = UNSET if finish.stop_match is None else finish.stop_match
         choice = ChatCompletionStreamChoice(
-            index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason
+            index=index,
+            delta=delta,
+            finish_reason=reason,
+            logprobs=logprobs,
+            stop_reason=stop_reason,
+            matched_stop=stop_reason,
         )
         return self._envelope([choice])
 

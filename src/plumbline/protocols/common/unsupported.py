@@ -52,7 +52,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "session_params": "is not supported: this server has no sessions",
     "chat_template": _NOT_YET,
     "input_ids": _NOT_YET,
-    "template_vars": _NOT_YET,
     "bad_words": _NOT_YET,
     "return_token_ids": _NOT_YET,
     "truncate_prompt_tokens": _NOT_YET,

@@ -143,6 +143,7 @@ class CompletionWriter:
             finish_reason=_reason(choice.finish),
             logprobs=choice.logprobs,
             stop_reason=UNSET if match_ is None else match_,
+            matched_stop=UNSET if match_ is None else match_,
         )
 
     def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
@@ -182,6 +183,7 @@ class CompletionWriter:
             finish_reason=None if finish is None else _reason(finish),
             logprobs=logprobs,
             stop_reason=stop_reason,
+            matched_stop=stop_reason,
         )
         return self._envelope([choice])
 
