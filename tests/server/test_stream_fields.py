@@ -112,3 +112,46 @@ async def test_usage_so_far_needs_usage(path: str) -> None:
         answer = await server.post(path, {**body, "stream_options": {"continuous_usage_stats": True}})
     assert answer.status == 400
     assert answer.error["param"] == "stream_options.continuous_usage_stats"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(("stop", "matched"), [({"stop": "longer"}, "longer"), ({}, None)])
+async def test_what_ended_an_answer_is_told_under_both_names(
+    path: str, stop: Json, matched: str | None
+) -> None:
+    """vLLM's clients read `stop_reason`, SGLang's `matched_stop`."""
+    async with serving(speaking(TEXT)) as server:
+        body = {**BODIES[path], **stop}
+        whole = (await server.post(path, {"model": "test-model", **body})).json["choices"][0]
+        last = (await streamed(server, path, body))[-1]["choices"][0]
+    for choice in (whole, last):
+        assert choice.get("stop_reason") == choice.get("matched_stop") == matched
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_an_echo_begins_every_choice_of_a_stream(n: int) -> None:
+    body = {**BODIES["/v1/chat/completions"], "response_prefix": "So then: ", "echo": True, "n": n}
+    async with serving(speaking(TEXT)) as server:
+        whole = [choice["message"]["content"] for choice in (await chat(server, **body))["choices"]]
+        chunks = await streamed(server, "/v1/chat/completions", body)
+    texts = [""] * n
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert texts == whole == ["So then: " + TEXT] * n
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_template_vars_are_template_kwargs_under_another_name(stream: bool) -> None:
+    """The template of the tests has no variables of its own, so the law is about refusals."""
+    body = {"model": "test-model", "stream": stream, **BODIES["/v1/chat/completions"]}
+    async with serving(speaking(TEXT)) as server:
+        same = await server.post(
+            "/v1/chat/completions", {**body, "template_vars": {"a": 1}, "chat_template_kwargs": {"a": 1}}
+        )
+        other = await server.post(
+            "/v1/chat/completions", {**body, "template_vars": {"a": 1}, "chat_template_kwargs": {"a": 2}}
+        )
+        owned = await server.post("/v1/chat/completions", {**body, "template_vars": {"messages": []}})
+    assert same.status == 200
+    assert (other.status, other.error["param"]) == (400, "template_vars")
+    assert (owned.status, owned.error["param"]) == (400, "chat_template_kwargs.messages")

@@ -241,6 +241,7 @@ class ChatWriter:
             logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
             stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
             token_ids=choice.token_ids if self._returns_ids else UNSET,
+            matched_stop=UNSET if choice.stop_match is None else choice.stop_match,
         )
 
     def _legacy_delta(
@@ -278,7 +279,12 @@ class ChatWriter:
             reason = self._reason(finish)
             stop_reason = UNSET if finish.stop_match is None else finish.stop_match
         choice = ChatCompletionStreamChoice(
-            index=index, delta=delta, finish_reason=reason, logprobs=logprobs, stop_reason=stop_reason
+            index=index,
+            delta=delta,
+            finish_reason=reason,
+            logprobs=logprobs,
+            stop_reason=stop_reason,
+            matched_stop=stop_reason,
         )
         if self._returns_ids:
             known = self._choices[index]

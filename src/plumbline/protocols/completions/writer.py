@@ -164,6 +164,7 @@ class CompletionWriter:
             token_ids=choice.token_ids if self._returns_ids else UNSET,
             prompt_token_ids=UNSET if facts.token_ids is None else facts.token_ids,
             prompt_logprobs=UNSET if facts.logprobs is None else facts.logprobs,
+            matched_stop=UNSET if match_ is None else match_,
         )
 
     def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:
@@ -203,6 +204,7 @@ class CompletionWriter:
             finish_reason=None if finish is None else _reason(finish),
             logprobs=logprobs,
             stop_reason=stop_reason,
+            matched_stop=stop_reason,
         )
         known = self._choices[index]
         known.num_chunks += 1
