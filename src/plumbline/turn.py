@@ -170,6 +170,8 @@ class TextPrompt(msgspec.Struct, frozen=True):
     text: str
     add_special_tokens: bool = True
     """Whether the prompt begins with the tokenizer's sequence start."""
+    suffix: str | None = None
+    """Text that comes after the answer: the model fills in the middle (CMP-07)."""
 
 
 class TokenPrompt(msgspec.Struct, frozen=True):

@@ -125,6 +125,7 @@ class PlumblineService(Service):
         """Continue texts."""
         arrived = time.perf_counter()
         self._check_model(request.model)
+        self._check_suffix(request)
         plan = read_completion(request, self._model.defaults)
         self._check_choices(len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n")
         prepared = await self._prepare(call, request, plan.turns, "prompt")
@@ -412,6 +413,11 @@ class PlumblineService(Service):
                 f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."
             )
             raise invalid_request(message, param, "invalid_value")
+
+    def _check_suffix(self, request: CreateCompletionRequest) -> None:
+        """Refuse a suffix if the model has no tokens for filling in the middle (CMP-07)."""
+        if isinstance(request.suffix, str) and self._road.tokenizer.fill_in is None:
+            raise unsupported_parameter("suffix", "is not supported: this model does not fill in the middle")
 
     def _check_template(self, request: CreateChatCompletionRequest) -> None:
         """Refuse a request's own template, which can keep a worker thread busy, unless the operator trusts clients."""

@@ -102,7 +102,7 @@ class Renderer:
             case TokenPrompt():
                 return len(prompt.token_ids)
             case TextPrompt():
-                size = len(prompt.text)
+                size = len(prompt.text) + len(prompt.suffix or "")
             case ChatPrompt(token_ids=tuple(token_ids)):
                 return len(token_ids)
             case ChatPrompt():
@@ -114,7 +114,11 @@ class Renderer:
             case TokenPrompt():
                 return list(prompt.token_ids)
             case TextPrompt():
-                self._check_length(prompt.text, None, most)
+                self._check_length(prompt.text + (prompt.suffix or ""), None, most)
+                if prompt.suffix is not None:
+                    return self.tokenizer.encode_gap(
+                        prompt.text, prompt.suffix, add_special_tokens=prompt.add_special_tokens
+                    )
                 return self.tokenizer.encode_prompt(prompt.text, add_special_tokens=prompt.add_special_tokens)
             case ChatPrompt(token_ids=tuple(token_ids)):
                 return list(token_ids)

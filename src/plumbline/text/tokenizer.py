@@ -18,6 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from plumbline.dialects.streams.affixes import proper_prefixes, proper_suffixes
+from plumbline.text.fill_in import fill_in_tokens
 
 __all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "UnsupportedTokenizerError"]
 
@@ -40,6 +41,7 @@ class TextTokenizer:
         special_ids: ids of control tokens, which are not part of an answer's text.
         added: ids of added tokens, control or not, by their text.
         control: the added tokens that are control tokens.
+        fill_in: the tokens for filling in the middle; None if there are none.
         markers: the added tokens except runs of white space, which exist only to shorten texts.
     """
 
@@ -56,6 +58,7 @@ class TextTokenizer:
         highest = max(whole.get_vocab(with_added_tokens=True).values(), default=-1)
         self.vocab_size = max(self.vocab_size, highest + 1)
         self.added: dict[str, int] = {token["content"]: token["id"] for token in added}
+        self.fill_in = fill_in_tokens(self.added)
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
         self.control = Markers(token["content"] for token in added if token.get("special"))
         self.markers = Markers(text for text in self.added if not text.isspace())
@@ -145,6 +148,17 @@ class TextTokenizer:
             add_special_tokens: whether to begin with the sequence start.
         """
         ids = self.encode_rendered(text)
+        return self.with_bos(ids) if add_special_tokens else ids
+
+    def encode_gap(self, left: str, right: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Encode the two sides of a gap that the model is to fill (CMP-07).
+
+        Raises:
+            ValueError: the tokenizer has no tokens for that.
+        """
+        if self.fill_in is None:
+            raise ValueError("this tokenizer has no tokens for filling in the middle")
+        ids = self.fill_in.prompt(self.encode_rendered(left), self.encode_rendered(right))
         return self.with_bos(ids) if add_special_tokens else ids
 
     def with_bos(self, ids: list[int]) -> list[int]:

@@ -32,10 +32,6 @@ from plumbline.wire.errors import invalid_request, invalid_value, missing_requir
 
 __all__ = ["CompletionPlan", "read_completion"]
 
-_REFUSED = {
-    "suffix": "is not supported: this model does not fill in the middle",  # CMP-07
-}
-
 _DEFAULT_MAX_TOKENS = 16
 """CMP-03."""
 
@@ -59,7 +55,8 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
-    refuse_given(request, {**_REFUSED, **UNSUPPORTED})
+    refuse_given(request, UNSUPPORTED)
+    suffix = _read_suffix(request)
     check_stream_options(request)
     num_choices = or_default(request.n, 1)
     # The schema allows 0, which means the default.
@@ -100,24 +97,41 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
             bad_words=read_bad_words(request.bad_words),
         )
         for prompt in _read_prompts(
-            request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True)
+            request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True), suffix
         )
     ]
     return CompletionPlan(turns, num_choices, best_of, or_default(request.echo, False), logprobs)
 
 
-def _read_prompts(prompt: object, vocab_size: int, special: bool) -> list[Prompt]:
+def _read_suffix(request: CreateCompletionRequest) -> str | None:
+    """Return the text after the answer (CMP-07).
+
+    Raises:
+        ApiError: 400 beside token ids, which hold the prompt as the model sees it, and beside `echo`.
+    """
+    suffix = or_default(request.suffix, None)
+    if suffix is None:
+        return None
+    prompts = request.prompt if isinstance(request.prompt, list) else [request.prompt]
+    if request.echo is True or not all(isinstance(prompt, str) for prompt in prompts):
+        raise invalid_request(
+            "'suffix' needs prompts of text, and cannot be combined with 'echo'.", "suffix", "invalid_value"
+        )
+    return suffix
+
+
+def _read_prompts(prompt: object, vocab_size: int, special: bool, suffix: str | None) -> list[Prompt]:
     """Read a string, strings, one list of token ids, or lists of token ids (CMP-02)."""
     match prompt:
         case str():
-            return [TextPrompt(prompt, special)]
+            return [TextPrompt(prompt, special, suffix)]
         case None:
             raise missing_required_parameter("prompt")  # HTTP-10
         case list() if prompt and all(isinstance(item, int) for item in prompt):
             return [_token_prompt(prompt, "prompt", vocab_size)]
         case list() if prompt:
             return [
-                TextPrompt(item, special)
+                TextPrompt(item, special, suffix)
                 if isinstance(item, str)
                 else _token_prompt(item, f"prompt[{index}]", vocab_size)
                 for index, item in enumerate(prompt)
