@@ -23,7 +23,7 @@ Fields = Mapping[str, Any]
 
 SHARES = {
     "stream": 50,
-    "tools": 35,
+    "tools": 45,
     "stop": 30,
     "n": 25,
     "parts": 35,
@@ -94,7 +94,7 @@ _LEAST = {"max_tokens": 1, "max_completion_tokens": 1, "max_output_tokens": 16}
 def _stream(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
     if not luck.has(50):
         return {"stream": True}
-    if "input" not in fields and luck.has(50):
+    if "input" not in fields and luck.has(60):
         return {"stream": True, "stream_options": {"include_usage": True}}
     return {
         "stream": True,
