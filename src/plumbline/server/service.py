@@ -33,7 +33,7 @@ from plumbline.protocols.chat.messages import read_messages, read_tool_list
 from plumbline.protocols.chat.reader import read_chat
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default, template_variables
-from plumbline.protocols.common.obfuscation import obfuscated, wants_obfuscation
+from plumbline.protocols.common.obfuscation import wants_obfuscation
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
 from plumbline.protocols.common.sampling import check_token_ids
 from plumbline.protocols.common.sealing import Sealer
@@ -46,7 +46,9 @@ from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLo
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn
 from plumbline.road.road import Road
+from plumbline.server.admission import Admission
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
+from plumbline.server.frames import Frames, chunk_frames, response_frames
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.prompt_facts import prompt_facts
@@ -64,7 +66,6 @@ from plumbline.wire.errors import (
     context_length_exceeded,
     envelope,
     invalid_request,
-    model_not_found,
     unsupported_parameter,
 )
 from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
@@ -78,7 +79,6 @@ _COUNTED = 131_072
 """Tokens that `/tokenize` and `/v1/responses/input_tokens` take at least, also where the model's context is shorter."""
 
 T = TypeVar("T")
-Frames = AsyncGenerator[bytes, None]
 
 
 class PlumblineService(Service):
@@ -89,6 +89,7 @@ class PlumblineService(Service):
         self._settings = settings
         self._metrics = metrics
         self._sealer = Sealer(settings.sealing_key)
+        self._admission = Admission(model, settings)
         self._road = Road(model.engine, model.renderer, model.dialect)
 
     # Generation
@@ -96,10 +97,10 @@ class PlumblineService(Service):
     async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
         """Answer a conversation."""
         arrived = time.perf_counter()
-        self._check_model(request.model)
-        self._check_template(request)
+        self._admission.check_model(request.model)
+        self._admission.check_template(request)
         turn = read_chat(request, self._model.defaults)
-        self._check_choices(turn.num_choices, "n")
+        self._admission.check_choices(turn.num_choices, "n")
         (prepared,) = await self._prepare(call, request, [turn], "messages")
         writer = ChatWriter(
             request,
@@ -107,7 +108,10 @@ class PlumblineService(Service):
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
             facts=await until_disconnect(
-                call, prompt_facts(self._road, request, prepared, f"{call.work_id}-f", self._client(call))
+                call,
+                prompt_facts(
+                    self._road, request, prepared, f"{call.work_id}-f", self._admission.client(call)
+                ),
             ),
             thinking_markers=_outer_markers(prepared),
             prompt_tokens=len(prepared.prompt_token_ids),
@@ -116,7 +120,7 @@ class PlumblineService(Service):
 
         if request.stream is True:
             return await self._stream(
-                call, events, lambda primed: _chunk_frames(writer, primed, wants_obfuscation(request))
+                call, events, lambda primed: chunk_frames(writer, primed, wants_obfuscation(request))
             )
         await self._consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
@@ -124,10 +128,12 @@ class PlumblineService(Service):
     async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
         """Continue texts."""
         arrived = time.perf_counter()
-        self._check_model(request.model)
-        self._check_suffix(request)
+        self._admission.check_model(request.model)
+        self._admission.check_suffix(request)
         plan = read_completion(request, self._model.defaults)
-        self._check_choices(len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n")
+        self._admission.check_choices(
+            len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n"
+        )
         prepared = await self._prepare(call, request, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
@@ -139,7 +145,9 @@ class PlumblineService(Service):
             facts=[
                 await until_disconnect(
                     call,
-                    prompt_facts(self._road, request, turn, f"{call.work_id}-f{number}", self._client(call)),
+                    prompt_facts(
+                        self._road, request, turn, f"{call.work_id}-f{number}", self._admission.client(call)
+                    ),
                 )
                 for number, turn in enumerate(prepared)
             ],
@@ -149,7 +157,7 @@ class PlumblineService(Service):
 
         if request.stream is True:
             return await self._stream(
-                call, events, lambda primed: _chunk_frames(writer, primed, wants_obfuscation(request))
+                call, events, lambda primed: chunk_frames(writer, primed, wants_obfuscation(request))
             )
         writer.start()
         await self._consume(call, events, writer.event)
@@ -158,7 +166,7 @@ class PlumblineService(Service):
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
         arrived = time.perf_counter()
-        self._check_optional_model(request.model)
+        self._admission.check_optional_model(request.model)
         turn = read_response(request, self._model.defaults, self._sealer)
         (prepared,) = await self._prepare(call, request, [turn], "input")
         writer = ResponsesWriter(request, turn, model=self._model.names[0], sealer=self._sealer)
@@ -169,7 +177,9 @@ class PlumblineService(Service):
             return await self._stream(
                 call,
                 events,
-                lambda primed: self._response_frames(writer, primed, call, wants_obfuscation(request)),
+                lambda primed: response_frames(
+                    writer, primed, lambda error: self._midway(error, call), wants_obfuscation(request)
+                ),
                 headers,
             )
         writer.start()
@@ -178,7 +188,7 @@ class PlumblineService(Service):
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
-        self._check_optional_model(request.model)
+        self._admission.check_optional_model(request.model)
         prompt = read_response_prompt(request, self._sealer)
         ids = await self._token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
@@ -193,7 +203,7 @@ class PlumblineService(Service):
 
     async def retrieve_model(self, call: Call, *, model: str) -> Reply:
         """Describe a served model (MOD-02, MOD-03)."""
-        self._check_model(model)
+        self._admission.check_model(model)
         return JsonReply(encode(self._describe(model)))
 
     # Operations that OpenAI's API does not have
@@ -211,7 +221,7 @@ class PlumblineService(Service):
 
     async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
         """Turn a prompt or a conversation into token ids."""
-        self._check_optional_model(request.model)
+        self._admission.check_optional_model(request.model)
         if isinstance(request.prompt, str) == isinstance(request.messages, list):
             raise invalid_request("Give either 'prompt' or 'messages'.", "prompt")
         special = or_default(request.add_special_tokens, isinstance(request.prompt, str))
@@ -236,7 +246,7 @@ class PlumblineService(Service):
 
     async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
         """Turn token ids into text."""
-        self._check_optional_model(request.model)
+        self._admission.check_optional_model(request.model)
         check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
         text = await asyncio.to_thread(self._road.tokenizer.decode, request.tokens)
         return JsonReply(encode(DetokenizeResponse(prompt=text)))
@@ -302,14 +312,16 @@ class PlumblineService(Service):
     def _answer(
         self, prepared: PreparedTurn, call: Call, arrived: float
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        return self._metrics.observe(self._road.answer(prepared, call.work_id, self._client(call)), arrived)
+        return self._metrics.observe(
+            self._road.answer(prepared, call.work_id, self._admission.client(call)), arrived
+        )
 
     async def _answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
-            self._road.answer(turn, f"{call.work_id}-p{number}", self._client(call))
+            self._road.answer(turn, f"{call.work_id}-p{number}", self._admission.client(call))
             for number, turn in enumerate(prepared)
         ]
         async with aclosing(merge(answers)) as events:
@@ -326,7 +338,7 @@ class PlumblineService(Service):
             entries = None
             if plan.logprobs is not None:
                 work = self._road.prompt_logprobs(
-                    turn, f"{call.work_id}-e{number}", plan.logprobs, self._client(call)
+                    turn, f"{call.work_id}-e{number}", plan.logprobs, self._admission.client(call)
                 )
                 entries = await api_errors(work)
             found.append(
@@ -358,21 +370,6 @@ class PlumblineService(Service):
             yield frame(envelope(self._midway(error, call)))
         yield DONE
 
-    async def _response_frames(
-        self, writer: ResponsesWriter, events: AsyncIterator[ChoiceEvent], call: Call, pads: bool
-    ) -> Frames:
-        """Frame a Responses stream as named events (SSE-04) that always end with a terminal one (ERR-10)."""
-        for out in writer.start():
-            yield frame(encode(out), _event_name(out))
-        try:
-            async for _, event in events:
-                for out in writer.event(event):
-                    body, name = encode(out), _event_name(out)
-                    yield frame(obfuscated(body) if pads and name.endswith(".delta") else body, name)
-        except Exception as error:
-            for out in writer.fail(self._midway(error, call)):
-                yield frame(encode(out), _event_name(out))
-
     def _midway(self, error: Exception, call: Call) -> ApiError:
         """Return the API error for a failure after the stream has begun, and log what was not raised by design."""
         self._metrics.failed_midway()
@@ -396,40 +393,6 @@ class PlumblineService(Service):
 
     # Helpers
 
-    def _check_model(self, name: str) -> None:
-        if name not in self._model.names:
-            raise model_not_found(name)
-
-    def _client(self, call: Call) -> str:
-        """Return whom to count a request to: its key, or its address where the server checks no keys."""
-        return call.api_key or "" if self._settings.api_keys else call.peer
-
-    def _check_choices(self, count: int, param: str) -> None:
-        """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
-        every = self._settings.max_num_seqs + self._settings.max_num_waiting
-        limit = self._model.engine.info.max_in_flight or every
-        if count > limit:
-            message = (
-                f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."
-            )
-            raise invalid_request(message, param, "invalid_value")
-
-    def _check_suffix(self, request: CreateCompletionRequest) -> None:
-        """Refuse a suffix if the model has no tokens for filling in the middle (CMP-07)."""
-        if isinstance(request.suffix, str) and self._road.tokenizer.fill_in is None:
-            raise unsupported_parameter("suffix", "is not supported: this model does not fill in the middle")
-
-    def _check_template(self, request: CreateChatCompletionRequest) -> None:
-        """Refuse a request's own template, which can keep a worker thread busy, unless the operator trusts clients."""
-        if isinstance(request.chat_template, str) and not self._settings.trust_request_chat_template:
-            raise unsupported_parameter(
-                "chat_template", "needs a server that was started with --trust-request-chat-template"
-            )
-
-    def _check_optional_model(self, name: str | msgspec.UnsetType | None) -> None:
-        if isinstance(name, str):
-            self._check_model(name)
-
     def _describe(self, name: str) -> Model:
         return Model(
             id=name,
@@ -447,20 +410,6 @@ class PlumblineService(Service):
         )
 
 
-async def _chunk_frames(
-    writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent], pads: bool
-) -> Frames:
-    """Frame chat and legacy completion chunks, which have no event names (SSE-05)."""
-    for chunk in writer.start():
-        yield frame(encode(chunk))
-    async for index, event in events:
-        for chunk in writer.event(index, event):
-            body = encode(chunk)
-            yield frame(obfuscated(body) if pads else body)
-    for chunk in writer.end():
-        yield frame(encode(chunk))
-
-
 def _outer_markers(prepared: PreparedTurn) -> tuple[str, str]:
     """Return the texts around the model's reasoning, for `separate_reasoning: false`."""
     markers = prepared.dialect.thinking_markers
@@ -471,11 +420,6 @@ def _unavailable_header(request: CreateResponse) -> dict[str, str]:
     """Name the hosted tools of a request, which this server accepts and does not run (TOOL-15)."""
     kinds = unavailable_tools(or_default(request.tools, []))
     return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
-
-
-def _event_name(event: msgspec.Struct) -> str:
-    """Return the name of an event, which is its type (SSE-04)."""
-    return str(event.__struct_config__.tag)
 
 
 def _contract(name: str) -> bytes:

@@ -1,0 +1,58 @@
+"""Check requests against what is served and what the operator allows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.server.loading import ServedModel
+from plumbline.server.settings import Settings
+from plumbline.wire.call import Call
+from plumbline.wire.errors import invalid_request, model_not_found, unsupported_parameter
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """Checks of one served model. Each raises an `ApiError` that names the field."""
+
+    def __init__(self, model: ServedModel, settings: Settings) -> None:
+        self._model = model
+        self._settings = settings
+
+    def check_model(self, name: str) -> None:
+        """Refuse a model that is not served (MOD-04)."""
+        if name not in self._model.names:
+            raise model_not_found(name)
+
+    def client(self, call: Call) -> str:
+        """Return whom to count a request to: its key, or its address where the server checks no keys."""
+        return call.api_key or "" if self._settings.api_keys else call.peer
+
+    def check_choices(self, count: int, param: str) -> None:
+        """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
+        every = self._settings.max_num_seqs + self._settings.max_num_waiting
+        limit = self._model.engine.info.max_in_flight or every
+        if count > limit:
+            message = (
+                f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."
+            )
+            raise invalid_request(message, param, "invalid_value")
+
+    def check_suffix(self, request: CreateCompletionRequest) -> None:
+        """Refuse a suffix if the model has no tokens for filling in the middle (CMP-07)."""
+        if isinstance(request.suffix, str) and self._model.renderer.tokenizer.fill_in is None:
+            raise unsupported_parameter("suffix", "is not supported: this model does not fill in the middle")
+
+    def check_template(self, request: CreateChatCompletionRequest) -> None:
+        """Refuse a request's own template, which can keep a worker thread busy, unless the operator trusts clients."""
+        if isinstance(request.chat_template, str) and not self._settings.trust_request_chat_template:
+            raise unsupported_parameter(
+                "chat_template", "needs a server that was started with --trust-request-chat-template"
+            )
+
+    def check_optional_model(self, name: str | msgspec.UnsetType | None) -> None:
+        """Refuse a model that is not served; without a name it is the only one."""
+        if isinstance(name, str):
+            self.check_model(name)
