@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 __all__ = ["MAX_SEALED", "Sealer", "UnsealError"]
 
-MAX_SEALED = 4 * 1024 * 1024
+MAX_SEALED = 8 * 1024 * 1024
 """Maximum number of characters of sealed text that is opened. Opening as many takes a few milliseconds."""
 
 _PREFIX = "pl1."
