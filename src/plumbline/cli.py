@@ -152,8 +152,8 @@ def _add_server_options(group: _Group) -> None:
     group.add_argument(
         "--sealing-key-file",
         metavar="FILE",
-        help="file with the random secret that seals reasoning for clients (reasoning.encrypted_content); give servers that "
-        "share clients the same. PLUMBLINE_SEALING_KEY gives one too (default: a random one for each start)",
+        help="file with the random secret that seals reasoning for clients (reasoning.encrypted_content); give "
+        "servers that share clients the same. PLUMBLINE_SEALING_KEY gives one too (default: random at each start)",
     )
     group.add_argument(
         "--max-body-bytes",
