@@ -1,0 +1,194 @@
+"""Define the interface of a store, and its errors.
+
+A write returns when its transaction is committed: what has been acknowledged to a client survives the end of the
+process. Every method raises `StoreUnavailableError` within a bounded time if the database cannot be used; none waits
+forever. Records of one owner do not exist for another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+
+from plumbline.store.records import (
+    ChatRecord,
+    ConversationRecord,
+    ItemRecord,
+    Order,
+    Page,
+    ResponseRecord,
+    StoreStats,
+)
+
+__all__ = ["Store", "StoreFullError", "StoreUnavailableError", "UnknownCursorError"]
+
+
+class StoreUnavailableError(Exception):
+    """The database is locked, full, unreachable or too slow; the message says which. Nothing was stored."""
+
+
+class StoreFullError(Exception):
+    """The owner has as many stored responses as the operator allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"there are {limit} stored responses, the most that one key may have")
+        self.limit = limit
+
+
+class UnknownCursorError(LookupError):
+    """The entry that a page should follow is not in the list."""
+
+
+class Store(ABC):
+    """Responses, conversations, chat completions and secrets."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Where records are kept and for how long, for the line that the server prints at its start."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Open the database, bring its tables up to date and begin to sweep.
+
+        Raises:
+            StoreUnavailableError: it cannot be opened, or was written by a newer version.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Finish the writes that wait, and close the database. Idempotent."""
+
+    @abstractmethod
+    def stats(self) -> StoreStats:
+        """Return sizes as of the last write or sweep, without I/O."""
+
+    @abstractmethod
+    async def secret(self, name: str) -> bytes:
+        """Return 32 random bytes that belong to the store: made at the first call, the same ever after."""
+
+    # Responses
+
+    @abstractmethod
+    async def save_response(self, record: ResponseRecord) -> None:
+        """Store a response, or replace the one with its id.
+
+        If it is finished and has a conversation, its input and output are appended there in the same transaction, once.
+        An unfinished one is leased to this process, which renews the lease as long as it runs. A response that was
+        stored unfinished and then deleted is not stored again.
+
+        Raises:
+            StoreFullError: the owner has too many; unfinished and replaced ones are counted once.
+        """
+
+    @abstractmethod
+    async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
+        """Return a response, or None."""
+
+    @abstractmethod
+    async def chain(self, owner: str, response_id: str, most: int) -> Sequence[ResponseRecord]:
+        """Return a response and the ones that it continues, the oldest first, without `events`.
+
+        Args:
+            owner: whom all of them belong to.
+            response_id: the newest.
+            most: no more than this many are read; the oldest of the result may then have a parent.
+
+        The chain ends where a parent does not exist: the oldest of the result names it.
+        """
+
+    @abstractmethod
+    async def delete_response(self, owner: str, response_id: str) -> bool:
+        """Delete a response with its input and output; return whether it existed."""
+
+    @abstractmethod
+    async def items(self, owner: str, item_ids: Collection[str]) -> Mapping[str, bytes]:
+        """Return the bodies of items by id, wherever they are stored; unknown ids are left out.
+
+        Where several records have an item of the same id, it is that of the newest.
+        """
+
+    @abstractmethod
+    async def take_abandoned(self) -> Sequence[ResponseRecord]:
+        """Return the unfinished responses whose process has ended, each to one caller only; the caller saves them."""
+
+    # Conversations
+
+    @abstractmethod
+    async def save_conversation(self, record: ConversationRecord, items: Sequence[ItemRecord] = ()) -> None:
+        """Store a new conversation with its first items, or replace the metadata of the one with this id."""
+
+    @abstractmethod
+    async def conversation(self, owner: str, conversation_id: str) -> ConversationRecord | None:
+        """Return a conversation, or None."""
+
+    @abstractmethod
+    async def delete_conversation(self, owner: str, conversation_id: str) -> bool:
+        """Delete a conversation with its items; its responses stay. Return whether it existed."""
+
+    @abstractmethod
+    async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
+        """Append items to a conversation; return whether it exists."""
+
+    @abstractmethod
+    async def conversation_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        *,
+        limit: int | None = None,
+        order: Order = "asc",
+        after: str | None = None,
+    ) -> Page[ItemRecord]:
+        """Return items of a conversation that exists, by position.
+
+        Raises:
+            UnknownCursorError: there is no item `after`.
+        """
+
+    @abstractmethod
+    async def conversation_item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
+        """Return an item of a conversation, or None."""
+
+    @abstractmethod
+    async def delete_conversation_item(self, owner: str, conversation_id: str, item_id: str) -> bool:
+        """Delete an item of a conversation; return whether it existed."""
+
+    # Chat completions
+
+    @abstractmethod
+    async def save_chat(self, record: ChatRecord) -> None:
+        """Store a chat completion, or replace the metadata of the one with this id."""
+
+    @abstractmethod
+    async def chat(self, owner: str, completion_id: str) -> ChatRecord | None:
+        """Return a chat completion, or None."""
+
+    @abstractmethod
+    async def chats(
+        self,
+        owner: str,
+        *,
+        model: str | None = None,
+        metadata: Mapping[str, str] = {},
+        limit: int = 20,
+        order: Order = "asc",
+        after: str | None = None,
+    ) -> Page[ChatRecord]:
+        """List chat completions by time of creation, without their messages.
+
+        Args:
+            owner: whose.
+            model: only those of this model.
+            metadata: only those with all of these pairs.
+            limit: how many.
+            order: oldest or newest first.
+            after: the id of the last one already seen.
+
+        Raises:
+            UnknownCursorError: there is no completion `after`.
+        """
+
+    @abstractmethod
+    async def delete_chat(self, owner: str, completion_id: str) -> bool:
+        """Delete a chat completion with its messages; return whether it existed."""

@@ -1,0 +1,107 @@
+"""Define what is stored: values with their identity and owner, and payloads as bytes of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+__all__ = [
+    "UNFINISHED",
+    "ChatRecord",
+    "ConversationRecord",
+    "ItemRecord",
+    "Order",
+    "Page",
+    "ResponseRecord",
+    "Status",
+    "StoreStats",
+]
+
+T = TypeVar("T")
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+"""The states of a response (R-02)."""
+
+UNFINISHED: frozenset[Status] = frozenset({"queued", "in_progress"})
+"""States of a background response that is still generated."""
+
+Order = Literal["asc", "desc"]
+"""Oldest first, or newest first."""
+
+
+class ItemRecord(msgspec.Struct, frozen=True):
+    """One item of an input, an output or a conversation."""
+
+    id: str
+    body: bytes
+    """The item as JSON; its member `id` is the same id."""
+
+
+class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A response with what it was created from."""
+
+    id: str
+    owner: str
+    """Whom it belongs to; nobody else can see that it exists. Empty where the server checks no keys."""
+    created_at: int
+    """Unix time in seconds."""
+    status: Status
+    parent: str | None = None
+    """The response that it continues (`previous_response_id`)."""
+    conversation: str | None = None
+    """The conversation that it belongs to. A finished response appends its input and output there."""
+    response: bytes
+    """The response object as JSON, as the client got it."""
+    input: tuple[ItemRecord, ...] = ()
+    """The request's own input items, in order."""
+    output: tuple[ItemRecord, ...] = ()
+    """The items of the response object's `output`, in order."""
+    events: bytes = b""
+    """What its stream events can be written from again; the store does not read it."""
+
+
+class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation without its items."""
+
+    id: str
+    owner: str
+    created_at: int
+    """Unix time in seconds."""
+    metadata: Mapping[str, str] = {}
+
+
+class ChatRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat completion with the messages that it answers."""
+
+    id: str
+    owner: str
+    created_at: int
+    """Unix time in seconds."""
+    model: str
+    metadata: Mapping[str, str] = {}
+    completion: bytes
+    """The completion object as JSON; its `metadata` is that of creation, and the field above is the current one."""
+    messages: tuple[ItemRecord, ...] = ()
+    """The request's messages, in order, each with an id."""
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Some entries of a longer list."""
+
+    entries: tuple[T, ...]
+    has_more: bool
+    """Whether further entries follow."""
+
+
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of a store, for metrics."""
+
+    responses: int
+    bytes: int
+    """Bytes of the payloads of all records."""
+    pending_writes: int
+    """Writes that wait for a commit."""
+    failed_writes: int
+    """Writes since the start that were reported as failed."""
