@@ -14,9 +14,11 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from plumbline._generated.routes import ROUTE_HANDLERS
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.auth import KeyRing
 from plumbline.server.cors import Cors
 from plumbline.server.front import Front
+from plumbline.server.generation import Generation
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import Metrics
 from plumbline.server.service import PlumblineService
@@ -39,7 +41,7 @@ _PHRASES = {
 def create_app(model: ServedModel, settings: Settings) -> Front | Cors:
     """Build the ASGI application; its lifespan starts and stops the engine."""
     metrics = Metrics(model.engine, model.names[0])
-    service = PlumblineService(model, settings, metrics)
+    service = PlumblineService(Generation(model, settings, metrics), Sealer(settings.sealing_key))
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:

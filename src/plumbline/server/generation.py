@@ -1,0 +1,192 @@
+"""Take requests along the road, with its failures as API errors: prepare, answer, stream, consume."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.engines.port import EngineFullError
+from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
+from plumbline.protocols.common.token_facts import PromptFacts
+from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
+from plumbline.road.merge import merge
+from plumbline.road.prepare import PreparedTurn
+from plumbline.road.road import Road
+from plumbline.server.admission import Admission
+from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
+from plumbline.server.frames import Frames
+from plumbline.server.loading import ServedModel
+from plumbline.server.metrics import Metrics
+from plumbline.server.prompt_facts import prompt_facts
+from plumbline.server.settings import Settings
+from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.text.render import TooManyTokensError
+from plumbline.text.templates.template import TemplateError
+from plumbline.turn import ChatPrompt, TextPrompt, Turn
+from plumbline.wire.call import Call
+from plumbline.wire.errors import (
+    ApiError,
+    context_length_exceeded,
+    envelope,
+    invalid_request,
+    unsupported_parameter,
+)
+from plumbline.wire.reply import EventReply, Reply
+from plumbline.wire.sse import DONE, frame
+
+__all__ = ["Generation"]
+
+_log = logging.getLogger("plumbline.server")
+
+_COUNTED = 131_072
+"""Tokens that `/tokenize` and `/v1/responses/input_tokens` take at least, also where the model's context is shorter."""
+
+T = TypeVar("T")
+
+
+class Generation:
+    """What all operations that generate share, for one served model."""
+
+    def __init__(self, model: ServedModel, settings: Settings, metrics: Metrics) -> None:
+        self.model = model
+        self.settings = settings
+        self.metrics = metrics
+        self.admission = Admission(model, settings)
+        self.road = Road(model.engine, model.renderer, model.dialect)
+
+    async def prepare(
+        self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
+    ) -> list[PreparedTurn]:
+        """Render, encode and check the turns of a request; `param` is the field of their prompt.
+
+        Raises:
+            ApiError: 400 naming the field that cannot be honoured; 429 while too many grammars are compiled.
+        """
+
+        async def run() -> list[PreparedTurn]:
+            return [await self.road.prepare(turn) for turn in turns]
+
+        try:
+            return await until_disconnect(call, run())
+        except PromptTooLongError as error:  # ERR-09
+            raise context_length_exceeded(
+                error.max_model_len, error.prompt_tokens + error.output_tokens, param
+            ) from error
+        except NoThinkingError as error:
+            raise unsupported_parameter(
+                "thinking_token_budget", "is not supported: this model has no known end of thinking"
+            ) from error
+        except EmptyPromptError as error:
+            raise invalid_request(
+                f"'{param}' must not be empty: there is nothing to continue.", param
+            ) from error
+        except TemplateError as error:
+            raise refused_by_template(error, param) from error
+        except ConstraintError as error:
+            raise constraint_refused(request, error) from error
+        except EngineFullError as error:  # too many grammars are being compiled
+            raise as_api_error(error) from error
+
+    async def token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
+        """Encode a prompt that is only counted, which may be longer than the model's context."""
+        most = max(self.model.engine.info.max_model_len, _COUNTED)
+        try:
+            return await asyncio.to_thread(self.model.renderer.token_ids, prompt, most)
+        except TemplateError as error:
+            raise refused_by_template(error, param) from error
+        except TooManyTokensError as error:
+            raise invalid_request(
+                f"'{param}' has at least {error.least} tokens; this server counts {most} at most. Send it in parts.",
+                param,
+                "string_above_max_length",
+            ) from error
+
+    def answer(self, prepared: PreparedTurn, call: Call, arrived: float) -> AsyncGenerator[ChoiceEvent, None]:
+        """Answer one turn; `arrived` is when the request did, by `time.perf_counter`."""
+        return self.metrics.observe(
+            self.road.answer(prepared, call.work_id, self.admission.client(call)), arrived
+        )
+
+    async def answer_all(
+        self, prepared: Sequence[PreparedTurn], call: Call
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
+        answers = [
+            self.road.answer(turn, f"{call.work_id}-p{number}", self.admission.client(call))
+            for number, turn in enumerate(prepared)
+        ]
+        async with aclosing(merge(answers)) as events:
+            async for number, (index, event) in events:
+                yield number * prepared[number].turn.num_choices + index, event
+
+    async def stream(
+        self,
+        call: Call,
+        events: AsyncGenerator[ChoiceEvent, None],
+        frames: Callable[[AsyncIterator[ChoiceEvent]], Frames],
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Stream an answer: await its first event, then send frames and comments until the client leaves."""
+        interval = self.settings.keep_alive_interval
+        primed = await api_errors(until_disconnect(call, prime(events, interval)))
+        close_with_request(primed.aclose)
+        reply = KeepAlive(self._with_done(frames(primed), call), interval)
+        close_with_request(reply.aclose)
+        return EventReply(reply, headers or {})
+
+    async def prompt_facts(
+        self,
+        call: Call,
+        request: CreateChatCompletionRequest | CreateCompletionRequest,
+        turns: Sequence[PreparedTurn],
+    ) -> list[PromptFacts]:
+        """Gather what the answer says about the tokens of each prompt, unless the client leaves."""
+
+        async def run() -> list[PromptFacts]:
+            client = self.admission.client(call)
+            return [
+                await prompt_facts(self.road, request, turn, f"{call.work_id}-f{number}", client)
+                for number, turn in enumerate(turns)
+            ]
+
+        return await until_disconnect(call, run())
+
+    async def _with_done(self, frames: Frames, call: Call) -> Frames:
+        """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
+        try:
+            async with aclosing(frames):
+                async for item in frames:
+                    yield item
+        except Exception as error:
+            yield frame(envelope(self.midway(error, call)))
+        yield DONE
+
+    def midway(self, error: Exception, call: Call) -> ApiError:
+        """Return the API error for a failure after the stream has begun, and log what was not raised by design."""
+        self.metrics.failed_midway()
+        if not isinstance(error, FAILURES):
+            # ERR-13: the traceback goes to the log, not to the client.
+            _log.error("request %s failed in mid-stream", call.request_id, exc_info=error)
+        return as_api_error(error)
+
+    async def consume(
+        self,
+        call: Call,
+        events: AsyncGenerator[ChoiceEvent, None],
+        take: Callable[[int, OutputEvent], object],
+    ) -> None:
+        """Read a whole answer, unless the client leaves."""
+
+        async def run() -> None:
+            async with aclosing(events):
+                async for index, event in events:
+                    take(index, event)
+
+        await api_errors(until_disconnect(call, run()))

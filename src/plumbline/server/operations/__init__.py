@@ -1,0 +1,1 @@
+"""Implement the operations of the contract, a module for each group of them."""

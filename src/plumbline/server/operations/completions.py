@@ -1,0 +1,74 @@
+"""Answer legacy completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.protocols.common.obfuscation import wants_obfuscation
+from plumbline.protocols.completions.reader import CompletionPlan, read_completion
+from plumbline.protocols.completions.writer import CompletionWriter, PromptText
+from plumbline.road.prepare import PreparedTurn
+from plumbline.server.failures import api_errors
+from plumbline.server.frames import chunk_frames
+from plumbline.server.operations.base import Operations
+from plumbline.server.streams import until_disconnect
+from plumbline.text.echo import echoed
+from plumbline.wire.call import Call
+from plumbline.wire.decode import encode
+from plumbline.wire.reply import JsonReply, Reply
+
+__all__ = ["CompletionOperations"]
+
+
+class CompletionOperations(Operations):
+    """Operations on legacy completions."""
+
+    async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
+        """Continue texts."""
+        arrived = time.perf_counter()
+        self._admission.check_model(request.model)
+        self._admission.check_suffix(request)
+        plan = read_completion(request, self._model.defaults)
+        self._admission.check_choices(
+            len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n"
+        )
+        prepared = await self._generation.prepare(call, request, plan.turns, "prompt")
+        prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
+        writer = CompletionWriter(
+            request,
+            plan,
+            prompts,
+            model=self._model.names[0],
+            fingerprint=self._model.fingerprint,
+            facts=await self._generation.prompt_facts(call, request, prepared),
+            prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),
+        )
+        events = self._metrics.observe(self._generation.answer_all(prepared, call), arrived)
+
+        if request.stream is True:
+            return await self._generation.stream(
+                call, events, lambda primed: chunk_frames(writer, primed, wants_obfuscation(request))
+            )
+        writer.start()
+        await self._generation.consume(call, events, writer.event)
+        return JsonReply(encode(writer.answer()))
+
+    async def _prompt_texts(
+        self, plan: CompletionPlan, prepared: Sequence[PreparedTurn], call: Call
+    ) -> list[PromptText | None]:
+        if not plan.echo:
+            return [None] * len(prepared)
+        found: list[PromptText | None] = []
+        for number, turn in enumerate(prepared):
+            entries = None
+            if plan.logprobs is not None:
+                work = self._road.prompt_logprobs(
+                    turn, f"{call.work_id}-e{number}", plan.logprobs, self._admission.client(call)
+                )
+                entries = await api_errors(work)
+            found.append(
+                PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
+            )
+        return found
