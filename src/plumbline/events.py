@@ -28,7 +28,11 @@ __all__ = [
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class Logprob(msgspec.Struct, frozen=True):
+class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
+    """An event. Its class is its tag, so that events can be encoded and decoded (`protocols.responses.event_log`)."""
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
     """One token of the answer with its log probability.
 
     `raw` of consecutive tokens concatenates to the bytes of the text (LP-03). Where a model writes bytes that are not
@@ -46,7 +50,7 @@ class Logprob(msgspec.Struct, frozen=True):
     """(token id, token, raw bytes, logprob) of the most likely tokens, best first."""
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, array_like=True):
     """Token counts of one choice and its prompt."""
 
     prompt_tokens: int
@@ -55,26 +59,26 @@ class Usage(msgspec.Struct, frozen=True):
     reasoning_tokens: int = 0
 
 
-class TextDelta(msgspec.Struct, frozen=True):
+class TextDelta(_Event, frozen=True):
     """More of the answer's text: complete characters only, never taken back."""
 
     text: str
     logprobs: tuple[Logprob, ...] = ()
 
 
-class TokenIds(msgspec.Struct, frozen=True):
+class TokenIds(_Event, frozen=True):
     """The next tokens of the answer, before the events that they complete. Only if the turn asks for them."""
 
     token_ids: tuple[int, ...]
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True):
+class ReasoningDelta(_Event, frozen=True):
     """More of the model's thinking. No API sends logprobs of it."""
 
     text: str
 
 
-class ToolCallStart(msgspec.Struct, frozen=True):
+class ToolCallStart(_Event, frozen=True):
     """A call begins. Its name and id are final."""
 
     name: str
@@ -83,19 +87,19 @@ class ToolCallStart(msgspec.Struct, frozen=True):
     """A call of a custom tool: the deltas are its input, which is text and not JSON."""
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True):
+class ToolCallDelta(_Event, frozen=True):
     """More of the call's arguments (JSON text), or of a custom call's input."""
 
     arguments: str
 
 
-class ToolCallEnd(msgspec.Struct, frozen=True):
+class ToolCallEnd(_Event, frozen=True):
     """The call has ended. `complete` is False if the token limit cut it or its markup broke off."""
 
     complete: bool = True
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(_Event, frozen=True):
     """The choice has ended."""
 
     reason: FinishReason
@@ -104,7 +108,7 @@ class Finish(msgspec.Struct, frozen=True):
     """The stop token id or stop string that ended it, if one did."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(_Event, frozen=True):
     """How many tokens the choice has so far. Comes before the events that they caused, if the turn reports progress."""
 
     completion_tokens: int

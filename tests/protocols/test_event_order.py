@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -40,13 +40,27 @@ ALL_STEPS = {
 }
 
 
-def sent(events: list[OutputEvent], *, fails: bool = False) -> list[dict[str, Any]]:
-    """The wire events of an answer, or of its beginning and a failure."""
+Begin = Literal["start", "queue"]
+End = Literal["whole", "failed", "cancelled"]
+
+
+BEGINS: list[Begin] = ["start", "queue"]
+ENDS: list[End] = ["failed", "cancelled"]
+
+
+def sent(events: list[OutputEvent], begin: Begin = "start", end: End = "whole") -> list[dict[str, Any]]:
+    """The wire events of an answer, or of its beginning and what ended it. One that is queued starts with an event."""
     writer = response_writer()
-    found = writer.start()
+    found = writer.start() if begin == "start" else writer.queue()
     for event in events:
+        if writer.queued:
+            found += writer.start()
         found += writer.event(event)
-    return as_json(found + (writer.fail(server_error("It broke.")) if fails else []))
+    if end == "failed":
+        found += writer.fail(server_error("It broke."))
+    elif end == "cancelled":
+        found += writer.cancel()
+    return as_json(found)
 
 
 def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
@@ -74,11 +88,14 @@ def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
     return steps
 
 
-@given(answers(), st.data())
-def test_every_stream_is_a_walk_of_the_table(events: list[OutputEvent], data: st.DataObject) -> None:
+@given(answers(), st.sampled_from(["start", "queue"]), st.data())
+def test_every_stream_is_a_walk_of_the_table(
+    events: list[OutputEvent], begin: Begin, data: st.DataObject
+) -> None:
     """Law 1."""
-    walk(sent(events))
-    walk(sent(events[: data.draw(st.integers(0, len(events) - 1))], fails=True))
+    walk(sent(events, begin))
+    cut = data.draw(st.integers(0, len(events) - 1))
+    walk(sent(events[:cut], begin, data.draw(st.sampled_from(["failed", "cancelled"]))))
 
 
 def test_every_transition_occurs() -> None:
@@ -93,8 +110,10 @@ def test_every_transition_occurs() -> None:
         *call,
     ]
     streams = [sent([*items, Finish(reason, Usage(1, 1))]) for reason in ("stop", "length")]
+    streams += [sent(items, begin, end) for begin in BEGINS for end in ENDS]
+    streams += [sent([], "queue", end) for end in ENDS]
 
-    assert set().union(*map(walk, [*streams, sent(items, fails=True)])) == ALL_STEPS
+    assert set().union(*map(walk, streams)) == ALL_STEPS
 
 
 @pytest.mark.parametrize("machine", EVENT_ORDER)
@@ -105,7 +124,7 @@ def test_every_machine_ends(machine: Any) -> None:
     reached = {"new"}
     for state in ("new", "open"):
         reached |= {found.state for found in states[state].values() if state in reached}
-    assert reached == {"new", "open", "done"}
+    assert reached == {"new", "open", "done"} | ({"queued"} if machine == "response" else set())
 
 
 def test_every_event_type_has_one_builder() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -15,6 +14,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent as TheirEvent
+from support.answers import answers, text_deltas, usages
 from support.judges import (
     as_folded,
     check_response,
@@ -30,80 +30,27 @@ from support.strategies import texts
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.responses import CreateResponse
-from plumbline.engines.port import TokenLogprob
 from plumbline.events import (
     Finish,
     OutputEvent,
-    ReasoningDelta,
     TextDelta,
-    ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
     Usage,
 )
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.completions.reader import read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
+from plumbline.protocols.responses.identity import Fresh
+from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.reader import read_response
 from plumbline.protocols.responses.writer import ResponsesWriter
-from plumbline.text.assemble import TextAssembler
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import rate_limited, server_error
 
 DEFAULTS = Defaults(vocab_size=TOKENIZER.vocab_size)
-
-_numbers = itertools.count()
-
-pieces = st.lists(texts.filter(bool), min_size=1, max_size=4)
-usages = st.builds(
-    lambda prompt, completion, cached, reasoning: Usage(
-        prompt, completion, cached_tokens=min(cached, prompt), reasoning_tokens=min(reasoning, completion)
-    ),
-    *[st.integers(1, 50)] * 4,
-)
-
-
-@st.composite
-def text_deltas(draw: st.DrawFn) -> list[OutputEvent]:
-    """Text with the logprobs of its tokens, as the assembler makes them."""
-    ids = [i for text in draw(pieces) for i in TOKENIZER.encode_text(text)]
-    assembler = TextAssembler(TOKENIZER, logprobs=True)
-    deltas = [
-        assembler.push([i], [TokenLogprob(i, -0.25 * (i % 5), ((i, -0.25 * (i % 5)), (70, -9e9)))])
-        for i in ids
-    ]
-    return [delta for delta in [*deltas, assembler.finish()] if delta is not None]
-
-
-@st.composite
-def tool_calls(draw: st.DrawFn, *, whole: bool = True) -> list[OutputEvent]:
-    arguments = json.dumps(draw(st.dictionaries(texts, texts, max_size=2)), ensure_ascii=False)
-    cut = sorted(draw(st.lists(st.integers(0, len(arguments)), max_size=3)))
-    parts = [arguments[a:b] for a, b in zip([0, *cut], [*cut, len(arguments)], strict=True)]
-    kept = parts if whole else parts[: draw(st.integers(0, len(parts)))]
-    name = draw(st.sampled_from(["weather", "search"]))
-    start = ToolCallStart(name, f"call_{next(_numbers)}")  # TOOL-09: unique
-    return [start, *(ToolCallDelta(part) for part in kept if part), ToolCallEnd(complete=whole)]
-
-
-@st.composite
-def answers(draw: st.DrawFn) -> list[OutputEvent]:
-    """The events of one choice, in every order that a dialect can produce."""
-    events: list[OutputEvent] = []
-    if draw(st.booleans()):
-        events += [ReasoningDelta(text) for text in draw(pieces)]
-    # A call may also break off anywhere: the model wrote something else in its place.
-    segments = draw(st.lists(st.one_of(text_deltas(), tool_calls(), tool_calls(whole=False)), max_size=4))
-    events += [event for segment in segments for event in segment]
-    made = [event.complete for event in events if isinstance(event, ToolCallEnd)]
-    calls = bool(made) and all(made)  # A call that broke off asks for no result.
-    ends = ["tool_calls" if calls else "stop", "length"]
-    reason: Any = draw(st.sampled_from(ends))
-    if reason == "length" and draw(st.booleans()):
-        events += draw(tool_calls(whole=False))
-    match = draw(st.sampled_from([None, "END", 7])) if reason == "stop" else None
-    return [*events, Finish(reason, draw(usages), match)]
 
 
 @st.composite
@@ -263,7 +210,13 @@ def test_the_chunks_of_a_completion_fold_to_its_answer(
 
 def response_writer(**changes: Any) -> ResponsesWriter:
     request = decode(CreateResponse, encode({"model": "m", "input": "hi", **changes}))
-    return ResponsesWriter(request, read_response(request, DEFAULTS), model="m")
+    turn = read_response(request, DEFAULTS)
+    seals = "reasoning.encrypted_content" in changes.get("include", [])
+    return ResponsesWriter(
+        initial_response(request, turn, "m"),
+        Fresh(Sealer("a secret of sixteen") if seals else None),
+        logprobs=turn.sampling.logprobs is not None,
+    )
 
 
 @given(answers(), st.booleans())
@@ -354,7 +307,7 @@ def test_a_response_echoes_its_request() -> None:
 
 
 def test_a_response_fills_in_the_defaults() -> None:
-    """R-11; `store` has the effective value: nothing is kept."""
+    """R-11; `store` has the effective value: without a store nothing is kept."""
     echoed = json.loads(encode(response_writer().response))
     expected = {
         "temperature": 1.0, "top_p": 1.0, "tool_choice": "auto", "parallel_tool_calls": True, "tools": [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from litestar import Litestar, Request
@@ -21,8 +21,11 @@ from plumbline.server.front import Front
 from plumbline.server.generation import Generation
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import Metrics
+from plumbline.server.responses.background import BackgroundRuns
+from plumbline.server.responses.memory import Memory
 from plumbline.server.service import PlumblineService
 from plumbline.server.settings import Settings
+from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import STRICT
 
@@ -38,18 +41,33 @@ _PHRASES = {
 }
 
 
-def create_app(model: ServedModel, settings: Settings) -> Front | Cors:
-    """Build the ASGI application; its lifespan starts and stops the engine."""
+def create_app(model: ServedModel, settings: Settings, store: Store | None = None) -> Front | Cors:
+    """Build the ASGI application.
+
+    Args:
+        model: the model to serve; the lifespan of the application starts and stops its engine.
+        settings: the settings.
+        store: where responses are kept; started and stopped alike. None keeps nothing.
+    """
     metrics = Metrics(model.engine, model.names[0])
-    service = PlumblineService(Generation(model, settings, metrics), Sealer(settings.sealing_key))
+    runs = BackgroundRuns(settings.max_num_waiting)
+    service = PlumblineService(
+        Generation(model, settings, metrics),
+        Sealer(settings.sealing_key),
+        None if store is None else Memory(store, checks_keys=bool(settings.api_keys)),
+        runs,
+    )
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
-        await model.engine.start()
-        try:
+        async with AsyncExitStack() as stack:
+            if store is not None:
+                await store.start()
+                stack.push_async_callback(store.stop)
+            await model.engine.start()
+            stack.push_async_callback(model.engine.stop)
+            stack.push_async_callback(runs.stop)
             yield
-        finally:
-            await model.engine.stop()
 
     app = Litestar(
         route_handlers=ROUTE_HANDLERS,

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.road.errors import AbortedError, ConstraintFailedError, GenerationError
+from plumbline.store.interface import StoreFullError, StoreUnavailableError
 from plumbline.text.render import UnusedVariableError
 from plumbline.text.templates.template import TemplateError
-from plumbline.wire.errors import ApiError, engine_unavailable, invalid_request, rate_limited, server_error
+from plumbline.wire.errors import (
+    ApiError,
+    engine_unavailable,
+    invalid_request,
+    rate_limited,
+    server_error,
+    store_unavailable,
+    too_many_stored,
+)
 
-__all__ = ["FAILURES", "api_errors", "as_api_error", "refused_by_template"]
+__all__ = ["FAILURES", "api_errors", "as_api_error", "refused_by_template", "store_errors"]
 
 T = TypeVar("T")
 
-FAILURES = (GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
+FAILURES = (ApiError, GenerationError, AbortedError, EngineClosedError, EngineFullError, RefusedRequestError)
 """Exceptions that the road and the engine raise by design."""
 
 
@@ -34,6 +44,17 @@ async def api_errors(work: Awaitable[T]) -> T:
         raise as_api_error(error) from error
 
 
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Raise the failures of a store as API errors."""
+    try:
+        yield
+    except StoreUnavailableError as error:
+        raise store_unavailable(str(error)) from error
+    except StoreFullError as error:
+        raise too_many_stored(error.limit) from error
+
+
 def as_api_error(error: Exception) -> ApiError:
     """Return the API error for an exception; a 500 for one that is not raised by design."""
     match error:
@@ -43,6 +64,8 @@ def as_api_error(error: Exception) -> ApiError:
             return engine_unavailable(str(error))
         case RefusedRequestError():
             return invalid_request(str(error), error.param)
+        case ApiError():
+            return error
         case ConstraintFailedError():
             return invalid_request(str(error), None, "invalid_value")
         case GenerationError():

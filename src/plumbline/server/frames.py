@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
+from plumbline._generated.events import ResponseStreamEvent
 from plumbline.events import ChoiceEvent
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.obfuscation import obfuscated
 from plumbline.protocols.completions.writer import CompletionWriter
-from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.wire.decode import encode
-from plumbline.wire.errors import ApiError
 from plumbline.wire.sse import frame
 
-__all__ = ["Frames", "chunk_frames", "response_frames"]
+__all__ = ["Frames", "chunk_frames", "event_frames"]
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -34,30 +33,16 @@ async def chunk_frames(
         yield frame(encode(chunk))
 
 
-async def response_frames(
-    writer: ResponsesWriter,
-    events: AsyncIterator[ChoiceEvent],
-    midway: Callable[[Exception], ApiError],
-    pads: bool,
-) -> Frames:
-    """Frame a Responses stream as named events (SSE-04) that always end with a terminal one (ERR-10).
+async def event_frames(events: AsyncIterator[ResponseStreamEvent], pads: bool) -> Frames:
+    """Frame the events of a response, each under its name (SSE-04).
 
     Args:
-        writer: writes the events.
-        events: the answer.
-        midway: turns a failure into the error of the terminal event.
+        events: the events.
         pads: whether deltas are padded.
     """
-    for out in writer.start():
-        yield frame(encode(out), _event_name(out))
-    try:
-        async for _, event in events:
-            for out in writer.event(event):
-                body, name = encode(out), _event_name(out)
-                yield frame(obfuscated(body) if pads and name.endswith(".delta") else body, name)
-    except Exception as error:
-        for out in writer.fail(midway(error)):
-            yield frame(encode(out), _event_name(out))
+    async for event in events:
+        body, name = encode(event), _event_name(event)
+        yield frame(obfuscated(body) if pads and name.endswith(".delta") else body, name)
 
 
 def _event_name(event: msgspec.Struct) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -134,10 +134,13 @@ class Generation:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Stream an answer: await its first event, then send frames and comments until the client leaves."""
-        interval = self.settings.keep_alive_interval
-        primed = await api_errors(until_disconnect(call, prime(events, interval)))
+        primed = await api_errors(until_disconnect(call, prime(events, self.settings.keep_alive_interval)))
         close_with_request(primed.aclose)
-        reply = KeepAlive(self._with_done(frames(primed), call), interval)
+        return self.reply(call, frames(primed), headers)
+
+    def reply(self, call: Call, frames: Frames, headers: Mapping[str, str] | None = None) -> Reply:
+        """Send frames and comments until the client leaves."""
+        reply = KeepAlive(self._with_done(frames, call), self.settings.keep_alive_interval)
         close_with_request(reply.aclose)
         return EventReply(reply, headers or {})
 
@@ -182,11 +185,24 @@ class Generation:
         events: AsyncGenerator[ChoiceEvent, None],
         take: Callable[[int, OutputEvent], object],
     ) -> None:
-        """Read a whole answer, unless the client leaves."""
+        """Read a whole answer event by event, unless the client leaves."""
+
+        async def read(source: AsyncIterator[ChoiceEvent]) -> None:
+            async for index, event in source:
+                take(index, event)
+
+        await self.finish(call, events, read)
+
+    async def finish(
+        self,
+        call: Call,
+        events: AsyncGenerator[ChoiceEvent, None],
+        read: Callable[[AsyncIterator[ChoiceEvent]], Awaitable[None]],
+    ) -> None:
+        """Let `read` read a whole answer, unless the client leaves."""
 
         async def run() -> None:
             async with aclosing(events):
-                async for index, event in events:
-                    take(index, event)
+                await read(events)
 
         await api_errors(until_disconnect(call, run()))

@@ -6,12 +6,18 @@ from plumbline.server.operations.chat import ChatOperations
 from plumbline.server.operations.completions import CompletionOperations
 from plumbline.server.operations.models import ModelOperations
 from plumbline.server.operations.responses import ResponseOperations
+from plumbline.server.operations.stored_responses import StoredResponseOperations
 from plumbline.server.operations.utilities import UtilityOperations
 
 __all__ = ["PlumblineService"]
 
 
 class PlumblineService(
-    ChatOperations, CompletionOperations, ResponseOperations, ModelOperations, UtilityOperations
+    ChatOperations,
+    CompletionOperations,
+    ResponseOperations,
+    StoredResponseOperations,
+    ModelOperations,
+    UtilityOperations,
 ):
     """Answers requests for one served model."""

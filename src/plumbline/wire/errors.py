@@ -33,6 +33,8 @@ __all__ = [
     "rate_limited",
     "response_not_found",
     "server_error",
+    "store_unavailable",
+    "too_many_stored",
     "unknown_parameter",
     "unparsable_body",
     "unsupported_operation",
@@ -194,6 +196,30 @@ def unsupported_operation(operation: str) -> ApiError:
     """Return the 404 for an operation of the contract that this server does not have."""
     message = f"The operation '{operation}' is not supported by this server."
     return ApiError(404, message, INVALID_REQUEST, None, "unsupported_operation")
+
+
+def store_unavailable(reason: str) -> ApiError:
+    """Return the 503 for a store that cannot be used."""
+    return ApiError(
+        503,
+        f"The response store cannot be used: {reason}. Send 'store': false to go on without it.",
+        SERVER_ERROR,
+        None,
+        "store_unavailable",
+    )
+
+
+def too_many_stored(limit: int) -> ApiError:
+    """Return the 429 for a key with as many stored responses as it may have. Clients need not try again."""
+    return ApiError(
+        429,
+        f"This key has {limit} stored responses, the most that this server keeps for one. Delete some, or send "
+        "'store': false.",
+        "requests",
+        "store",
+        "stored_responses_limit_reached",
+        {"x-should-retry": "false"},
+    )
 
 
 def rate_limited(message: str, retry_after: int = 1) -> ApiError:

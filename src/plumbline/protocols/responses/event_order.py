@@ -4,6 +4,7 @@ A response and each of its output items is a small state machine. `EVENT_ORDER` 
 its states, the steps that are allowed there, the state that a step leads to, and the wire events that it emits:
 
     response   new ─ start ─► open ─ add … ─ complete | cut | fail ─► done
+               new ─ queue ─► queued ─ start ─► open     in background mode
     item       new ─ add ───► open ─ delta … ─ finish ──────────────► done
 
 Items do not overlap: one is done before the next one is added (RS-07).
@@ -17,8 +18,8 @@ from typing import Literal, NamedTuple
 __all__ = ["EVENT_ORDER", "Machine", "State", "Step", "StepError", "Transition", "transition"]
 
 Machine = Literal["response", "message", "reasoning", "function_call", "custom_tool_call"]
-State = Literal["new", "open", "done"]
-Step = Literal["start", "complete", "cut", "fail", "add", "delta", "finish"]
+State = Literal["new", "queued", "open", "done"]
+Step = Literal["start", "queue", "complete", "cut", "fail", "cancel", "add", "delta", "finish"]
 
 
 class Transition(NamedTuple):
@@ -31,12 +32,21 @@ class Transition(NamedTuple):
 EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
     # RS-01, RS-15
     "response": {
-        "new": {"start": Transition("open", ("response.created", "response.in_progress"))},
+        "new": {
+            "start": Transition("open", ("response.created", "response.in_progress")),
+            "queue": Transition("queued", ("response.created", "response.queued")),  # ST-12
+        },
+        "queued": {
+            "start": Transition("open", ("response.in_progress",)),
+            "fail": Transition("done", ("error", "response.failed")),
+            "cancel": Transition("done", ("error",)),
+        },
         "open": {
             "add": Transition("open", ()),  # an item; it emits its own events
             "complete": Transition("done", ("response.completed",)),
             "cut": Transition("done", ("response.incomplete",)),
             "fail": Transition("done", ("error", "response.failed")),  # ERR-10
+            "cancel": Transition("done", ("error",)),  # ST-11: no terminal event has the status `cancelled`
         },
         "done": {},
     },

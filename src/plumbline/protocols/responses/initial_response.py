@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from plumbline._generated.common import ResponseFormatText
 from plumbline._generated.responses import (
     CreateResponse,
     Reasoning,
     Response,
+    ResponseConversation,
     ResponseReasoning,
     ResponseTextParam,
 )
@@ -21,8 +24,18 @@ from plumbline.turn import Turn
 __all__ = ["initial_response"]
 
 
-def initial_response(request: CreateResponse, turn: Turn, model: str) -> Response:
-    """Build the response object with every field present, no output, and the request's parameters echoed (R-11)."""
+def initial_response(
+    request: CreateResponse, turn: Turn, model: str, *, store: bool = False, conversation: str | None = None
+) -> Response:
+    """Build the response object with every field present, no output, and the request's parameters echoed (R-11).
+
+    Args:
+        request: the request.
+        turn: what was read from it.
+        model: the id of the model.
+        store: whether the response will be stored.
+        conversation: the id of the conversation that it belongs to.
+    """
     text = or_default(request.text, ResponseTextParam())
     reasoning = or_default(request.reasoning, Reasoning())
     sampling = turn.sampling
@@ -59,9 +72,10 @@ def initial_response(request: CreateResponse, turn: Turn, model: str) -> Respons
         ),
         max_output_tokens=or_default(request.max_output_tokens, None),
         max_tool_calls=or_default(request.max_tool_calls, None),
-        # The effective value: this server stores nothing yet, although the API's default is true.
-        store=False,
-        background=False,
+        store=store,
+        background=or_default(request.background, False),
+        previous_response_id=or_default(request.previous_response_id, None),
+        conversation=UNSET if conversation is None else ResponseConversation(id=conversation),
         service_tier="default",
         metadata=or_default(request.metadata, {}),
         safety_identifier=or_default(request.safety_identifier, None),

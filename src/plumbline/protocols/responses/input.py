@@ -33,7 +33,10 @@ __all__ = ["read_input"]
 
 
 def read_input(
-    items: str | Sequence[InputItem], instructions: str | None, sealer: Sealer | None = None
+    items: str | Sequence[InputItem],
+    instructions: str | None,
+    sealer: Sealer | None = None,
+    earlier: Sequence[InputItem] = (),
 ) -> tuple[Message, ...]:
     """Read `input` and `instructions` (R-12, R-13, R-14).
 
@@ -44,6 +47,7 @@ def read_input(
         items: the input.
         instructions: what the conversation begins with.
         sealer: what opens `encrypted_content`; without one it is refused.
+        earlier: stored items that come before the input (ST-04, ST-09).
 
     Raises:
         ApiError: 400 for items that this server does not support, for encrypted content that it cannot open, and for
@@ -51,15 +55,15 @@ def read_input(
     """
     messages = [] if instructions is None else [Message(role="system", content=instructions)]
     if isinstance(items, str):
-        return (*messages, Message(role="user", content=items))
-    if not items:
+        items = [EasyInputMessage(role="user", content=items)]
+    if not items and not earlier:
         raise invalid_value("input", [])
-    _check_pairing(items)
+    _check_pairing([*earlier, *items])
     # Thoughts and calls are collected in lists: joining each to the ones before takes a time quadratic in their number.
     thoughts: list[str] = []
     joined: dict[int, list[ToolCall]] = {}
-    for index, item in enumerate(items):
-        where = f"input[{index}]"
+    for index, item in enumerate([*earlier, *items], -len(earlier)):
+        where = f"input[{index}]" if index >= 0 else "input"
         match item:
             case ReasoningItemParam():
                 thoughts.append(_reasoning(item, where, sealer))

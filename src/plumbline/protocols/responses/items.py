@@ -24,9 +24,7 @@ from plumbline._generated.items import (
     ReasoningItem,
 )
 from plumbline.events import Logprob, ToolCallStart
-from plumbline.protocols.common.ids import new_id
 from plumbline.protocols.common.logprobs import chat_logprob
-from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_order import Machine, State
 
 __all__ = [
@@ -57,8 +55,10 @@ class OpenItem(ABC):
     finished: OutputItem
     """The item as `output_item.done` and the final response show it; set by `finish`."""
 
+    id: str
+    """Set by the writer before the item is shown."""
+
     def __init__(self) -> None:
-        self.id = new_id(self.prefix)
         self.state: State = "new"
         self.fragments: list[str] = []
 
@@ -129,8 +129,8 @@ class ReasoningTextItem(ContentItem):
     machine = "reasoning"
     prefix = "rs_"
 
-    sealer: Sealer | None = None
-    """What seals the text, if the client asked for encrypted content."""
+    sealed: str | UnsetType = UNSET
+    """The text in sealed form, if the client asked for it; set before `finish`."""
 
     def added(self) -> OutputItem:
         return ReasoningItem(id=self.id, summary=[], content=[], status="in_progress")
@@ -140,9 +140,10 @@ class ReasoningTextItem(ContentItem):
 
     def _finished(self, status: ItemStatus) -> OutputItem:
         self.part = part = ReasoningTextContent(text=self.text)
-        sealed = UNSET if self.sealer is None else self.sealer.seal(self.text)
         # An empty summary: the model writes none, and there is no second model that could.
-        return ReasoningItem(id=self.id, summary=[], content=[part], status=status, encrypted_content=sealed)
+        return ReasoningItem(
+            id=self.id, summary=[], content=[part], status=status, encrypted_content=self.sealed
+        )
 
 
 class CallItem(OpenItem):

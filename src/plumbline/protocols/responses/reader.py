@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from msgspec import UNSET
-
+from plumbline._generated.items import InputItem
 from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
 from plumbline._generated.tools import (
     CustomGrammarFormatParam,
@@ -16,6 +16,7 @@ from plumbline._generated.tools import (
 )
 from plumbline.protocols.common.fields import (
     check_stream_options,
+    given,
     or_default,
     refuse_given,
     tag_of,
@@ -46,45 +47,68 @@ from plumbline.protocols.responses.input import read_input
 from plumbline.protocols.responses.namespaces import Member, callable_tools, joined_name
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
+    invalid_request,
     missing_required_parameter,
     previous_response_not_found,
     unsupported_value,
 )
 
-__all__ = ["LOGPROBS", "read_response", "read_response_prompt"]
+__all__ = [
+    "LOGPROBS",
+    "Context",
+    "check_continued",
+    "own_input",
+    "read_response",
+    "read_response_prompt",
+]
 
 LOGPROBS = "message.output_text.logprobs"
 
 _REFUSED = {
-    "conversation": "is not supported by this server yet",
     "prompt": "is not supported: this server keeps no prompt templates",
     "moderation": "is not supported by this server",
     "context_management": "is not supported by this server yet",
 }
 
 
-def read_response(request: CreateResponse, defaults: Defaults, sealer: Sealer | None = None) -> Turn:
+_NO_STORE = "needs a server with a store, and this one was started with --store none"
+
+
+class Context(NamedTuple):
+    """The items that a request is answered from."""
+
+    earlier: Sequence[InputItem] = ()
+    """Stored items that come before the input."""
+    own: str | Sequence[InputItem] = ()
+    """The input, with stored items in the place of references."""
+
+
+def read_response(
+    request: CreateResponse,
+    defaults: Defaults,
+    sealer: Sealer | None = None,
+    context: Context | None = None,
+) -> Turn:
     """Read a request into a turn.
 
     Args:
         request: the request.
         defaults: sampling values for fields that it leaves out.
         sealer: what opens the encrypted content of reasoning items.
+        context: the items that it is answered from; without any, requests that need a store are refused.
 
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, {**_REFUSED, **UNSUPPORTED})
-    if request.background is True:
-        raise unsupported_value("background", True, "is not supported by this server yet")
-    if request.store is True:
-        raise unsupported_value(
-            "store", True, "is not supported by this server yet; leave it out or send false"
-        )
+    if request.background is True and request.store is False:  # ST-10
+        raise unsupported_value("background", True, "needs 'store': a background response is fetched later")
+    if context is None:
+        _check_storeless(request)
     check_stream_options(request)
     num_probs = read_num_probs(request)
     wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
-    prompt, tool_choice = _read_prompt(request, sealer)
+    prompt, tool_choice = _read_prompt(request, sealer, context)
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
@@ -109,28 +133,48 @@ def read_response(request: CreateResponse, defaults: Defaults, sealer: Sealer | 
 
 
 def read_response_prompt(
-    request: CreateResponse | TokenCountsBody, sealer: Sealer | None = None
+    request: CreateResponse | TokenCountsBody, sealer: Sealer | None = None, context: Context | None = None
 ) -> ChatPrompt:
     """Read what the model sees of a request: instructions, input items and tools.
 
     Raises:
         ApiError: 400 as for `read_response`.
     """
-    return _read_prompt(request, sealer)[0]
+    if context is None:
+        _check_storeless(request)
+    return _read_prompt(request, sealer, context)[0]
+
+
+def check_continued(request: CreateResponse | TokenCountsBody) -> None:
+    """Refuse a request that continues both a response and a conversation (ST-06)."""
+    if given(request.previous_response_id) and given(request.conversation):
+        raise invalid_request(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Send one of them.",
+            "previous_response_id",
+            "mutually_exclusive_parameters",
+        )
+
+
+def _check_storeless(request: CreateResponse | TokenCountsBody) -> None:
+    """Refuse what needs a store."""
+    previous = or_default(request.previous_response_id, None)
+    if previous is not None:
+        raise previous_response_not_found(previous)  # ST-05: no id is known.
+    refuse_given(request, {"conversation": _NO_STORE})
+    if isinstance(request, CreateResponse):
+        for name in ("background", "store"):
+            if getattr(request, name) is True:
+                raise unsupported_value(name, True, _NO_STORE)
 
 
 def _read_prompt(
-    request: CreateResponse | TokenCountsBody, sealer: Sealer | None
+    request: CreateResponse | TokenCountsBody, sealer: Sealer | None, context: Context | None
 ) -> tuple[ChatPrompt, ToolChoice]:
     if isinstance(request, TokenCountsBody):
-        refuse_given(request, {name: _REFUSED[name] for name in ("conversation",)})
         refuse_given(request, {"personality": "is not supported by this server"})
-    previous = or_default(request.previous_response_id, None)
-    if previous is not None:
-        # ST-05: nothing is stored yet, so no id is known.
-        raise previous_response_not_found(previous)
-    items = request.input
-    if items is None or items is UNSET:
+    items = own_input(request) if context is None else context.own
+    earlier = () if context is None else context.earlier
+    if not given(request.input) and not earlier:
         raise missing_required_parameter("input")
     reasoning = or_default(request.reasoning, Reasoning())
     kwargs, budget = {}, None
@@ -139,13 +183,18 @@ def _read_prompt(
         budget = or_default(request.thinking_token_budget, None)
     tools, choice = _read_tools(request)
     prompt = ChatPrompt(
-        messages=read_input(items, or_default(request.instructions, None), sealer),
+        messages=read_input(items, or_default(request.instructions, None), sealer, earlier),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),
         thinking_budget=budget,
     )
     return prompt, choice
+
+
+def own_input(request: CreateResponse | TokenCountsBody) -> str | Sequence[InputItem]:
+    """Return a request's own input; none is an empty one."""
+    return request.input if given(request.input) else []  # type: ignore[return-value]
 
 
 def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:

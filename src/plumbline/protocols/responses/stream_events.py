@@ -21,6 +21,7 @@ from plumbline._generated.events import (
     ResponseInProgressEvent,
     ResponseOutputItemAddedEvent,
     ResponseOutputItemDoneEvent,
+    ResponseQueuedEvent,
     ResponseReasoningTextDeltaEvent,
     ResponseReasoningTextDoneEvent,
     ResponseStreamEvent,
@@ -157,6 +158,10 @@ def _in_progress(number: int, response: Response, error: ApiError | None) -> Res
     return ResponseInProgressEvent(sequence_number=number, response=response)
 
 
+def _queued(number: int, response: Response, error: ApiError | None) -> ResponseQueuedEvent:
+    return ResponseQueuedEvent(sequence_number=number, response=response)
+
+
 def _completed(number: int, response: Response, error: ApiError | None) -> ResponseCompletedEvent:
     return ResponseCompletedEvent(sequence_number=number, response=response)
 
@@ -172,7 +177,7 @@ def _failed(number: int, response: Response, error: ApiError | None) -> Response
 def _error(number: int, response: Response, error: ApiError | None) -> ResponseErrorEvent:
     """ERR-11: the fields of the error stand at the top level and again under `error`."""
     assert error is not None
-    code = failure_code(error)
+    code = error.code if response.status == "cancelled" else failure_code(error)
     return ResponseErrorEvent(
         sequence_number=number,
         code=code,
@@ -185,6 +190,7 @@ def _error(number: int, response: Response, error: ApiError | None) -> ResponseE
 RESPONSE_EVENTS: Mapping[str, Callable[[int, Response, ApiError | None], ResponseStreamEvent]] = {
     "response.created": _created,
     "response.in_progress": _in_progress,
+    "response.queued": _queued,
     "response.completed": _completed,
     "response.incomplete": _incomplete,
     "response.failed": _failed,

@@ -8,11 +8,9 @@ agree by construction (RS-16).
 from __future__ import annotations
 
 import copy
-import itertools
 
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline._generated.responses import (
-    CreateResponse,
     InputTokensDetails,
     OutputTokensDetails,
     Response,
@@ -30,11 +28,8 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.common.ids import now
-from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
-from plumbline.protocols.responses.initial_response import initial_response
+from plumbline.protocols.responses.identity import Identity
 from plumbline.protocols.responses.items import (
     CallItem,
     CustomCallItem,
@@ -46,25 +41,32 @@ from plumbline.protocols.responses.items import (
 )
 from plumbline.protocols.responses.namespaces import members_by_name
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
-from plumbline.turn import Turn
 from plumbline.wire.errors import ApiError
 
-__all__ = ["ResponsesWriter"]
+__all__ = ["CANCELLED", "ResponsesWriter"]
+
+CANCELLED = ApiError(400, "The response was cancelled.", code="response_cancelled")
+"""What the stream of a cancelled response ends with."""
 
 
 class ResponsesWriter:
     """Write one answer. Every method returns the wire events that it caused, in order."""
 
-    def __init__(
-        self, request: CreateResponse, turn: Turn, *, model: str, sealer: Sealer | None = None
-    ) -> None:
-        self._response = initial_response(request, turn, model)
-        self._wants_logprobs = turn.sampling.logprobs is not None
-        self._sealer = sealer if "reasoning.encrypted_content" in or_default(request.include, []) else None
-        self._members = members_by_name(or_default(request.tools, []))
+    def __init__(self, response: Response, identity: Identity, *, logprobs: bool = False) -> None:
+        """Begin an answer.
+
+        Args:
+            response: the response as it starts (`initial_response`); the writer completes it.
+            identity: names the items.
+            logprobs: whether the client asked for logprobs.
+        """
+        self._response = response
+        self._identity = identity
+        self._wants_logprobs = logprobs
+        self._members = members_by_name(response.tools)
         self._state: State = "new"
-        self._next_number = itertools.count().__next__
-        """RS-02: `sequence_number` is 0, 1, 2, … over all events of the stream."""
+        self._number = -1
+        """RS-02: the last `sequence_number`; they are 0, 1, 2, … over all events of the stream."""
         self._emitted: list[ResponseStreamEvent] = []
         self._item: OpenItem | None = None
         self._call_broke_off = False
@@ -77,7 +79,14 @@ class ResponsesWriter:
 
     def start(self) -> list[ResponseStreamEvent]:
         """Begin the stream: no output yet, every field present (RS-04)."""
+        self._response.status = "in_progress"
         self._step_response("start")
+        return self._take_emitted()
+
+    def queue(self) -> list[ResponseStreamEvent]:
+        """Begin the stream of a response that waits for the engine; `start` follows (ST-12)."""
+        self._response.status = "queued"
+        self._step_response("queue")
         return self._take_emitted()
 
     def event(self, event: OutputEvent) -> list[ResponseStreamEvent]:
@@ -115,12 +124,36 @@ class ResponsesWriter:
         return self._take_emitted()
 
     def fail(self, error: ApiError) -> list[ResponseStreamEvent]:
-        """End the stream with an error event and `response.failed` (ERR-10, ERR-11)."""
+        """End the stream with an error event and `response.failed` (ERR-10, ERR-11).
+
+        The terminal event, if it has been written, was not sent: this takes its place and its number.
+        """
+        if self._state == "done":
+            self._state = "open"
+            self._number -= 1
         self._finish_item("incomplete")
         self._response.status = "failed"
+        self._response.completed_at = self._response.incomplete_details = None
         self._response.error = ResponseError(code=failure_code(error), message=error.message)
         self._step_response("fail", error)
         return self._take_emitted()
+
+    def cancel(self) -> list[ResponseStreamEvent]:
+        """End the stream of a response that was cancelled, with an error event (ST-11)."""
+        self._finish_item("incomplete")
+        self._response.status = "cancelled"
+        self._step_response("cancel", CANCELLED)
+        return self._take_emitted()
+
+    @property
+    def queued(self) -> bool:
+        """Whether the answer has not begun yet."""
+        return self._state == "queued"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event has been written."""
+        return self._state == "done"
 
     def _finish(self, finish: Finish) -> None:
         response = self._response
@@ -137,7 +170,8 @@ class ResponsesWriter:
             # SO-05: a call that a stop string cut is incomplete; a custom tool's input would not show the cut.
             self._finish_item("incomplete" if self._call_broke_off else "completed")
             response.status = "completed"
-            response.completed_at = max(now(), response.created_at)  # R-03
+            ended_at = self._identity.ended_at()
+            response.completed_at = max(ended_at or 0, response.created_at)  # R-03
             self._step_response("complete")
 
     # Items
@@ -149,13 +183,12 @@ class ResponsesWriter:
             return item
         self._finish_item("completed")
         added = kind()
-        if isinstance(added, ReasoningTextItem):
-            added.sealer = self._sealer
         self._add_item(added)
         return added
 
     def _add_item(self, item: OpenItem) -> None:
         self._step_response("add")
+        item.id = self._identity.item_id(len(self._response.output), item.prefix)
         self._item = item
         self._step_item(item, "add")
 
@@ -163,6 +196,8 @@ class ResponsesWriter:
         item = self._item
         if item is None:
             return
+        if isinstance(item, ReasoningTextItem):
+            item.sealed = self._identity.sealed(len(self._response.output), "".join(item.fragments))
         item.finish(status)
         self._step_item(item, "finish")
         self._response.output.append(item.finished)
@@ -183,6 +218,10 @@ class ResponsesWriter:
             snapshot = copy.copy(self._response)
             snapshot.output = list(self._response.output)
             self._emitted.append(RESPONSE_EVENTS[name](self._next_number(), snapshot, error))
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
 
     def _take_emitted(self) -> list[ResponseStreamEvent]:
         emitted, self._emitted = self._emitted, []

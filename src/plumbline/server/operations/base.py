@@ -5,6 +5,8 @@ from __future__ import annotations
 from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.generation import Generation
+from plumbline.server.responses.background import BackgroundRuns
+from plumbline.server.responses.memory import Memory
 
 __all__ = ["Operations"]
 
@@ -12,9 +14,21 @@ __all__ = ["Operations"]
 class Operations(Service):
     """A group of operations. What it does not define answers 404."""
 
-    def __init__(self, generation: Generation, sealer: Sealer) -> None:
+    def __init__(
+        self, generation: Generation, sealer: Sealer, memory: Memory | None, runs: BackgroundRuns
+    ) -> None:
+        """Share what the operations work with.
+
+        Args:
+            generation: takes requests along the road.
+            sealer: seals reasoning for clients, and opens it.
+            memory: what was stored; None if nothing is.
+            runs: the responses in the background.
+        """
         self._generation = generation
         self._sealer = sealer
+        self._memory = memory
+        self._runs = runs
         self._model = generation.model
         self._settings = generation.settings
         self._metrics = generation.metrics

@@ -1,17 +1,26 @@
-"""Answer Responses requests."""
+"""Create responses, or count what they would read."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator, Mapping
 
 from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
+from plumbline.events import ChoiceEvent
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.obfuscation import wants_obfuscation
+from plumbline.protocols.responses.event_log import EventLog
+from plumbline.protocols.responses.identity import Fresh
+from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.namespaces import unavailable_tools
-from plumbline.protocols.responses.reader import read_response, read_response_prompt
+from plumbline.protocols.responses.reader import Context, read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
-from plumbline.server.frames import response_frames
+from plumbline.server.frames import event_frames
 from plumbline.server.operations.base import Operations
+from plumbline.server.responses.background import BackgroundRun
+from plumbline.server.responses.foreground import streamed, whole
+from plumbline.server.responses.memory import Keeper
+from plumbline.server.streams import until_disconnect
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.reply import JsonReply, Reply
@@ -26,34 +35,75 @@ class ResponseOperations(Operations):
         """Answer input items."""
         arrived = time.perf_counter()
         self._admission.check_optional_model(request.model)
-        turn = read_response(request, self._model.defaults, self._sealer)
+        context = await self._context(request, call)
+        turn = read_response(request, self._model.defaults, self._sealer, context)
+        if request.background is True:
+            self._runs.check_room()
         (prepared,) = await self._generation.prepare(call, request, [turn], "input")
-        writer = ResponsesWriter(request, turn, model=self._model.names[0], sealer=self._sealer)
+        wants_logprobs = turn.sampling.logprobs is not None
+        keeper = self._keeper(request, call, context, wants_logprobs)
+        seals = "reasoning.encrypted_content" in or_default(request.include, [])
+        identity = Fresh(self._sealer if seals else None)
+        writer = ResponsesWriter(
+            initial_response(request, turn, self._model.names[0], store=keeper is not None),
+            identity,
+            logprobs=wants_logprobs,
+        )
+        answer = self._generation.answer(prepared, call, arrived)
         headers = _unavailable_header(request)
-        events = self._generation.answer(prepared, call, arrived)
-
+        if request.background is True:
+            assert keeper is not None  # `read_response` refuses it otherwise.
+            run = BackgroundRun(writer, identity, keeper, lambda error: self._generation.midway(error, call))
+            return await self._in_background(run, answer, request, call, headers)
         if request.stream is True:
             return await self._generation.stream(
                 call,
-                events,
-                lambda primed: response_frames(
-                    writer,
-                    primed,
-                    lambda error: self._generation.midway(error, call),
+                answer,
+                lambda primed: event_frames(
+                    streamed(writer, primed, keeper, lambda error: self._generation.midway(error, call)),
                     wants_obfuscation(request),
                 ),
                 headers,
             )
-        writer.start()
-        await self._generation.consume(call, events, lambda _, event: writer.event(event))
+        await self._generation.finish(call, answer, lambda events: whole(writer, events, keeper))
         return JsonReply(encode(writer.response), headers=headers)
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
         self._admission.check_optional_model(request.model)
-        prompt = read_response_prompt(request, self._sealer)
+        prompt = read_response_prompt(request, self._sealer, await self._context(request, call))
         ids = await self._generation.token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
+
+    async def _context(self, request: CreateResponse | TokenCountsBody, call: Call) -> Context | None:
+        """Return the stored past of a request; None if nothing is stored."""
+        if self._memory is None:
+            return None
+        return await until_disconnect(call, self._memory.context(request, self._memory.owner(call)))
+
+    def _keeper(
+        self, request: CreateResponse, call: Call, context: Context | None, logprobs: bool
+    ) -> Keeper | None:
+        """Return what stores the response; None for `store: false` (ST-01)."""
+        if self._memory is None or context is None or request.store is False:
+            return None
+        log = EventLog(logprobs=logprobs, background=request.background is True)
+        return self._memory.keeper(self._memory.owner(call), context, log)
+
+    async def _in_background(
+        self,
+        run: BackgroundRun,
+        answer: AsyncGenerator[ChoiceEvent, None],
+        request: CreateResponse,
+        call: Call,
+        headers: Mapping[str, str],
+    ) -> Reply:
+        await self._runs.start(run, answer)
+        if request.stream is True:
+            return self._generation.reply(
+                call, event_frames(run.events(), wants_obfuscation(request)), headers
+            )
+        return JsonReply(encode(run.writer.response), headers=headers)
 
 
 def _unavailable_header(request: CreateResponse) -> dict[str, str]:

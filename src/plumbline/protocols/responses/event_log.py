@@ -1,0 +1,109 @@
+"""Keep what the events of a response are written from, and write them again (RS-20).
+
+The log has the events of the answer, not those of the stream: with the response itself they determine every event of
+the stream, byte by byte, at a tenth of the size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import msgspec
+
+from plumbline._generated.events import ResponseStreamEvent
+from plumbline._generated.responses import Response
+from plumbline.events import OutputEvent, Progress, TokenIds
+from plumbline.protocols.responses.identity import Repeated
+from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
+from plumbline.wire.errors import ApiError
+
+__all__ = ["EventLog", "Failure", "begun", "replayed", "replayed_by", "written"]
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
+    """The error that ended a response."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+    @classmethod
+    def of(cls, error: ApiError) -> Failure:
+        """Describe an error."""
+        return cls(error.status, error.message, error.type, error.param, error.code)
+
+    def error(self) -> ApiError:
+        """Return the error."""
+        return ApiError(self.status, self.message, self.type, self.param, self.code)
+
+
+class EventLog(msgspec.Struct, array_like=True):
+    """The events of one answer."""
+
+    logprobs: bool = False
+    """Whether the client asked for logprobs."""
+    background: bool = False
+    """Whether the response began as `queued`."""
+    events: list[OutputEvent | Failure] = []
+
+    def append(self, event: OutputEvent | Failure) -> None:
+        """Add an event, if the stream depends on it."""
+        if not isinstance(event, TokenIds | Progress):
+            self.events.append(event)
+
+    def encode(self) -> bytes:
+        """Return the log as bytes."""
+        return _encoder.encode(self)
+
+    @staticmethod
+    def decode(body: bytes) -> EventLog:
+        """Return the log that `encode` was given."""
+        return _decoder.decode(body)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(EventLog)
+
+
+def begun(response: Response) -> Response:
+    """Return a response as it was before its answer began."""
+    first = copy.copy(response)
+    first.status = "in_progress"
+    first.output = []
+    first.usage = first.completed_at = first.error = first.incomplete_details = None
+    return first
+
+
+def replayed(response: Response, log: EventLog) -> Iterator[ResponseStreamEvent]:
+    """Write the events of a response that has ended, the same as they were.
+
+    Args:
+        response: the response as it ended.
+        log: what was logged of its answer.
+    """
+    writer = ResponsesWriter(begun(response), Repeated(response), logprobs=log.logprobs)
+    yield from replayed_by(writer, log)
+
+
+def replayed_by(writer: ResponsesWriter, log: EventLog) -> Iterator[ResponseStreamEvent]:
+    """Write the events that a log has so far with a new writer; later ones may be added meanwhile."""
+    if log.background:
+        yield from writer.queue()
+    else:
+        yield from writer.start()
+    for event in log.events:
+        yield from written(writer, event)
+
+
+def written(writer: ResponsesWriter, event: OutputEvent | Failure) -> Iterator[ResponseStreamEvent]:
+    """Write one event of a log."""
+    if isinstance(event, Failure):
+        error = event.error()
+        yield from writer.cancel() if error.code == CANCELLED.code else writer.fail(error)
+        return
+    if writer.queued:
+        yield from writer.start()
+    yield from writer.event(event)

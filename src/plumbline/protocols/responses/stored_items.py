@@ -1,0 +1,149 @@
+"""Turn input items into stored ones, with ids and every field, and stored items into input again.
+
+A stored item that is read again gives the model the same messages as the item that the client sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from plumbline._generated.content import (
+    InputTextContent,
+    OutputTextContent,
+    OutputTextContentParam,
+)
+from plumbline._generated.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    EasyInputMessage,
+    FunctionCallOutputItemParam,
+    FunctionToolCall,
+    InputItem,
+    ItemReferenceParam,
+    Message,
+)
+from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.protocols.common.ids import new_id
+from plumbline.store.records import ItemRecord
+from plumbline.wire.decode import encode
+from plumbline.wire.errors import invalid_request
+
+__all__ = ["as_context", "output_records", "referenced_ids", "resolve_references", "stored_input"]
+
+_PREFIXES = {
+    "message": "msg_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+    "reasoning": "rs_",
+    "compaction": "cmp_",
+}
+_CALLS = ("function_call", "custom_tool_call")
+_WITH_STATUS = (FunctionToolCall, FunctionCallOutputItemParam, CustomToolCall, CustomToolCallOutput)
+
+_decoder = msgspec.json.Decoder(InputItem)
+
+
+class _Output(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
+    """Return the items of an input as they are stored and listed: each with an id of its own (ST-08).
+
+    Items keep the ids that the client gave them, but an id that comes again is replaced.
+    """
+    if isinstance(items, str):
+        items = [EasyInputMessage(role="user", content=items)]
+    taken: set[str] = set()
+    found: list[ItemRecord] = []
+    for item in items:
+        item_id = or_default(getattr(item, "id", None), None)
+        if not item_id or item_id in taken:
+            item_id = new_id(_PREFIXES.get(tag_of(item), "item_"))
+        taken.add(item_id)
+        found.append(ItemRecord(item_id, encode(_resource(item, item_id))))
+    return tuple(found)
+
+
+def output_records(response: bytes) -> tuple[ItemRecord, ...]:
+    """Return the items in the output of an encoded response."""
+    output = msgspec.json.decode(response, type=_Output).output
+    return tuple(ItemRecord(msgspec.json.decode(raw, type=_Identified).id, bytes(raw)) for raw in output)
+
+
+def as_context(items: Iterable[bytes]) -> list[InputItem]:
+    """Read stored items as input.
+
+    Calls that broke off are left out: nobody carried them out, and a call without an output is an error (TOOL-12).
+    """
+    found: list[InputItem] = []
+    for body in items:
+        item = _decoder.decode(body)
+        if tag_of(item) not in _CALLS or or_default(getattr(item, "status", None), None) != "incomplete":
+            found.append(item)
+    return found
+
+
+def referenced_ids(items: str | Sequence[InputItem]) -> list[str]:
+    """Return the ids that an input refers to (ST-13)."""
+    if isinstance(items, str):
+        return []
+    return [item.id for item in items if isinstance(item, ItemReferenceParam)]
+
+
+def resolve_references(
+    items: str | Sequence[InputItem], found: Mapping[str, bytes]
+) -> str | Sequence[InputItem]:
+    """Put stored items in the place of references to them.
+
+    Raises:
+        ApiError: 400 naming the first reference to an unknown item (ST-13).
+    """
+    if isinstance(items, str):
+        return items
+    resolved: list[InputItem] = []
+    for index, item in enumerate(items):
+        if not isinstance(item, ItemReferenceParam):
+            resolved.append(item)
+        elif item.id in found:
+            resolved.append(_decoder.decode(found[item.id]))
+        else:
+            raise invalid_request(f"Item with id '{item.id}' not found.", f"input[{index}].id")
+    return resolved
+
+
+def _resource(item: InputItem, item_id: str) -> Any:
+    if isinstance(item, EasyInputMessage):
+        return Message(
+            id=item_id, role=item.role, status="completed", content=_content(item), phase=item.phase
+        )
+    changes: dict[str, Any] = {"id": item_id}
+    if isinstance(item, _WITH_STATUS):
+        changes["status"] = or_default(item.status, None) or "completed"
+    return msgspec.structs.replace(item, **changes)
+
+
+def _content(message: EasyInputMessage) -> list[Any]:
+    """Return the parts of a message; a string becomes one part of the kind that its role has."""
+    if isinstance(message.content, str):
+        if message.role == "assistant":
+            return [OutputTextContent(text=message.content, annotations=[], logprobs=[])]
+        return [InputTextContent(text=message.content)]
+    return [
+        _output_text(part) if isinstance(part, OutputTextContentParam) else part for part in message.content
+    ]
+
+
+def _output_text(part: OutputTextContentParam) -> OutputTextContent:
+    annotations: Any = or_default(part.annotations, [])
+    logprobs: Any = or_default(part.logprobs, [])
+    return OutputTextContent(text=part.text, annotations=annotations, logprobs=logprobs)

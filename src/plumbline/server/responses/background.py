@@ -1,0 +1,174 @@
+"""Run responses that no client waits for (ST-10, ST-11, ST-12)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from plumbline._generated.events import ResponseStreamEvent
+from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.protocols.responses.event_log import Failure, begun, written
+from plumbline.protocols.responses.identity import Fresh, Repeated
+from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
+from plumbline.server.responses.memory import Keeper
+from plumbline.wire.errors import ApiError, engine_unavailable, rate_limited
+
+__all__ = ["BackgroundRun", "BackgroundRuns"]
+
+_STOPPED = engine_unavailable("The server was stopped before the response was complete.")
+
+
+class BackgroundRun:
+    """One response in the background. Any number of readers follow its events, from the first one on."""
+
+    def __init__(
+        self,
+        writer: ResponsesWriter,
+        identity: Fresh,
+        keeper: Keeper,
+        midway: Callable[[Exception], ApiError],
+    ) -> None:
+        self.writer = writer
+        self.owner = keeper.owner
+        self._identity = identity
+        self._keeper = keeper
+        self._midway = midway
+        self._shown = 0
+        """How many events of the log readers may see: the last one only after it is stored."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, answer: AsyncGenerator[ChoiceEvent, None]) -> None:
+        """Store the response as queued, and let it run."""
+        self.writer.queue()
+        await self._keeper.save(self.writer.response)
+        self._task = asyncio.create_task(self._run(answer))
+
+    async def events(self) -> AsyncIterator[ResponseStreamEvent]:
+        """Yield all events of the stream, waiting for those that are still to come."""
+        log = self._keeper.log
+        writer = ResponsesWriter(
+            begun(self.writer.response),
+            Repeated(self.writer.response, self._identity.item_ids),
+            logprobs=log.logprobs,
+        )
+        for out in writer.queue():
+            yield out
+        seen = 0
+        while not writer.ended:
+            while seen < self._shown:
+                for out in written(writer, log.events[seen]):
+                    yield out
+                seen += 1
+            if not writer.ended:
+                await self._changed.wait()
+
+    async def cancel(self) -> None:
+        """Stop the run; the response is then cancelled, unless it had ended (ST-11)."""
+        await self._stop(CANCELLED)
+
+    async def abandon(self) -> None:
+        """Stop the run because the server stops; the response has then failed, unless it had ended."""
+        await self._stop(_STOPPED)
+
+    async def join(self) -> None:
+        """Wait for the end of the run."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _stop(self, error: ApiError) -> None:
+        assert self._task is not None
+        if not self.writer.ended:  # A complete answer is stored even if somebody cancels now.
+            self._task.cancel()
+        await self.join()
+        if not self.writer.ended:
+            await self._end(error)
+
+    async def _run(self, answer: AsyncGenerator[ChoiceEvent, None]) -> None:
+        try:
+            async with aclosing(answer):
+                async for _, event in answer:
+                    await self._take(event)
+        except Exception as error:
+            await self._end(self._midway(error))
+
+    async def _take(self, event: OutputEvent) -> None:
+        if self.writer.queued:
+            self.writer.start()
+        self.writer.event(event)
+        self._keeper.log.append(event)
+        if self.writer.ended:
+            await self._keeper.save(self.writer.response)
+        self._show()
+
+    async def _end(self, error: ApiError) -> None:
+        """End the response early, with an error."""
+        log = self._keeper.log
+        if self.writer.ended:
+            log.events.pop()  # The end that could not be stored.
+        if error is CANCELLED:
+            self.writer.cancel()
+        else:
+            self.writer.fail(error)
+        log.append(Failure.of(error))
+        with contextlib.suppress(ApiError):
+            await self._keeper.save(self.writer.response)
+        self._show()
+
+    def _show(self) -> None:
+        self._shown = len(self._keeper.log.events)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class BackgroundRuns:
+    """The responses of this process that run in the background, by id."""
+
+    def __init__(self, limit: int) -> None:
+        """Begin without any.
+
+        Args:
+            limit: how many may run or wait at once.
+        """
+        self._limit = limit
+        self._runs: dict[str, BackgroundRun] = {}
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    def check_room(self) -> None:
+        """Refuse a further response if as many run as may.
+
+        Raises:
+            ApiError: 429.
+        """
+        if len(self._runs) >= self._limit:
+            raise rate_limited(
+                f"{self._limit} responses run in the background, the most that this server allows."
+            )
+
+    async def start(self, run: BackgroundRun, answer: AsyncGenerator[ChoiceEvent, None]) -> None:
+        """Start a run, and forget it when it has ended: from then on the store has it."""
+        response_id = run.writer.response.id
+        self._runs[response_id] = run
+        try:
+            await run.start(answer)
+        except BaseException:
+            del self._runs[response_id]
+            raise
+        watcher = asyncio.create_task(self._forget(response_id, run))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+
+    def find(self, owner: str, response_id: str) -> BackgroundRun | None:
+        """Return a run of this owner, if it has not ended."""
+        run = self._runs.get(response_id)
+        return run if run is not None and run.owner == owner else None
+
+    async def stop(self) -> None:
+        """Stop all runs; they have then failed."""
+        await asyncio.gather(*(run.abandon() for run in list(self._runs.values())))
+
+    async def _forget(self, response_id: str, run: BackgroundRun) -> None:
+        await run.join()
+        self._runs.pop(response_id, None)
