@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,10 @@ from hypothesis import HealthCheck, settings
 
 # Every folder of tests may import `support` (helpers) and `generate` (the code generator beside the contract).
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "openapi")]
+
+# Servers that tests start keep responses in a folder of the run, not in the user's.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="plumbline-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 
 # Deadlines measure the machine, not the law. In CI the same examples run every time.
 settings.register_profile(

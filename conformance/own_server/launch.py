@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -37,6 +38,8 @@ def launched_server(key: str | None = None) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
+    folder = tempfile.TemporaryDirectory()
+    command += ["--store", f"{folder.name}/responses.db"]
     process = subprocess.Popen(command, env={**os.environ, "PLUMBLINE_API_KEY": key or ""})
     try:
         deadline = time.monotonic() + 60
@@ -48,6 +51,7 @@ def launched_server(key: str | None = None) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        folder.cleanup()
 
 
 def _healthy(port: int) -> bool:

@@ -150,10 +150,38 @@ def _add_server_options(group: _Group) -> None:
         help="answer 400 to unknown fields in request bodies; without it they are named in x-plumbline-ignored",
     )
     group.add_argument(
+        "--store",
+        default=None,
+        metavar="WHERE",
+        help="where responses and conversations are kept: a path, sqlite:///PATH, "
+        "postgresql://USER:PASSWORD@HOST/NAME, or none (default: plumbline/responses.db in the user's data directory)",
+    )
+    group.add_argument(
+        "--store-max-days",
+        type=float,
+        default=30.0,
+        metavar="DAYS",
+        help="days that stored responses are kept; 0 keeps them for ever",
+    )
+    group.add_argument(
+        "--store-max-bytes",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="maximum size of all stored responses; the oldest conversations go first. 0 sets no limit",
+    )
+    group.add_argument(
+        "--store-max-responses-per-key",
+        type=int,
+        default=0,
+        metavar="N",
+        help="maximum number of stored responses of one API key; further ones get a 429. 0 sets no limit",
+    )
+    group.add_argument(
         "--sealing-key-file",
         metavar="FILE",
         help="file with the random secret that seals reasoning for clients (reasoning.encrypted_content); give "
-        "servers that share clients the same. PLUMBLINE_SEALING_KEY gives one too (default: random at each start)",
+        "servers that share clients the same. PLUMBLINE_SEALING_KEY gives one too (default: one kept in the store)",
     )
     group.add_argument(
         "--max-body-bytes",
@@ -291,6 +319,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         from plumbline.server.run import run
         from plumbline.server.settings import Settings, read_api_keys, read_sealing_key
+        from plumbline.store.open import default_url
     except ModuleNotFoundError as error:
         print(
             f"plumbline serve needs the package {error.name!r}. Install it with: pip install 'plumbline[serve]'",
@@ -302,6 +331,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         settings = Settings(
             api_keys=read_api_keys(values["api_key"], values["api_key_file"]),
             sealing_key=read_sealing_key(values["sealing_key_file"]),
+            store=values["store"] or default_url(),
             served_model_names=tuple(values["served_model_name"]),
             cors_origins=tuple(values["cors_origin"]),
             **{
@@ -313,6 +343,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                     "api_key",
                     "api_key_file",
                     "sealing_key_file",
+                    "store",
                     "served_model_name",
                     "cors_origin",
                 )

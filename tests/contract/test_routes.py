@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,6 +29,9 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "createResponse": {"model": "m", "input": "Hello"},
     "countResponseInputTokens": {"model": "m", "input": "Hello"},
     "compactResponse": {"model": "m", "input": "Hello"},
+    "createConversation": {},
+    "updateConversation": {"metadata": {}},
+    "createConversationItems": {"items": [{"role": "user", "content": "Hello"}]},
     "tokenize": {"prompt": "Hello"},
     "detokenize": {"tokens": [1]},
 }
@@ -102,7 +106,7 @@ def bare() -> Any:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.id)
 def test_an_operation_without_a_handler_is_a_404_that_names_it(bare: Any, operation: Any) -> None:
-    path = operation.path.replace("{response_id}", "resp_1").replace("{model}", "m")
+    path = re.sub(r"\{\w+\}", "x", operation.path)
     body = MINIMAL[operation.id] if operation.request else None
     answer = bare.request(operation.method, path, json=body)
 

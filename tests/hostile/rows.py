@@ -27,6 +27,9 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 INPUT_TOKENS = "/v1/responses/input_tokens"
+CONVERSATIONS = "/v1/conversations"
+CONVERSATION = "/v1/conversations/{conversation_id}"
+CONVERSATION_ITEMS = "/v1/conversations/{conversation_id}/items"
 COMPACT = "/v1/responses/compact"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
@@ -60,6 +63,9 @@ def base(path: str) -> dict[str, Any]:
         RESPONSES: {"model": "pocket", "input": "hi", "max_output_tokens": 16},
         INPUT_TOKENS: {"model": "pocket", "input": "hi"},
         COMPACT: {"model": "pocket", "input": "hi"},
+        CONVERSATIONS: {},
+        CONVERSATION: {"metadata": {}},
+        CONVERSATION_ITEMS: {"items": [{"role": "user", "content": "hi"}]},
         TOKENIZE: {"prompt": "hi"},
         DETOKENIZE: {"tokens": [1]},
     }[path]
@@ -156,6 +162,25 @@ for kind, text in LONG.items():
         lambda text=text: {"prompt": text(), "return_token_strs": True},
         *TEXT_FIELDS,
     )
+add(
+    "conversation: large items",
+    CONVERSATIONS,
+    lambda: {"items": [{"role": "user", "content": LONG["words"]()[:450_000]}] * 20},
+    "CreateConversationBody.items",
+)
+add(
+    "conversation items: large items",
+    CONVERSATION_ITEMS,
+    lambda: {"items": [{"role": "user", "content": LONG["words"]()[:450_000]}] * 20},
+    "CreateConversationItemsBody.items",
+)
+add("an unknown response is continued", RESPONSES, lambda: {"previous_response_id": "x" * 1_000})
+add("an unknown conversation is continued", RESPONSES, lambda: {"conversation": "x" * 1_000})
+add(
+    "many references to unknown items",
+    RESPONSES,
+    lambda: {"input": [{"type": "item_reference", "id": f"msg_{n}"} for n in range(8_000)]},
+)
 add("completion: words", COMPLETIONS, lambda: {"prompt": LONG["words"]()}, *TEXT_FIELDS)
 add("responses: words", RESPONSES, lambda: {"input": LONG["words"]()}, *TEXT_FIELDS)
 add("input tokens: words", INPUT_TOKENS, lambda: {"input": LONG["words"]()}, *TEXT_FIELDS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -49,11 +51,17 @@ class Target:
         self.port = port
         self._pid = pid
         self._reports = reports
+        self._conversation = ""
 
     def send(
         self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float = 60.0
     ) -> tuple[int, bytes, float]:
-        """Send one request; returns the status, the body and the seconds that the answer took."""
+        """Send one request; returns the status, the body and the seconds that the answer took.
+
+        A path with `{conversation_id}` is that of a conversation that exists.
+        """
+        if "{conversation_id}" in path:
+            path = path.replace("{conversation_id}", self._made_conversation())
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             # A refusal may come before the whole body is sent; the answer counts all the same.
@@ -64,6 +72,12 @@ class Target:
             return answer.status, answer.read(), time.monotonic() - sent
         finally:
             connection.close()
+
+    def _made_conversation(self) -> str:
+        if not self._conversation:
+            body = self.send("POST", "/v1/conversations", b"{}", {})[1]
+            self._conversation = str(json.loads(body)["id"])
+        return self._conversation
 
     def cost(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Cost:
         """Send one request and measure."""
@@ -123,6 +137,8 @@ def running(*options: str) -> Iterator[Target]:
         "pocket",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    folder = tempfile.TemporaryDirectory()
+    command += ["--store", f"{folder.name}/responses.db"]
     server = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.DEVNULL)
     try:
         _await_server(port, server)
@@ -142,6 +158,7 @@ def running(*options: str) -> Iterator[Target]:
     finally:
         server.kill()
         server.wait()
+        folder.cleanup()
 
 
 def _collect(reader: subprocess.Popen[bytes], reports: list[tuple[float, float]]) -> None:

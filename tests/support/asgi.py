@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
+from plumbline.server.storage import build_store
 
 __all__ = ["Answer", "Event", "Exchange", "Server", "read_events", "serving"]
 
@@ -241,7 +242,7 @@ class Server:
 async def serving(model: ServedModel, **changes: Any) -> AsyncGenerator[Server, None]:
     """Run the application's lifespan around some requests. Streams are primed without a time limit by default."""
     settings = Settings(**{"keep_alive_interval": 0.0, **changes})
-    app = create_app(model, settings)
+    app = create_app(model, settings, build_store(settings))
     inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     lifespan = asyncio.ensure_future(

@@ -29,7 +29,7 @@ from plumbline.wire.errors import ApiError
 
 CONTRACT = bundle.document()
 REQUESTS = sorted({op.request for op in OPERATIONS if op.request})
-EXAMPLES = [(name, example) for name in REQUESTS for example in bundle.examples()[name]]
+EXAMPLES = [(name, example) for name in REQUESTS for example in bundle.examples()[name] if example]
 VALIDATORS = {
     name: jsonschema_rs.Draft202012Validator(
         {"$ref": f"#/components/schemas/{name}", "components": CONTRACT["components"]}

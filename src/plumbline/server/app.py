@@ -22,7 +22,7 @@ from plumbline.server.generation import Generation
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import Metrics
 from plumbline.server.responses.background import BackgroundRuns
-from plumbline.server.responses.memory import Memory
+from plumbline.server.responses.memory import Memory, remembering
 from plumbline.server.service import PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
@@ -51,19 +51,17 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
     """
     metrics = Metrics(model.engine, model.names[0])
     runs = BackgroundRuns(settings.max_num_waiting)
-    service = PlumblineService(
-        Generation(model, settings, metrics),
-        Sealer(settings.sealing_key),
-        None if store is None else Memory(store, checks_keys=bool(settings.api_keys)),
-        runs,
-    )
+    sealer = Sealer(settings.sealing_key)
+    memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys))
+    service = PlumblineService(Generation(model, settings, metrics), sealer, memory, runs)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
         async with AsyncExitStack() as stack:
-            if store is not None:
-                await store.start()
-                stack.push_async_callback(store.stop)
+            if memory is not None:
+                await stack.enter_async_context(remembering(memory))
+                if not settings.sealing_key:
+                    sealer.use(await memory.store.secret("reasoning"))
             await model.engine.start()
             stack.push_async_callback(model.engine.stop)
             stack.push_async_callback(runs.stop)

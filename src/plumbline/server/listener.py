@@ -25,6 +25,7 @@ from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
+from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope
 
 __all__ = ["Listener", "listener"]
@@ -141,12 +142,14 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def listener(model: ServedModel, settings: Settings, *, host: str, port: int) -> Listener:
+def listener(
+    model: ServedModel, settings: Settings, store: Store | None = None, *, host: str, port: int
+) -> Listener:
     """Build a server for this model. Call it outside of an event loop, or in the loop that will run the server."""
     limits = {"max_connections": settings.max_connections, "header_timeout": settings.header_timeout}
     protocol = type("_Limited", (_Protocol,), limits)
     config = uvicorn.Config(
-        create_app(model, settings),
+        create_app(model, settings, store),
         host=host,
         port=port,
         uds=settings.uds or None,

@@ -7,12 +7,14 @@ import sys
 from plumbline.server.listener import listener
 from plumbline.server.loading import load
 from plumbline.server.settings import Settings
+from plumbline.server.storage import build_store
 
 __all__ = ["run"]
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status."""
+    store = build_store(settings)
     model = load(settings)
     info = model.engine.info
     names = ", ".join(model.names)
@@ -23,7 +25,9 @@ def run(settings: Settings) -> int:
         flush=True,
     )
     print(model.dialect.choice.describe(), file=sys.stderr, flush=True)
-    server = listener(model, settings, host=settings.host, port=settings.port)
+    kept = "nowhere (--store none)" if store is None else f"in {store.description} (--store)"
+    print(f"Responses are kept {kept}", file=sys.stderr, flush=True)
+    server = listener(model, settings, store, host=settings.host, port=settings.port)
     server.run()
     return 0 if server.started else 1
 

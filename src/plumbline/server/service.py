@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline.server.operations.chat import ChatOperations
 from plumbline.server.operations.completions import CompletionOperations
+from plumbline.server.operations.conversations import ConversationOperations
 from plumbline.server.operations.models import ModelOperations
 from plumbline.server.operations.responses import ResponseOperations
 from plumbline.server.operations.stored_responses import StoredResponseOperations
@@ -17,6 +18,7 @@ class PlumblineService(
     CompletionOperations,
     ResponseOperations,
     StoredResponseOperations,
+    ConversationOperations,
     ModelOperations,
     UtilityOperations,
 ):

@@ -55,6 +55,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     sealing_key: str = ""
     """The secret that seals reasoning for clients (`reasoning.encrypted_content`); empty takes a random one."""
+    store: str = "none"
+    """Where responses are kept: a path, `sqlite:///PATH`, `postgresql://…`, or `none`. The command line's default is a
+    file in the user's data directory."""
+    store_max_days: float = 30.0
+    """Days that stored responses are kept; 0 keeps them for ever."""
+    store_max_bytes: int = 0
+    """Bytes of stored responses; above, the oldest conversations are deleted. 0 sets no limit."""
+    store_max_responses_per_key: int = 0
+    """Stored responses of one API key; further ones are a 429. 0 sets no limit."""
     engine: str = "plumbline"
     """`plumbline` or `transformers`."""
     device: str = "auto"
@@ -113,7 +122,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
-        for name in ("header_timeout", "body_timeout", "idle_timeout"):
+        for name in (
+            "header_timeout",
+            "body_timeout",
+            "idle_timeout",
+            "store_max_days",
+            "store_max_bytes",
+            "store_max_responses_per_key",
+        ):
             if getattr(self, name) < 0:
                 raise SettingsError(
                     f"--{name.replace('_', '-')} must be at least 0, got {getattr(self, name)}"

@@ -17,6 +17,7 @@ __all__ = [
     "ResponseRecord",
     "Status",
     "StoreStats",
+    "output_items",
 ]
 
 T = TypeVar("T")
@@ -31,12 +32,26 @@ Order = Literal["asc", "desc"]
 """Oldest first, or newest first."""
 
 
-class ItemRecord(msgspec.Struct, frozen=True):
+class ItemRecord(msgspec.Struct, frozen=True, array_like=True):
     """One item of an input, an output or a conversation."""
 
     id: str
     body: bytes
     """The item as JSON; its member `id` is the same id."""
+
+
+class _Output(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+def output_items(response: bytes) -> tuple[ItemRecord, ...]:
+    """Return the items in the `output` of a response object."""
+    output = msgspec.json.decode(response, type=_Output).output
+    return tuple(ItemRecord(msgspec.json.decode(raw, type=_Identified).id, bytes(raw)) for raw in output)
 
 
 class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True):

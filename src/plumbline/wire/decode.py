@@ -76,8 +76,9 @@ def _second_try(root: type[T], body: bytes) -> T:
     raw = msgspec.json.decode(body)
     if not isinstance(raw, dict):
         raise unparsable_body("it is another kind of value")
-    if "input" in raw:
-        raw["input"] = _with_types(raw["input"])
+    lists = [name for name in ("input", "items") if name in raw]
+    if lists:
+        raw |= {name: _with_types(raw[name]) for name in lists}
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(raw, root)
     repaired = _with_integers(raw) if _FRACTION.search(body) else raw

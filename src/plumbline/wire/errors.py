@@ -14,6 +14,8 @@ import msgspec
 __all__ = [
     "ApiError",
     "context_length_exceeded",
+    "conversation_locked",
+    "conversation_not_found",
     "engine_unavailable",
     "envelope",
     "error_object",
@@ -25,10 +27,12 @@ __all__ = [
     "invalid_request",
     "invalid_type",
     "invalid_value",
+    "item_not_found",
     "json_type",
     "listed",
     "missing_required_parameter",
     "model_not_found",
+    "no_store",
     "previous_response_not_found",
     "rate_limited",
     "response_not_found",
@@ -189,6 +193,37 @@ def response_not_found(response_id: str) -> ApiError:
     """Return the 404 for an unknown response (ST-03)."""
     return ApiError(
         404, f"Response with id '{_cut(response_id)}' not found.", INVALID_REQUEST, "response_id", None
+    )
+
+
+def conversation_not_found(conversation_id: str, param: str = "conversation_id") -> ApiError:
+    """Return the 404 for an unknown conversation (ST-09)."""
+    return ApiError(
+        404, f"Conversation with id '{_cut(conversation_id)}' not found.", INVALID_REQUEST, param, None
+    )
+
+
+def item_not_found(item_id: str) -> ApiError:
+    """Return the 404 for an unknown item of a conversation (ST-09)."""
+    return ApiError(404, f"Item with id '{_cut(item_id)}' not found.", INVALID_REQUEST, "item_id", None)
+
+
+def conversation_locked(conversation_id: str) -> ApiError:
+    """Return the 409 for a conversation that another request is working on."""
+    return ApiError(
+        409,
+        f"Another request is working on the conversation '{_cut(conversation_id)}'. Try again when it has ended.",
+        INVALID_REQUEST,
+        "conversation",
+        "conversation_locked",
+        {"Retry-After": "1"},
+    )
+
+
+def no_store() -> ApiError:
+    """Return the 404 for operations on what is stored, where nothing is."""
+    return ApiError(
+        404, "This server keeps nothing: it was started with --store none.", code="unsupported_operation"
     )
 
 

@@ -38,8 +38,11 @@ class Sealer:
         Args:
             secret: the server's secret; empty takes a random one, so that a restart makes sealed texts unreadable.
         """
-        source = secret.encode() or secrets.token_bytes(32)
-        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(source)
+        self.use(secret.encode() or secrets.token_bytes(32))
+
+    def use(self, secret: bytes) -> None:
+        """Take a key derived from another secret from now on."""
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(secret)
         self._cipher = AESGCM(key)
 
     def seal(self, text: str) -> str:

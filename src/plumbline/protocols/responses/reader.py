@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from plumbline._generated.items import InputItem
-from plumbline._generated.responses import CreateResponse, Reasoning, TokenCountsBody
+from plumbline._generated.responses import CreateResponse, Reasoning, ResponseConversation, TokenCountsBody
 from plumbline._generated.tools import (
     CustomGrammarFormatParam,
     FunctionToolParam,
@@ -57,6 +57,7 @@ __all__ = [
     "LOGPROBS",
     "Context",
     "check_continued",
+    "conversation_id",
     "own_input",
     "read_response",
     "read_response_prompt",
@@ -153,6 +154,14 @@ def check_continued(request: CreateResponse | TokenCountsBody) -> None:
             "previous_response_id",
             "mutually_exclusive_parameters",
         )
+
+
+def conversation_id(request: CreateResponse | TokenCountsBody) -> str | None:
+    """Return the id of the conversation that a request belongs to, if any (ST-09)."""
+    found = request.conversation
+    if isinstance(found, ResponseConversation):
+        return found.id
+    return found if isinstance(found, str) else None
 
 
 def _check_storeless(request: CreateResponse | TokenCountsBody) -> None:

@@ -31,7 +31,7 @@ from plumbline.store.records import ItemRecord
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import invalid_request
 
-__all__ = ["as_context", "output_records", "referenced_ids", "resolve_references", "stored_input"]
+__all__ = ["as_context", "referenced_ids", "resolve_references", "stored_input"]
 
 _PREFIXES = {
     "message": "msg_",
@@ -46,14 +46,6 @@ _CALLS = ("function_call", "custom_tool_call")
 _WITH_STATUS = (FunctionToolCall, FunctionCallOutputItemParam, CustomToolCall, CustomToolCallOutput)
 
 _decoder = msgspec.json.Decoder(InputItem)
-
-
-class _Output(msgspec.Struct):
-    output: list[msgspec.Raw]
-
-
-class _Identified(msgspec.Struct):
-    id: str
 
 
 def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
@@ -72,12 +64,6 @@ def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
         taken.add(item_id)
         found.append(ItemRecord(item_id, encode(_resource(item, item_id))))
     return tuple(found)
-
-
-def output_records(response: bytes) -> tuple[ItemRecord, ...]:
-    """Return the items in the output of an encoded response."""
-    output = msgspec.json.decode(response, type=_Output).output
-    return tuple(ItemRecord(msgspec.json.decode(raw, type=_Identified).id, bytes(raw)) for raw in output)
 
 
 def as_context(items: Iterable[bytes]) -> list[InputItem]:

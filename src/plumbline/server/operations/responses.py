@@ -13,14 +13,15 @@ from plumbline.protocols.responses.event_log import EventLog
 from plumbline.protocols.responses.identity import Fresh
 from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.namespaces import unavailable_tools
-from plumbline.protocols.responses.reader import Context, read_response, read_response_prompt
+from plumbline.protocols.responses.reader import Context, conversation_id, read_response, read_response_prompt
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.server.frames import event_frames
 from plumbline.server.operations.base import Operations
 from plumbline.server.responses.background import BackgroundRun
+from plumbline.server.responses.conversations import Hold
 from plumbline.server.responses.foreground import streamed, whole
 from plumbline.server.responses.memory import Keeper
-from plumbline.server.streams import until_disconnect
+from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.reply import JsonReply, Reply
@@ -35,6 +36,7 @@ class ResponseOperations(Operations):
         """Answer input items."""
         arrived = time.perf_counter()
         self._admission.check_optional_model(request.model)
+        hold = self._hold(request, call)
         context = await self._context(request, call)
         turn = read_response(request, self._model.defaults, self._sealer, context)
         if request.background is True:
@@ -45,7 +47,13 @@ class ResponseOperations(Operations):
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer if seals else None)
         writer = ResponsesWriter(
-            initial_response(request, turn, self._model.names[0], store=keeper is not None),
+            initial_response(
+                request,
+                turn,
+                self._model.names[0],
+                store=keeper is not None,
+                conversation=conversation_id(request),
+            ),
             identity,
             logprobs=wants_logprobs,
         )
@@ -54,7 +62,7 @@ class ResponseOperations(Operations):
         if request.background is True:
             assert keeper is not None  # `read_response` refuses it otherwise.
             run = BackgroundRun(writer, identity, keeper, lambda error: self._generation.midway(error, call))
-            return await self._in_background(run, answer, request, call, headers)
+            return await self._in_background(run, answer, request, call, headers, hold)
         if request.stream is True:
             return await self._generation.stream(
                 call,
@@ -81,6 +89,15 @@ class ResponseOperations(Operations):
             return None
         return await until_disconnect(call, self._memory.context(request, self._memory.owner(call)))
 
+    def _hold(self, request: CreateResponse, call: Call) -> Hold | None:
+        """Hold the conversation of a request until the request is over."""
+        name = conversation_id(request)
+        if self._memory is None or name is None:
+            return None
+        hold = self._memory.locks.acquire(self._memory.owner(call), name)
+        close_with_request(hold.end_with_request)
+        return hold
+
     def _keeper(
         self, request: CreateResponse, call: Call, context: Context | None, logprobs: bool
     ) -> Keeper | None:
@@ -97,8 +114,9 @@ class ResponseOperations(Operations):
         request: CreateResponse,
         call: Call,
         headers: Mapping[str, str],
+        hold: Hold | None,
     ) -> Reply:
-        await self._runs.start(run, answer)
+        await self._runs.start(run, answer, None if hold is None else hold.take_over())
         if request.stream is True:
             return self._generation.reply(
                 call, event_frames(run.events(), wants_obfuscation(request)), headers

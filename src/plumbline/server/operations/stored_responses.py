@@ -37,7 +37,7 @@ class StoredResponseOperations(Operations):
         include_obfuscation: bool | None,
     ) -> Reply:
         """Return a response, or repeat its events (RS-19, RS-20)."""
-        run, record = await self._find(call, response_id)
+        run, record = await self._stored(call, response_id)
         if stream is not True:
             if starting_after is not None:
                 raise invalid_request("'starting_after' needs 'stream': true.", "starting_after")
@@ -54,7 +54,7 @@ class StoredResponseOperations(Operations):
 
     async def delete_response(self, call: Call, *, response_id: str) -> Reply:
         """Delete a response; stop it first if it runs (ST-02)."""
-        run, record = await self._find(call, response_id)
+        run, record = await self._stored(call, response_id)
         if run is not None:
             await run.cancel()
         assert self._memory is not None
@@ -64,7 +64,7 @@ class StoredResponseOperations(Operations):
 
     async def cancel_response(self, call: Call, *, response_id: str) -> Reply:
         """Stop a background response; one that has ended stays as it is (ST-11)."""
-        run, record = await self._find(call, response_id)
+        run, record = await self._stored(call, response_id)
         if run is not None:
             await run.cancel()
             return JsonReply(encode(run.writer.response))
@@ -79,10 +79,10 @@ class StoredResponseOperations(Operations):
         self, call: Call, *, response_id: str, limit: int, order: str, after: str | None, include: list[str]
     ) -> Reply:
         """List the items of a response's own input (ST-08)."""
-        _, record = await self._find(call, response_id)
+        _, record = await self._stored(call, response_id)
         return JsonReply(page(record.input, limit=limit, order=order, after=after))
 
-    async def _find(self, call: Call, response_id: str) -> tuple[BackgroundRun | None, ResponseRecord]:
+    async def _stored(self, call: Call, response_id: str) -> tuple[BackgroundRun | None, ResponseRecord]:
         """Return a stored response, and its run if this process still generates it.
 
         Raises:

@@ -147,16 +147,29 @@ class BackgroundRuns:
                 f"{self._limit} responses run in the background, the most that this server allows."
             )
 
-    async def start(self, run: BackgroundRun, answer: AsyncGenerator[ChoiceEvent, None]) -> None:
-        """Start a run, and forget it when it has ended: from then on the store has it."""
+    async def start(
+        self,
+        run: BackgroundRun,
+        answer: AsyncGenerator[ChoiceEvent, None],
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Start a run, and forget it when it has ended: from then on the store has it.
+
+        Args:
+            run: the run.
+            answer: the answer.
+            at_end: is called when the run has ended, or cannot start.
+        """
         response_id = run.writer.response.id
         self._runs[response_id] = run
         try:
             await run.start(answer)
         except BaseException:
             del self._runs[response_id]
+            if at_end is not None:
+                at_end()
             raise
-        watcher = asyncio.create_task(self._forget(response_id, run))
+        watcher = asyncio.create_task(self._forget(response_id, run, at_end))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
 
@@ -169,6 +182,8 @@ class BackgroundRuns:
         """Stop all runs; they have then failed."""
         await asyncio.gather(*(run.abandon() for run in list(self._runs.values())))
 
-    async def _forget(self, response_id: str, run: BackgroundRun) -> None:
+    async def _forget(self, response_id: str, run: BackgroundRun, at_end: Callable[[], None] | None) -> None:
         await run.join()
         self._runs.pop(response_id, None)
+        if at_end is not None:
+            at_end()

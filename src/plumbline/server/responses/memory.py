@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from plumbline._generated.items import InputItem
 from plumbline._generated.responses import CreateResponse, Response, TokenCountsBody
 from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.responses.event_log import EventLog
-from plumbline.protocols.responses.reader import Context, check_continued, own_input
+from plumbline.protocols.responses.event_log import EventLog, Failure, begun
+from plumbline.protocols.responses.identity import Repeated
+from plumbline.protocols.responses.reader import Context, check_continued, conversation_id, own_input
 from plumbline.protocols.responses.stored_items import (
     as_context,
-    output_records,
     referenced_ids,
     resolve_references,
     stored_input,
 )
+from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.server.failures import store_errors
+from plumbline.server.responses.conversations import ConversationLocks
 from plumbline.store.interface import Store
-from plumbline.store.records import UNFINISHED, ItemRecord, ResponseRecord
+from plumbline.store.records import UNFINISHED, ConversationRecord, ItemRecord, ResponseRecord, output_items
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
-from plumbline.wire.errors import invalid_request, previous_response_not_found
+from plumbline.wire.errors import (
+    ApiError,
+    conversation_not_found,
+    engine_unavailable,
+    invalid_request,
+    previous_response_not_found,
+)
 
-__all__ = ["MAX_TURNS", "Keeper", "Memory"]
+__all__ = ["MAX_TURNS", "Keeper", "Memory", "remembering"]
 
 MAX_TURNS = 4096
 """Responses that one chain of `previous_response_id` may have."""
+
+
+MAX_CONVERSATION_ITEMS = 65_536
+"""Items that a conversation may have when a request continues it."""
+
+ABANDONED = engine_unavailable("The server stopped before the response was complete.")
+"""What a response failed of whose server has ended."""
+
+
+_WATCH_SECONDS = 5.0
 
 
 class Keeper:
@@ -61,10 +82,30 @@ class Keeper:
                     conversation=conversation.id if isinstance(conversation, msgspec.Struct) else None,
                     response=body,
                     input=self._input,
-                    output=output_records(body),
+                    output=output_items(body),
                     events=self.log.encode(),
                 )
             )
+
+
+@asynccontextmanager
+async def remembering(memory: Memory) -> AsyncIterator[None]:
+    """Open the store for a block, and look for responses that other processes left unfinished."""
+    await memory.store.start()
+    watch = asyncio.create_task(_watch(memory))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await memory.store.stop()
+
+
+async def _watch(memory: Memory) -> None:
+    while True:
+        with contextlib.suppress(ApiError):  # The next time is soon.
+            await memory.fail_abandoned()
+        await asyncio.sleep(_WATCH_SECONDS)
 
 
 class Memory:
@@ -78,6 +119,7 @@ class Memory:
             checks_keys: whether the server checks API keys; without, all clients share their responses.
         """
         self.store = store
+        self.locks = ConversationLocks()
         self._checks_keys = checks_keys
 
     def owner(self, call: Call) -> str:
@@ -100,12 +142,61 @@ class Memory:
             with store_errors():
                 own = resolve_references(own, await self.store.items(owner, wanted))
         previous = or_default(request.previous_response_id, None)
-        earlier = [] if previous is None else await self._chain(owner, previous)
+        conversation = conversation_id(request)
+        earlier: list[InputItem] = []
+        if previous is not None:
+            earlier = await self._chain(owner, previous)
+        elif conversation is not None:
+            earlier = await self._items(owner, conversation)
         return Context(earlier, own)
+
+    async def conversation(self, owner: str, name: str, param: str = "conversation_id") -> ConversationRecord:
+        """Return a conversation.
+
+        Raises:
+            ApiError: 404 if it is unknown or somebody else's; `param` is the field that names it.
+        """
+        with store_errors():
+            found = await self.store.conversation(owner, name)
+        if found is None:
+            raise conversation_not_found(name, param)
+        return found
+
+    async def fail_abandoned(self) -> None:
+        """Mark the unfinished responses of processes that have ended as failed (R-04)."""
+        with store_errors():
+            for record in await self.store.take_abandoned():
+                response = msgspec.json.decode(record.response, type=Response)
+                log = EventLog.decode(record.events)
+                writer = ResponsesWriter(begun(response), Repeated(response), logprobs=log.logprobs)
+                writer.queue()
+                writer.fail(ABANDONED)
+                log.events = [Failure.of(ABANDONED)]
+                await self.store.save_response(
+                    msgspec.structs.replace(
+                        record,
+                        status="failed",
+                        response=encode(writer.response),
+                        output=(),
+                        events=log.encode(),
+                    )
+                )
 
     def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
         """Return what stores the response to a request."""
         return Keeper(self.store, owner, stored_input(context.own), log)
+
+    async def _items(self, owner: str, name: str) -> list[InputItem]:
+        """Return the items of a conversation (ST-09)."""
+        await self.conversation(owner, name, "conversation")
+        with store_errors():
+            page = await self.store.conversation_items(owner, name, limit=MAX_CONVERSATION_ITEMS)
+        if page.has_more:
+            raise invalid_request(
+                f"The conversation has more than {MAX_CONVERSATION_ITEMS} items. Begin a new one with a summary.",
+                "conversation",
+            )
+        return as_context(item.body for item in page.entries)
 
     async def _chain(self, owner: str, response_id: str) -> list[InputItem]:
         """Return the items of a response and of all that it continues (ST-04)."""

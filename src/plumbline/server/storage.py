@@ -1,0 +1,31 @@
+"""Build the store that the settings ask for."""
+
+from __future__ import annotations
+
+from plumbline.server.settings import Settings, SettingsError
+from plumbline.store.interface import Store
+from plumbline.store.open import BadStoreUrlError, open_store
+from plumbline.store.sql.sweep import Retention
+
+__all__ = ["build_store"]
+
+_DAY = 86_400
+
+
+def build_store(settings: Settings) -> Store | None:
+    """Return the store, which still has to be started; None if nothing is kept.
+
+    Raises:
+        SettingsError: the store's URL cannot be used.
+    """
+    if settings.store == "none":
+        return None
+    retention = Retention(
+        max_age=round(settings.store_max_days * _DAY) or None,
+        max_bytes=settings.store_max_bytes or None,
+        max_responses_per_owner=settings.store_max_responses_per_key or None,
+    )
+    try:
+        return open_store(settings.store, retention)
+    except BadStoreUrlError as error:
+        raise SettingsError(f"--store: {error}") from None

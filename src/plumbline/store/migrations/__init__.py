@@ -1,0 +1,1 @@
+"""Bring the tables of older versions up to date, with Alembic."""

@@ -1,0 +1,1 @@
+"""List the revisions of the tables, the oldest first."""

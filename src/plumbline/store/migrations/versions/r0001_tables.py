@@ -1,0 +1,15 @@
+"""Create the tables."""
+
+from alembic import op
+
+from plumbline.store.sql.tables import metadata
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create all tables, as long as this is the only revision; later ones spell out their changes."""
+    metadata.create_all(op.get_bind(), checkfirst=False)

@@ -1,0 +1,60 @@
+"""Open the store that an operator names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError
+
+from plumbline.store.interface import Store
+from plumbline.store.sql.database import Database
+from plumbline.store.sql.sql_store import SqlStore
+from plumbline.store.sql.sweep import Retention
+
+__all__ = ["BadStoreUrlError", "default_url", "open_store"]
+
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+}
+
+
+class BadStoreUrlError(ValueError):
+    """The store's URL cannot be used; the message says why, without the password."""
+
+
+def default_url(environment: Mapping[str, str] | None = None) -> str:
+    """Return the URL of the file in the user's data directory."""
+    environment = os.environ if environment is None else environment
+    home = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return f"sqlite:///{Path(home) / 'plumbline' / 'responses.db'}"
+
+
+def open_store(url: str, retention: Retention | None = None, *, timeout: float = 10.0) -> Store:
+    """Return a store; `start` opens it.
+
+    Args:
+        url: `sqlite:///PATH`, a plain path, or `postgresql://USER:PASSWORD@HOST/NAME`.
+        retention: how long and how much is kept; None for the defaults.
+        timeout: seconds after which an operation has failed.
+
+    Raises:
+        BadStoreUrlError: the URL is no such thing.
+    """
+    if "://" not in url:
+        url = f"sqlite:///{url}"
+    try:
+        parsed = sa.make_url(url)
+    except (ArgumentError, ValueError):
+        raise BadStoreUrlError("the URL of the store cannot be parsed") from None
+    backend = parsed.get_backend_name()
+    if backend not in _DRIVERS:
+        raise BadStoreUrlError(f"{backend!r} is no kind of store; give sqlite:///PATH or postgresql://…")
+    if backend == "sqlite" and not parsed.database:
+        raise BadStoreUrlError("sqlite:/// needs the path of a file")
+    parsed = parsed.set(drivername=_DRIVERS[backend])
+    return SqlStore(Database(parsed, timeout=timeout), retention or Retention())

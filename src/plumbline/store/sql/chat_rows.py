@@ -1,0 +1,116 @@
+"""Store chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from plumbline.store.interface import UnknownCursorError
+from plumbline.store.records import ChatRecord, Order, Page
+from plumbline.store.sql.rows import Rows, decode_items, decode_pairs, encode_items, encode_pairs
+from plumbline.store.sql.tables import chat_metadata, chats
+
+__all__ = ["ChatRows"]
+
+_WITHOUT_MESSAGES = [column for column in chats.c if column.name != "messages"]
+
+
+class ChatRows(Rows):
+    """The tables of chat completions."""
+
+    async def save_chat(self, record: ChatRecord) -> None:
+        async def work(connection: AsyncConnection) -> None:
+            messages = encode_items(record.messages)
+            pairs = encode_pairs(record.metadata)
+            insert = self._insert(chats).values(
+                id=record.id,
+                owner=record.owner,
+                created_at=record.created_at,
+                size=len(record.completion) + len(messages),
+                model=record.model,
+                metadata=pairs,
+                completion=record.completion,
+                messages=messages,
+            )
+            await connection.execute(
+                insert.on_conflict_do_update(index_elements=["id"], set_={"metadata": pairs})
+            )
+            await connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat == record.id))
+            if record.metadata:
+                rows = [{"chat": record.id, "key": k, "value": v} for k, v in record.metadata.items()]
+                await connection.execute(sa.insert(chat_metadata), rows)
+
+        await self._writer.write(work)
+
+    async def chat(self, owner: str, completion_id: str) -> ChatRecord | None:
+        async def work(connection: AsyncConnection) -> ChatRecord | None:
+            row = (await connection.execute(sa.select(chats).where(_mine(owner, completion_id)))).first()
+            return None if row is None else _record(row)
+
+        return await self._database.run(work)
+
+    async def chats(
+        self,
+        owner: str,
+        *,
+        model: str | None = None,
+        metadata: Mapping[str, str] = {},
+        limit: int = 20,
+        order: Order = "asc",
+        after: str | None = None,
+    ) -> Page[ChatRecord]:
+        async def work(connection: AsyncConnection) -> Page[ChatRecord] | None:
+            query = sa.select(*_WITHOUT_MESSAGES).where(chats.c.owner == owner)
+            if model is not None:
+                query = query.where(chats.c.model == model)
+            for key, value in metadata.items():
+                pair = sa.select(chat_metadata.c.chat).where(
+                    chat_metadata.c.key == key, chat_metadata.c.value == value
+                )
+                query = query.where(chats.c.id.in_(pair))
+            if after is not None:
+                at = sa.select(chats.c.position).where(_mine(owner, after))
+                position = (await connection.execute(at)).scalar()
+                if position is None:
+                    return None
+                later = chats.c.position > position if order == "asc" else chats.c.position < position
+                query = query.where(later)
+            query = query.order_by(chats.c.position if order == "asc" else chats.c.position.desc())
+            rows = (await connection.execute(query.limit(limit + 1))).all()
+            return Page(tuple(_record(row) for row in rows[:limit]), len(rows) > limit)
+
+        found = await self._database.run(work)
+        if found is None:
+            raise UnknownCursorError(after)
+        return found
+
+    async def delete_chat(self, owner: str, completion_id: str) -> bool:
+        async def work(connection: AsyncConnection) -> bool:
+            found = await connection.execute(sa.delete(chats).where(_mine(owner, completion_id)))
+            if found.rowcount:
+                await connection.execute(
+                    sa.delete(chat_metadata).where(chat_metadata.c.chat == completion_id)
+                )
+            return bool(found.rowcount)
+
+        return await self._writer.write(work)
+
+
+def _mine(owner: str, completion_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(chats.c.id == completion_id, chats.c.owner == owner)
+
+
+def _record(row: Any) -> ChatRecord:
+    messages = row._mapping.get("messages")
+    return ChatRecord(
+        id=row.id,
+        owner=row.owner,
+        created_at=row.created_at,
+        model=row.model,
+        metadata=decode_pairs(row.metadata),
+        completion=row.completion,
+        messages=() if messages is None else decode_items(messages),
+    )

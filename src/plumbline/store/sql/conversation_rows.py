@@ -1,0 +1,132 @@
+"""Store conversations and their items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from plumbline.store.interface import UnknownCursorError
+from plumbline.store.records import ConversationRecord, ItemRecord, Order, Page
+from plumbline.store.sql.response_rows import ResponseRows
+from plumbline.store.sql.rows import decode_pairs, encode_pairs, now
+from plumbline.store.sql.tables import conversation_items, conversations, items
+
+__all__ = ["ConversationRows"]
+
+
+class ConversationRows(ResponseRows):
+    """The tables of conversations."""
+
+    async def save_conversation(self, record: ConversationRecord, items: Sequence[ItemRecord] = ()) -> None:
+        async def work(connection: AsyncConnection) -> None:
+            values = {"metadata": encode_pairs(record.metadata), "used_at": now()}
+            insert = self._insert(conversations).values(
+                id=record.id, owner=record.owner, created_at=record.created_at, **values
+            )
+            await connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values))
+            await self._append(connection, record.owner, record.id, items)
+            await self._note_items(connection, record.owner, record.id, items)
+
+        await self._writer.write(work)
+
+    async def conversation(self, owner: str, conversation_id: str) -> ConversationRecord | None:
+        async def work(connection: AsyncConnection) -> ConversationRecord | None:
+            query = sa.select(conversations).where(_mine(owner, conversation_id))
+            row = (await connection.execute(query)).first()
+            if row is None:
+                return None
+            return ConversationRecord(
+                id=row.id, owner=row.owner, created_at=row.created_at, metadata=decode_pairs(row.metadata)
+            )
+
+        return await self._database.run(work)
+
+    async def delete_conversation(self, owner: str, conversation_id: str) -> bool:
+        async def work(connection: AsyncConnection) -> bool:
+            found = await connection.execute(sa.delete(conversations).where(_mine(owner, conversation_id)))
+            if found.rowcount:
+                await connection.execute(
+                    sa.delete(conversation_items).where(conversation_items.c.conversation == conversation_id)
+                )
+                await connection.execute(sa.delete(items).where(items.c.holder == conversation_id))
+            return bool(found.rowcount)
+
+        return await self._writer.write(work)
+
+    async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
+        async def work(connection: AsyncConnection) -> bool:
+            exists = await self._append(connection, owner, conversation_id, items)
+            if exists:
+                await self._note_items(connection, owner, conversation_id, items)
+            return exists
+
+        return await self._writer.write(work)
+
+    async def conversation_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        *,
+        limit: int | None = None,
+        order: Order = "asc",
+        after: str | None = None,
+    ) -> Page[ItemRecord]:
+        async def work(connection: AsyncConnection) -> Page[ItemRecord] | None:
+            table = conversation_items.c
+            query = sa.select(table.id, table.body).where(table.conversation == conversation_id)
+            if after is not None:
+                at = sa.select(table.position).where(table.conversation == conversation_id, table.id == after)
+                position = (await connection.execute(at.order_by(table.position))).scalar()
+                if position is None:
+                    return None
+                query = query.where(
+                    table.position > position if order == "asc" else table.position < position
+                )
+            query = query.order_by(table.position if order == "asc" else table.position.desc())
+            if limit is not None:
+                query = query.limit(limit + 1)
+            rows = (await connection.execute(query)).all()
+            kept = rows if limit is None else rows[:limit]
+            return Page(tuple(ItemRecord(row.id, row.body) for row in kept), len(rows) > len(kept))
+
+        found = await self._database.run(work)
+        if found is None:
+            raise UnknownCursorError(after)
+        return found
+
+    async def conversation_item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
+        async def work(connection: AsyncConnection) -> ItemRecord | None:
+            query = sa.select(conversation_items.c.body).where(_item(owner, conversation_id, item_id))
+            body = (await connection.execute(query)).scalar()
+            return None if body is None else ItemRecord(item_id, body)
+
+        return await self._database.run(work)
+
+    async def delete_conversation_item(self, owner: str, conversation_id: str, item_id: str) -> bool:
+        async def work(connection: AsyncConnection) -> bool:
+            found = await connection.execute(
+                sa.delete(conversation_items).where(_item(owner, conversation_id, item_id))
+            )
+            if found.rowcount:
+                await connection.execute(
+                    sa.delete(items).where(
+                        items.c.owner == owner, items.c.id == item_id, items.c.holder == conversation_id
+                    )
+                )
+            return bool(found.rowcount)
+
+        return await self._writer.write(work)
+
+
+def _mine(owner: str, conversation_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(conversations.c.id == conversation_id, conversations.c.owner == owner)
+
+
+def _item(owner: str, conversation_id: str, item_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        conversation_items.c.conversation == conversation_id,
+        conversation_items.c.id == item_id,
+        sa.exists().where(_mine(owner, conversation_id)),
+    )

@@ -1,0 +1,235 @@
+"""Store responses and find their items."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from plumbline.store.interface import StoreFullError
+from plumbline.store.records import UNFINISHED, ItemRecord, ResponseRecord, output_items
+from plumbline.store.sql.rows import Rows, decode_items, encode_items, now
+from plumbline.store.sql.tables import conversation_items, conversations, items, responses
+
+__all__ = ["LEASE_SECONDS", "ResponseRows"]
+
+LEASE_SECONDS = 10.0
+"""A process that has not renewed its lease for this long counts as gone."""
+
+_WITHOUT_EVENTS = [column for column in responses.c if column.name != "events"]
+
+
+class ResponseRows(Rows):
+    """The tables of responses and of items."""
+
+    _runner = secrets.token_hex(8)
+    """This process, as the runner of unfinished responses."""
+    _max_responses_per_owner: int | None = None
+    _unfinished: set[str]
+    """Unfinished responses that this process has stored."""
+
+    async def save_response(self, record: ResponseRecord) -> None:
+        async def work(connection: AsyncConnection) -> StoreFullError | None:
+            return await self._save(connection, record)
+
+        refusal = await self._writer.write(work)
+        if refusal is not None:
+            raise refusal
+        if record.status in UNFINISHED:
+            self._unfinished.add(record.id)
+        else:
+            self._unfinished.discard(record.id)
+
+    async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
+        async def work(connection: AsyncConnection) -> ResponseRecord | None:
+            query = sa.select(responses).where(responses.c.id == response_id, responses.c.owner == owner)
+            row = (await connection.execute(query)).first()
+            return None if row is None else _record(row)
+
+        return await self._database.run(work)
+
+    async def chain(self, owner: str, response_id: str, most: int) -> Sequence[ResponseRecord]:
+        async def work(connection: AsyncConnection) -> list[ResponseRecord]:
+            found: list[ResponseRecord] = []
+            wanted: str | None = response_id
+            while wanted is not None and len(found) < most:
+                query = sa.select(*_WITHOUT_EVENTS).where(
+                    responses.c.id == wanted, responses.c.owner == owner
+                )
+                row = (await connection.execute(query)).first()
+                if row is None:
+                    break
+                found.append(_record(row))
+                wanted = row.parent
+            return found[::-1]
+
+        return await self._database.run(work)
+
+    async def delete_response(self, owner: str, response_id: str) -> bool:
+        async def work(connection: AsyncConnection) -> bool:
+            found = await connection.execute(
+                sa.delete(responses).where(responses.c.id == response_id, responses.c.owner == owner)
+            )
+            if found.rowcount:
+                await connection.execute(sa.delete(items).where(items.c.holder == response_id))
+            return bool(found.rowcount)
+
+        return await self._writer.write(work)
+
+    async def items(self, owner: str, item_ids: Collection[str]) -> Mapping[str, bytes]:
+        async def work(connection: AsyncConnection) -> dict[str, bytes]:
+            query = sa.select(items.c.id, items.c.holder).where(
+                items.c.owner == owner, items.c.id.in_(item_ids)
+            )
+            rows = (await connection.execute(query)).all()
+            found: dict[str, bytes] = {}
+            for holder in dict.fromkeys(row.holder for row in rows):
+                wanted = {row.id for row in rows if row.holder == holder}
+                found |= await self._items_of(connection, holder, wanted)
+            return found
+
+        return await self._database.run(work)
+
+    async def take_abandoned(self) -> Sequence[ResponseRecord]:
+        async def work(connection: AsyncConnection) -> list[ResponseRecord]:
+            gone = (
+                responses.c.runner.is_not(None),
+                responses.c.runner != self._runner,
+                responses.c.lease_until < time.time(),
+            )
+            rows = (await connection.execute(sa.select(responses).where(*gone))).all()
+            taken = []
+            for row in rows:
+                update = sa.update(responses).where(responses.c.id == row.id, *gone).values(self._lease())
+                if (await connection.execute(update)).rowcount:
+                    taken.append(_record(row))
+            return taken
+
+        found = await self._writer.write(work)
+        self._unfinished |= {record.id for record in found}
+        return found
+
+    async def renew_leases(self) -> None:
+        """Tell other processes that this one still runs its unfinished responses."""
+        if not self._unfinished:
+            return
+
+        async def work(connection: AsyncConnection) -> None:
+            await connection.execute(
+                sa.update(responses).where(responses.c.runner == self._runner).values(self._lease())
+            )
+
+        await self._writer.write(work)
+
+    async def _save(self, connection: AsyncConnection, record: ResponseRecord) -> StoreFullError | None:
+        values = _values(record)
+        values |= self._lease() if record.status in UNFINISHED else {"runner": None, "lease_until": None}
+        if record.id in self._unfinished:
+            update = sa.update(responses).where(
+                responses.c.id == record.id, responses.c.status.in_(UNFINISHED)
+            )
+            if not (await connection.execute(update.values(values))).rowcount:
+                return None  # It was deleted, or has ended.
+        else:
+            if (refusal := await self._refusal(connection, record.owner)) is not None:
+                return refusal
+            thread = None
+            if record.parent is not None:
+                query = sa.select(responses.c.thread).where(responses.c.id == record.parent)
+                thread = (await connection.execute(query)).scalar()
+            await connection.execute(sa.insert(responses).values(values | {"thread": thread or record.id}))
+        every = [*record.input, *record.output]
+        await self._note_items(connection, record.owner, record.id, every)
+        if record.conversation is not None and record.status not in UNFINISHED:
+            await self._append(connection, record.owner, record.conversation, every)
+        return None
+
+    async def _refusal(self, connection: AsyncConnection, owner: str) -> StoreFullError | None:
+        limit = self._max_responses_per_owner
+        if limit is None:
+            return None
+        query = sa.select(sa.func.count()).select_from(responses).where(responses.c.owner == owner)
+        count = (await connection.execute(query)).scalar() or 0
+        return StoreFullError(limit) if count >= limit else None
+
+    async def _note_items(
+        self, connection: AsyncConnection, owner: str, holder: str, every: Sequence[ItemRecord]
+    ) -> None:
+        if not every:
+            return
+        insert = self._insert(items)
+        rows = [{"owner": owner, "id": item.id, "holder": holder} for item in every]
+        await connection.execute(
+            insert.on_conflict_do_update(
+                index_elements=["owner", "id"], set_={"holder": insert.excluded.holder}
+            ),
+            rows,
+        )
+
+    async def _items_of(
+        self, connection: AsyncConnection, holder: str, wanted: Collection[str]
+    ) -> dict[str, bytes]:
+        query = sa.select(responses.c.response, responses.c.input).where(responses.c.id == holder)
+        row = (await connection.execute(query)).first()
+        if row is not None:
+            every = (*decode_items(row.input), *output_items(row.response))
+            return {item.id: item.body for item in every if item.id in wanted}
+        listed = sa.select(conversation_items.c.id, conversation_items.c.body).where(
+            conversation_items.c.conversation == holder, conversation_items.c.id.in_(wanted)
+        )
+        return {row.id: row.body for row in (await connection.execute(listed)).all()}
+
+    async def _append(
+        self, connection: AsyncConnection, owner: str, conversation: str, every: Sequence[ItemRecord]
+    ) -> bool:
+        """Append items to a conversation; return whether it exists."""
+        touched = await connection.execute(
+            sa.update(conversations)
+            .where(conversations.c.id == conversation, conversations.c.owner == owner)
+            .values(used_at=now())
+        )
+        if not touched.rowcount:
+            return False
+        if every:
+            rows = [{"conversation": conversation, "id": item.id, "body": item.body} for item in every]
+            await connection.execute(sa.insert(conversation_items), rows)
+        return True
+
+    def _lease(self) -> dict[str, Any]:
+        return {"runner": self._runner, "lease_until": time.time() + LEASE_SECONDS}
+
+
+def _values(record: ResponseRecord) -> dict[str, Any]:
+    given = encode_items(record.input)
+    return {
+        "id": record.id,
+        "owner": record.owner,
+        "created_at": record.created_at,
+        "size": len(record.response) + len(given) + len(record.events),
+        "status": record.status,
+        "parent": record.parent,
+        "conversation": record.conversation,
+        "response": record.response,
+        "input": given,
+        "events": record.events,
+    }
+
+
+def _record(row: Any) -> ResponseRecord:
+    fields = row._mapping
+    return ResponseRecord(
+        id=row.id,
+        owner=row.owner,
+        created_at=row.created_at,
+        status=row.status,
+        parent=row.parent,
+        conversation=row.conversation,
+        response=row.response,
+        input=decode_items(row.input),
+        output=output_items(row.response),
+        events=fields.get("events", b""),
+    )

@@ -1,0 +1,102 @@
+"""Put the groups of tables together to a store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets as randomness
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from plumbline.store.interface import StoreUnavailableError
+from plumbline.store.records import StoreStats
+from plumbline.store.sql.chat_rows import ChatRows
+from plumbline.store.sql.conversation_rows import ConversationRows
+from plumbline.store.sql.database import Database
+from plumbline.store.sql.response_rows import LEASE_SECONDS
+from plumbline.store.sql.sweep import Retention, sweep
+from plumbline.store.sql.tables import responses, secrets
+from plumbline.store.sql.writer import GroupWriter
+
+__all__ = ["SqlStore"]
+
+_log = logging.getLogger("plumbline.store")
+
+_SWEEP_SECONDS = 60.0
+_SECRET_BYTES = 32
+
+
+class SqlStore(ConversationRows, ChatRows):
+    """A store in a database."""
+
+    def __init__(self, database: Database, retention: Retention) -> None:
+        """Describe the store; nothing is opened yet."""
+        self._database = database
+        self._retention = retention
+        self._max_responses_per_owner = retention.max_responses_per_owner
+        self._unfinished = set()
+        self._writer = GroupWriter(database)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sizes = (0, 0)
+
+    @property
+    def description(self) -> str:
+        where = self._database.url.database if self._database.is_sqlite else repr(self._database.url)
+        return f"{where}, {self._retention.description}"
+
+    async def start(self) -> None:
+        await self._database.open()
+        self._writer.start()
+        self._tasks = [
+            asyncio.create_task(self._every(LEASE_SECONDS / 3, self.renew_leases)),
+            asyncio.create_task(self._every(_SWEEP_SECONDS, self._sweep)),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._writer.stop()
+        await self._database.close()
+
+    def stats(self) -> StoreStats:
+        count, size = self._sizes
+        return StoreStats(
+            responses=count,
+            bytes=size,
+            pending_writes=self._writer.pending,
+            failed_writes=self._writer.failed,
+        )
+
+    async def secret(self, name: str) -> bytes:
+        async def work(connection: AsyncConnection) -> bytes:
+            fresh = randomness.token_bytes(_SECRET_BYTES)
+            await connection.execute(
+                self._insert(secrets).values(name=name, value=fresh).on_conflict_do_nothing()
+            )
+            query = sa.select(secrets.c.value).where(secrets.c.name == name)
+            return bytes((await connection.execute(query)).scalar_one())
+
+        return await self._writer.write(work)
+
+    async def _sweep(self) -> None:
+        # Each batch is a write of its own, so that others come in between.
+        while await self._writer.write(lambda connection: sweep(connection, self._retention)):
+            pass
+        self._sizes = await self._database.run(_sizes)
+
+    async def _every(self, seconds: float, work: object) -> None:
+        assert callable(work)
+        while True:
+            with contextlib.suppress(StoreUnavailableError):
+                await work()
+            await asyncio.sleep(seconds)
+
+
+async def _sizes(connection: AsyncConnection) -> tuple[int, int]:
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(responses.c.size), 0))
+    row = (await connection.execute(query.select_from(responses))).one()
+    return int(row[0]), int(row[1])

@@ -1,0 +1,235 @@
+"""A store in a database keeps what it was given, for its owner only.
+
+- A response comes back as it was stored; so do its chain, its items and its unfinished states.
+- Another owner sees nothing. What is deleted leaves nothing behind.
+- Pages joined are the whole list, in both orders.
+- A second store on the same file sees the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from plumbline.store.interface import Store, StoreFullError, UnknownCursorError
+from plumbline.store.open import BadStoreUrlError, open_store
+from plumbline.store.records import ChatRecord, ConversationRecord, ItemRecord, Page, ResponseRecord
+from plumbline.store.sql.sweep import Retention
+
+
+def item(name: str) -> ItemRecord:
+    return ItemRecord(name, msgspec.json.encode({"type": "message", "id": name}))
+
+
+def record(name: str, **changes: object) -> ResponseRecord:
+    output = (item(f"out_{name}"),)
+    body = {"id": name, "output": [msgspec.Raw(one.body) for one in output]}
+    fields = {
+        "id": name,
+        "owner": "a",
+        "created_at": 1_800_000_000,
+        "status": "completed",
+        "response": msgspec.json.encode(body),
+        "input": (item(f"in_{name}"),),
+        "output": output,
+        "events": b"\x00\xff",
+        **changes,
+    }
+    return ResponseRecord(**fields)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Store]:
+    store = open_store(str(folder / "folder" / "s.db"), Retention(max_age=None))
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.stop()
+
+
+async def test_a_response_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_response(record("r1"))
+
+        assert await store.response("a", "r1") == record("r1")
+        assert await store.response("b", "r1") is None
+        assert await store.response("a", "r2") is None
+
+
+async def test_a_chain_is_the_response_and_what_it_continues(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_response(record("r1"))
+        await store.save_response(record("r2", parent="r1"))
+        await store.save_response(record("r3", parent="r2"))
+        await store.save_response(record("other", parent="r1"))
+
+        assert [one.id for one in await store.chain("a", "r3", 10)] == ["r1", "r2", "r3"]
+        assert [one.id for one in await store.chain("a", "r3", 2)] == ["r2", "r3"]
+        assert await store.chain("b", "r3", 10) == []
+        await store.delete_response("a", "r1")
+        assert next((one.id, one.parent) for one in await store.chain("a", "r3", 10)) == ("r2", "r1")
+
+
+async def test_items_are_found_where_the_newest_record_has_them(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_response(record("r1"))
+        newer = ItemRecord("in_r1", b'{"type":"message","id":"in_r1","newer":true}')
+        await store.save_response(record("r2", input=(newer,)))
+        wanted = ["in_r1", "out_r1", "out_r2", "unknown"]
+
+        found = await store.items("a", wanted)
+        assert found == {"in_r1": newer.body, "out_r1": item("out_r1").body, "out_r2": item("out_r2").body}
+        assert await store.items("b", wanted) == {}
+        assert await store.delete_response("a", "r2")
+        assert set(await store.items("a", wanted)) == {"out_r1"}
+
+
+async def test_a_response_that_ends_replaces_its_unfinished_self_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_response(record("r1", status="queued"))
+        await store.save_response(record("r1", status="in_progress"))
+        await store.save_response(record("r1", status="completed"))
+
+        found = await store.response("a", "r1")
+        assert found is not None
+        assert found.status == "completed"
+
+
+async def test_a_deleted_response_does_not_come_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_response(record("r1", status="queued"))
+        assert await store.delete_response("a", "r1")
+        await store.save_response(record("r1", status="completed"))
+
+        assert await store.response("a", "r1") is None
+        assert await store.items("a", ["in_r1"]) == {}
+
+
+async def test_an_owner_has_no_more_than_allowed(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "s.db"), Retention(max_responses_per_owner=1))
+    await store.start()
+    await store.save_response(record("r1"))
+    with pytest.raises(StoreFullError):
+        await store.save_response(record("r2"))
+    await store.save_response(record("r3", owner="b"))
+    await store.stop()
+
+
+async def test_what_a_process_left_unfinished_is_taken_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.db")
+    first, second, third = (open_store(path) for _ in range(3))
+    for number, store in enumerate((first, second, third)):
+        store._runner = f"runner {number}"  # type: ignore[attr-defined]
+        await store.start()
+    await first.save_response(record("r1", status="in_progress"))
+
+    assert await second.take_abandoned() == []
+    first._unfinished.clear()  # type: ignore[attr-defined] # As if it had ended: nothing renews the lease.
+    await _expire(first)
+    assert [one.id for one in await second.take_abandoned()] == ["r1"]
+    assert await third.take_abandoned() == []
+    for store in (first, second, third):
+        await store.stop()
+
+
+async def _expire(store: Store) -> None:
+    import sqlalchemy as sa
+
+    from plumbline.store.sql.tables import responses
+
+    await store._writer.write(lambda c: c.execute(sa.update(responses).values(lease_until=0.0)))  # type: ignore[attr-defined]
+
+
+async def test_a_conversation_keeps_its_items_in_order(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        conversation = ConversationRecord(id="c1", owner="a", created_at=1, metadata={"k": "v"})
+        await store.save_conversation(conversation, [item("i1"), item("i2")])
+        assert await store.append_items("a", "c1", [item("i3")])
+        await store.save_response(record("r1", conversation="c1"))
+        names = ["i1", "i2", "i3", "in_r1", "out_r1"]
+
+        assert await store.conversation("a", "c1") == conversation
+        assert await store.conversation("b", "c1") is None
+        assert [one.id for one in (await store.conversation_items("a", "c1")).entries] == names
+        for order, expected in (("asc", names), ("desc", names[::-1])):
+            seen: list[str] = []
+            page: Page[ItemRecord] | None = None
+            while page is None or page.has_more:
+                after = seen[-1] if seen else None
+                page = await store.conversation_items("a", "c1", limit=2, order=order, after=after)  # type: ignore[arg-type]
+                seen += [one.id for one in page.entries]
+            assert seen == expected
+        with pytest.raises(UnknownCursorError):
+            await store.conversation_items("a", "c1", after="unknown")
+        assert not await store.append_items("b", "c1", [item("x")])
+
+
+async def test_a_conversation_loses_single_items_and_all(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_conversation(
+            ConversationRecord(id="c1", owner="a", created_at=1), [item("i1"), item("i2")]
+        )
+
+        assert await store.conversation_item("a", "c1", "i1") == item("i1")
+        assert await store.conversation_item("b", "c1", "i1") is None
+        assert not await store.delete_conversation_item("b", "c1", "i1")
+        assert await store.delete_conversation_item("a", "c1", "i1")
+        assert await store.items("a", ["i1", "i2"]) == {"i2": item("i2").body}
+        assert await store.delete_conversation("a", "c1")
+        assert await store.items("a", ["i2"]) == {}
+        assert not await store.delete_conversation("a", "c1")
+
+
+def chat(name: str, **changes: object) -> ChatRecord:
+    fields = {"id": name, "owner": "a", "created_at": 1, "model": "m", "completion": b"{}", **changes}
+    return ChatRecord(**fields)  # type: ignore[arg-type]
+
+
+async def test_chat_completions_are_listed_by_model_and_metadata(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.save_chat(chat("x1", metadata={"k": "v", "n": "1"}, messages=(item("m1"),)))
+        await store.save_chat(chat("x2", metadata={"k": "v"}))
+        await store.save_chat(chat("x3", model="n"))
+        await store.save_chat(chat("x4", owner="b", metadata={"k": "v"}))
+
+        async def names(**filters: object) -> list[str]:
+            return [one.id for one in (await store.chats("a", **filters)).entries]  # type: ignore[arg-type]
+
+        assert await names() == ["x1", "x2", "x3"]
+        assert await names(order="desc", limit=2) == ["x3", "x2"]
+        assert await names(metadata={"k": "v"}) == ["x1", "x2"]
+        assert await names(metadata={"k": "v", "n": "1"}) == ["x1"]
+        assert await names(model="n", after="x1") == ["x3"]
+        found = await store.chat("a", "x1")
+        assert found is not None
+        assert found.messages == (item("m1"),)
+        await store.save_chat(chat("x1", metadata={"new": "pair"}))
+        assert await names(metadata={"k": "v"}) == ["x2"]
+        assert await names(metadata={"new": "pair"}) == ["x1"]
+        assert await store.delete_chat("a", "x1")
+        assert await store.chat("a", "x1") is None
+
+
+async def test_a_secret_stays_the_same(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        store = open_store(str(tmp_path / "s.db"))
+        await store.start()
+        found += [await store.secret("seal"), await store.secret("other")]
+        await store.stop()
+
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("url", ["mysql://u:hidden@h/db", "sqlite://", "postgresql://u:hidden@h:port/db"])
+def test_a_bad_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(BadStoreUrlError) as refused:
+        open_store(url)
+
+    assert "hidden" not in str(refused.value)
