@@ -188,10 +188,26 @@ def _name(parameter: Json) -> str:
     return name
 
 
+_PYTHON = {
+    "string": "str",
+    "integer": "int",
+    "boolean": "bool",
+    "array": "list[str]",
+    "object": "dict[str, str]",
+}
+_QUERY = {
+    "string": "text",
+    "integer": "integer",
+    "boolean": "boolean",
+    "array": "several",
+    "object": "pairs",
+}
+
+
 def _python(parameter: Json) -> str:
     schema = parameter["schema"]
-    kind = {"string": "str", "integer": "int", "boolean": "bool", "array": "list[str]"}[schema["type"]]
-    always = parameter["in"] == "path" or "default" in schema or schema["type"] == "array"
+    kind = _PYTHON[schema["type"]]
+    always = parameter["in"] == "path" or "default" in schema or schema["type"] in ("array", "object")
     return kind if always else f"{kind} | None"
 
 
@@ -204,14 +220,14 @@ def _reader(parameter: Json) -> str:
     name, schema = parameter["name"], parameter["schema"]
     if parameter["in"] == "path":
         return f"str(request.path_params[{name!r}])" + ('.removeprefix("/")' if name == "model" else "")
-    kind = {"string": "text", "integer": "integer", "boolean": "boolean", "array": "several"}[schema["type"]]
+    kind = _QUERY[schema["type"]]
     args = [repr(name)]
     values = schema.get("enum")
     if values:
         args.append(f"values={tuple(values)!r}")
     if schema["type"] == "array":
         args.append(f"values=get_args({_item_schema(parameter)})")
-    for key, word in (("minimum", "ge"), ("maximum", "le")):
+    for key, word in (("minimum", "ge"), ("maximum", "le"), ("maxProperties", "most")):
         if key in schema:
             args.append(f"{word}={schema[key]!r}")
     if "default" in schema:

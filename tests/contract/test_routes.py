@@ -29,6 +29,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "createResponse": {"model": "m", "input": "Hello"},
     "countResponseInputTokens": {"model": "m", "input": "Hello"},
     "compactResponse": {"model": "m", "input": "Hello"},
+    "updateChatCompletion": {"metadata": {}},
     "createConversation": {},
     "updateConversation": {"metadata": {}},
     "createConversationItems": {"items": [{"role": "user", "content": "Hello"}]},
@@ -180,7 +181,7 @@ def test_a_boolean_query_parameter_is_true_or_false(client: Any) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/v1/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("DELETE", "/health", 405)],
+    [("GET", "/v1/nowhere", 404), ("DELETE", "/v1/chat/completions", 405), ("DELETE", "/health", 405)],
 )
 def test_framework_errors_use_the_envelope(client: Any, method: str, path: str, status: int) -> None:
     """HTTP-08."""

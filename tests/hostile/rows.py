@@ -27,6 +27,7 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 INPUT_TOKENS = "/v1/responses/input_tokens"
+COMPLETION = "/v1/chat/completions/{completion_id}"
 CONVERSATIONS = "/v1/conversations"
 CONVERSATION = "/v1/conversations/{conversation_id}"
 CONVERSATION_ITEMS = "/v1/conversations/{conversation_id}/items"
@@ -63,6 +64,7 @@ def base(path: str) -> dict[str, Any]:
         RESPONSES: {"model": "pocket", "input": "hi", "max_output_tokens": 16},
         INPUT_TOKENS: {"model": "pocket", "input": "hi"},
         COMPACT: {"model": "pocket", "input": "hi"},
+        COMPLETION: {"metadata": {}},
         CONVERSATIONS: {},
         CONVERSATION: {"metadata": {}},
         CONVERSATION_ITEMS: {"items": [{"role": "user", "content": "hi"}]},

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .processor import own_time
 
@@ -23,6 +24,16 @@ __all__ = ["Cost", "Target", "running"]
 
 _LATEST_WAIT = 30.0
 """Seconds after which a bystander that shows nothing counts as cut off."""
+
+
+_MAKERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "{conversation_id}": ("/v1/conversations", {}),
+    "{completion_id}": (
+        "/v1/chat/completions",
+        {"model": "pocket", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "store": True},
+    ),
+}
+"""For each placeholder of a path what makes such a thing."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +62,21 @@ class Target:
         self.port = port
         self._pid = pid
         self._reports = reports
-        self._conversation = ""
+        self._made: dict[str, str] = {}
 
     def send(
         self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float = 60.0
     ) -> tuple[int, bytes, float]:
         """Send one request; returns the status, the body and the seconds that the answer took.
 
-        A path with `{conversation_id}` is that of a conversation that exists.
+        In place of `{conversation_id}` or `{completion_id}` a path gets the id of one that exists.
         """
-        if "{conversation_id}" in path:
-            path = path.replace("{conversation_id}", self._made_conversation())
+        for name, (maker, body_of_one) in _MAKERS.items():
+            if name in path:
+                if name not in self._made:
+                    made = self.send("POST", maker, json.dumps(body_of_one).encode(), {})[1]
+                    self._made[name] = str(json.loads(made)["id"])
+                path = path.replace(name, self._made[name])
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             # A refusal may come before the whole body is sent; the answer counts all the same.
@@ -72,12 +87,6 @@ class Target:
             return answer.status, answer.read(), time.monotonic() - sent
         finally:
             connection.close()
-
-    def _made_conversation(self) -> str:
-        if not self._conversation:
-            body = self.send("POST", "/v1/conversations", b"{}", {})[1]
-            self._conversation = str(json.loads(body)["id"])
-        return self._conversation
 
     def cost(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Cost:
         """Send one request and measure."""

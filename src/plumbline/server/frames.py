@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 import msgspec
 
@@ -20,15 +20,27 @@ Frames = AsyncGenerator[bytes, None]
 
 
 async def chunk_frames(
-    writer: ChatWriter | CompletionWriter, events: AsyncIterator[ChoiceEvent], pads: bool
+    writer: ChatWriter | CompletionWriter,
+    events: AsyncIterator[ChoiceEvent],
+    pads: bool,
+    at_end: Callable[[], Awaitable[None]] | None = None,
 ) -> Frames:
-    """Frame chat and legacy completion chunks, which have no event names (SSE-05)."""
+    """Frame chat and legacy completion chunks, which have no event names (SSE-05).
+
+    Args:
+        writer: writes the chunks.
+        events: the answer.
+        pads: whether deltas are padded.
+        at_end: is awaited when the answer is complete, before the stream ends.
+    """
     for chunk in writer.start():
         yield frame(encode(chunk))
     async for index, event in events:
         for chunk in writer.event(index, event):
             body = encode(chunk)
             yield frame(obfuscated(body) if pads else body)
+    if at_end is not None:
+        await at_end()
     for chunk in writer.end():
         yield frame(encode(chunk))
 

@@ -7,6 +7,7 @@ from plumbline.server.operations.completions import CompletionOperations
 from plumbline.server.operations.conversations import ConversationOperations
 from plumbline.server.operations.models import ModelOperations
 from plumbline.server.operations.responses import ResponseOperations
+from plumbline.server.operations.stored_chats import StoredChatOperations
 from plumbline.server.operations.stored_responses import StoredResponseOperations
 from plumbline.server.operations.utilities import UtilityOperations
 
@@ -15,6 +16,7 @@ __all__ = ["PlumblineService"]
 
 class PlumblineService(
     ChatOperations,
+    StoredChatOperations,
     CompletionOperations,
     ResponseOperations,
     StoredResponseOperations,

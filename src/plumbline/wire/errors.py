@@ -13,6 +13,7 @@ import msgspec
 
 __all__ = [
     "ApiError",
+    "completion_not_found",
     "context_length_exceeded",
     "conversation_locked",
     "conversation_not_found",
@@ -193,6 +194,17 @@ def response_not_found(response_id: str) -> ApiError:
     """Return the 404 for an unknown response (ST-03)."""
     return ApiError(
         404, f"Response with id '{_cut(response_id)}' not found.", INVALID_REQUEST, "response_id", None
+    )
+
+
+def completion_not_found(completion_id: str) -> ApiError:
+    """Return the 404 for an unknown chat completion (CHAT-16)."""
+    return ApiError(
+        404,
+        f"Chat completion with id '{_cut(completion_id)}' not found.",
+        INVALID_REQUEST,
+        "completion_id",
+        None,
     )
 
 

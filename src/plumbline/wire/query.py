@@ -87,6 +87,16 @@ class Query:
                 raise invalid_value(f"{name}[{position}]", value, values)
         return found
 
+    def pairs(self, name: str, *, most: int) -> dict[str, str]:
+        """Return the pairs of a parameter that is written as `name[key]=value`."""
+        found: dict[str, str] = {}
+        for written in self._values:
+            if written.startswith(f"{name}[") and written.endswith("]"):
+                found[written[len(name) + 1 : -1]] = self._one(written) or ""
+        if len(found) > most:
+            raise ApiError(400, f"The parameter '{name}' has more than {most} pairs.", param=name)
+        return found
+
     def _one(self, name: str) -> str | None:
         found = self._values.get(name, ())
         if len(found) > 1:

@@ -77,15 +77,22 @@ def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[in
     return tuple(ids)
 
 
-def read_chat(request: CreateChatCompletionRequest, defaults: Defaults) -> Turn:
+def read_chat(request: CreateChatCompletionRequest, defaults: Defaults, *, stores: bool = False) -> Turn:
     """Read a request into a turn.
+
+    Args:
+        request: the request.
+        defaults: sampling values for fields that it leaves out.
+        stores: whether the server has a store; without, `store: true` is refused.
 
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, {**_REFUSED, **UNSUPPORTED})
-    if request.store is True:
-        raise unsupported_value("store", True, "is not supported: this server does not keep chat completions")
+    if request.store is True and not stores:
+        raise unsupported_value(
+            "store", True, "needs a server with a store, and this one was started with --store none"
+        )
     if "audio" in or_default(request.modalities, []):
         raise unsupported_value("modalities", "audio")
     check_stream_options(request)

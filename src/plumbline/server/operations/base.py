@@ -7,6 +7,7 @@ from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.generation import Generation
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory
+from plumbline.wire.errors import no_store
 
 __all__ = ["Operations"]
 
@@ -34,3 +35,13 @@ class Operations(Service):
         self._metrics = generation.metrics
         self._admission = generation.admission
         self._road = generation.road
+
+    def _required_memory(self) -> Memory:
+        """Return what was stored.
+
+        Raises:
+            ApiError: 404 if nothing is.
+        """
+        if self._memory is None:
+            raise no_store()
+        return self._memory

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 
-from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.chat import CreateChatCompletionRequest, CreateChatCompletionResponse
 from plumbline.protocols.chat.reader import read_chat
+from plumbline.protocols.chat.stored_messages import stored_messages
 from plumbline.protocols.chat.writer import ChatWriter
+from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.obfuscation import wants_obfuscation
 from plumbline.road.prepare import PreparedTurn
+from plumbline.server.failures import store_errors
 from plumbline.server.frames import chunk_frames
 from plumbline.server.operations.base import Operations
+from plumbline.store.records import ChatRecord
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.reply import JsonReply, Reply
@@ -26,7 +30,7 @@ class ChatOperations(Operations):
         arrived = time.perf_counter()
         self._admission.check_model(request.model)
         self._admission.check_template(request)
-        turn = read_chat(request, self._model.defaults)
+        turn = read_chat(request, self._model.defaults, stores=self._memory is not None)
         self._admission.check_choices(turn.num_choices, "n")
         (prepared,) = await self._generation.prepare(call, request, [turn], "messages")
         (facts,) = await self._generation.prompt_facts(call, request, [prepared])
@@ -43,10 +47,39 @@ class ChatOperations(Operations):
 
         if request.stream is True:
             return await self._generation.stream(
-                call, events, lambda primed: chunk_frames(writer, primed, wants_obfuscation(request))
+                call,
+                events,
+                lambda primed: chunk_frames(
+                    writer,
+                    primed,
+                    wants_obfuscation(request),
+                    lambda: self._store(request, call, writer.answer()),
+                ),
             )
         await self._generation.consume(call, events, writer.event)
-        return JsonReply(encode(writer.answer()))
+        answer = writer.answer()
+        await self._store(request, call, answer)
+        return JsonReply(encode(answer))
+
+    async def _store(
+        self, request: CreateChatCompletionRequest, call: Call, answer: CreateChatCompletionResponse
+    ) -> None:
+        """Store an answer, if the request wants that (CHAT-16)."""
+        if request.store is not True:
+            return
+        memory = self._required_memory()
+        with store_errors():
+            await memory.store.save_chat(
+                ChatRecord(
+                    id=answer.id,
+                    owner=memory.owner(call),
+                    created_at=answer.created,
+                    model=answer.model,
+                    metadata=or_default(request.metadata, {}),
+                    completion=encode(answer),
+                    messages=stored_messages(answer.id, request.messages),
+                )
+            )
 
 
 def _outer_markers(prepared: PreparedTurn) -> tuple[str, str]:

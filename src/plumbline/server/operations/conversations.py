@@ -16,13 +16,12 @@ from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.responses.stored_items import stored_input
 from plumbline.server.failures import store_errors
 from plumbline.server.operations.base import Operations
-from plumbline.server.responses.memory import Memory
 from plumbline.server.responses.pages import item_list, unknown_cursor
 from plumbline.store.interface import UnknownCursorError
 from plumbline.store.records import ConversationRecord
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
-from plumbline.wire.errors import conversation_not_found, item_not_found, no_store
+from plumbline.wire.errors import conversation_not_found, item_not_found
 from plumbline.wire.reply import JsonReply, Reply
 
 __all__ = ["ConversationOperations"]
@@ -139,11 +138,6 @@ class ConversationOperations(Operations):
     async def _known(self, call: Call, conversation_id: str) -> ConversationRecord:
         memory = self._required_memory()
         return await memory.conversation(memory.owner(call), conversation_id)
-
-    def _required_memory(self) -> Memory:
-        if self._memory is None:
-            raise no_store()
-        return self._memory
 
 
 def _resource(record: ConversationRecord) -> JsonReply:

@@ -1,0 +1,98 @@
+"""List, change and delete stored chat completions (CHAT-16)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plumbline._generated.chat import (
+    ChatCompletionDeleted,
+    CreateChatCompletionResponse,
+    UpdateChatCompletionBody,
+)
+from plumbline.server.failures import store_errors
+from plumbline.server.operations.base import Operations
+from plumbline.server.responses.pages import item_list, page, unknown_cursor
+from plumbline.store.interface import UnknownCursorError
+from plumbline.store.records import ChatRecord, ItemRecord
+from plumbline.wire.call import Call
+from plumbline.wire.decode import encode
+from plumbline.wire.errors import completion_not_found
+from plumbline.wire.reply import JsonReply, Reply
+
+__all__ = ["StoredChatOperations"]
+
+
+class StoredChatOperations(Operations):
+    """Operations on stored chat completions. One that is unknown or somebody else's is an `ApiError` 404."""
+
+    async def list_chat_completions(
+        self,
+        call: Call,
+        *,
+        model: str | None,
+        metadata: dict[str, str],
+        after: str | None,
+        limit: int,
+        order: str,
+    ) -> Reply:
+        """List completions by model and metadata, a page at a time."""
+        memory = self._required_memory()
+        try:
+            with store_errors():
+                found = await memory.store.chats(
+                    memory.owner(call),
+                    model=model,
+                    metadata=metadata,
+                    limit=limit,
+                    order="desc" if order == "desc" else "asc",
+                    after=after,
+                )
+        except UnknownCursorError:
+            raise unknown_cursor(after or "") from None
+        entries = [ItemRecord(record.id, _body(record)) for record in found.entries]
+        return JsonReply(item_list(entries, has_more=found.has_more))
+
+    async def get_chat_completion(self, call: Call, *, completion_id: str) -> Reply:
+        """Return a completion."""
+        return JsonReply(_body(await self._completion(call, completion_id)))
+
+    async def update_chat_completion(
+        self, request: UpdateChatCompletionBody, call: Call, *, completion_id: str
+    ) -> Reply:
+        """Replace the metadata of a completion."""
+        found = await self._completion(call, completion_id)
+        changed = msgspec.structs.replace(found, metadata=request.metadata or {})
+        with store_errors():
+            await self._required_memory().store.save_chat(changed)
+        return JsonReply(_body(changed))
+
+    async def delete_chat_completion(self, call: Call, *, completion_id: str) -> Reply:
+        """Delete a completion."""
+        memory = self._required_memory()
+        with store_errors():
+            existed = await memory.store.delete_chat(memory.owner(call), completion_id)
+        if not existed:
+            raise completion_not_found(completion_id)
+        return JsonReply(encode(ChatCompletionDeleted(id=completion_id)))
+
+    async def get_chat_completion_messages(
+        self, call: Call, *, completion_id: str, after: str | None, limit: int, order: str
+    ) -> Reply:
+        """List the messages that a completion answers."""
+        found = await self._completion(call, completion_id)
+        return JsonReply(page(found.messages, limit=limit, order=order, after=after))
+
+    async def _completion(self, call: Call, completion_id: str) -> ChatRecord:
+        memory = self._required_memory()
+        with store_errors():
+            found = await memory.store.chat(memory.owner(call), completion_id)
+        if found is None:
+            raise completion_not_found(completion_id)
+        return found
+
+
+def _body(record: ChatRecord) -> bytes:
+    """Return the completion with its current metadata."""
+    completion = msgspec.json.decode(record.completion, type=CreateChatCompletionResponse)
+    completion.metadata = dict(record.metadata)
+    return encode(completion)
