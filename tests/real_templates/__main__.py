@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from real_templates.exceptions import EXCEPTIONS, unexplained, unused
-from real_templates.round_trip import Report, examine
+from real_templates.report import Report
+from real_templates.round_trip import examine
 
 _SHOWN = 2
 """Differences of a template that are shown in full without `--all`."""

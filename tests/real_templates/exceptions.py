@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from real_templates.round_trip import Difference, Report
+from real_templates.report import Difference, Report
 
 __all__ = ["EXCEPTIONS", "Exemption", "unexplained", "unused"]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import partial
 from typing import Any, NamedTuple
 
-from jinja2 import meta
 from support.folding import fold
 from support.models import byte_level
 
@@ -17,45 +15,18 @@ from plumbline.dialects.registry import DialectChoice, choose
 from plumbline.events import TextDelta
 from plumbline.text.render import Renderer
 from plumbline.text.shown_call import shown_call
-from plumbline.text.templates.sandbox import template_environment
 from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import Message, Tool
-from real_templates.probes import PROBES, QUESTION, RESULTS, TOOLS, WITHOUT_TOOLS, Probe, ResultProbe, called
+from real_templates.probes import PROBES, QUESTION, RESULTS, TOOLS, Probe, ResultProbe, called
+from real_templates.report import Difference, Report
+from real_templates.thinking import thinking_of
 from real_templates.turns import AssistantTurn, assistant_turn, prompt_text
 
-__all__ = ["Difference", "Report", "examine"]
+__all__ = ["examine"]
 
 _TOKENIZER = byte_level()
-_SCHEMAS = {tool.name: tool.parameters or {} for tool in TOOLS}
-_SWITCH = re.compile(r"think|reason|effort|thought", re.IGNORECASE)
-_ALWAYS_SET = frozenset(("enable_thinking", "reasoning_effort"))
-"""The variables that the renderer sets whatever the dialect is."""
 _USER = Message(role="user", content=QUESTION)
 _SHOWN = 160
-
-
-class Difference(NamedTuple):
-    """One respect in which a template is not read as it writes."""
-
-    probe: str
-    """The name of a probe, or `detection`, `thinking` or `switch`."""
-    found: str
-
-
-class Report(NamedTuple):
-    """The facts about one template."""
-
-    name: str
-    tool: str
-    reasoning: str
-    has_tools: bool
-    """The template shows tools to the model, or writes calls."""
-    thinking: str
-    """Where an answer starts for each setting of the thinking, and the variables for it."""
-    dropped: tuple[str, ...]
-    """Parts of a turn that the template never writes."""
-    passed: int
-    differences: tuple[Difference, ...]
 
 
 class _Reading(NamedTuple):
@@ -78,15 +49,14 @@ def examine(name: str, source: str) -> Report:
     differences: list[Difference] = []
     if has_tools and choice.tool is None:
         differences.append(Difference("detection", "the template has a tool section and no tool dialect"))
-    thinking, wrong = _thinking(renderer, choice, source, TOOLS if has_tools else ())
+    thinking, wrong = thinking_of(renderer, choice, source, TOOLS if has_tools else ())
     differences += wrong
     dropped: set[str] = set()
     passed = 0
     for probe in PROBES:
         if probe.calls and (not has_tools or choice.tool is None):
             continue
-        tools = TOOLS if has_tools and probe.name != WITHOUT_TOOLS else ()
-        found = _turn_difference(renderer, choice, probe, tools, dropped)
+        found = _turn_difference(renderer, choice, probe, probe.tools if has_tools else (), dropped)
         passed += found is None
         differences += [] if found is None else [Difference(probe.name, found)]
     for result in RESULTS if has_tools else ():
@@ -134,7 +104,7 @@ def _turn_difference(
         return f"refused: {error}"[:_SHOWN]
     turn = assistant_turn(prompt, whole, choice, question=QUESTION, always_opens=always_opens)
     expected = _expected(probe, whole, dropped)
-    found = _read(choice, turn, with_tools=bool(tools))
+    found = _read(choice, turn, tools)
     if found == expected:
         return None
     return f"{_described(found, expected)} of {turn.text[:_SHOWN]!r}"
@@ -154,8 +124,9 @@ def _expected(probe: Probe, whole: str, dropped: set[str]) -> _Reading:
     return _Reading(reasoning, text, calls)
 
 
-def _read(choice: DialectChoice, turn: AssistantTurn, *, with_tools: bool) -> _Reading:
-    parser = build_dialect(choice).parser(_SCHEMAS if with_tools else {}, AnswerFrame(thinking=turn.thinking))
+def _read(choice: DialectChoice, turn: AssistantTurn, tools: tuple[Tool, ...]) -> _Reading:
+    schemas = {tool.name: tool.parameters or {} for tool in tools}
+    parser = build_dialect(choice).parser(schemas, AnswerFrame(thinking=turn.thinking))
     parts = fold([*parser.push(TextDelta(turn.text)), *parser.finish("stop")])
     calls = [
         (part[1], _canonical(part[2]) if part[3] == "whole" else f"broken off: {part[2]}")
@@ -218,44 +189,3 @@ def _spellings(text: str) -> list[str]:
     except ValueError:
         return found
     return [*found, json.dumps(value), json.dumps(value, separators=(",", ":")), str(value)]
-
-
-def _thinking(
-    renderer: Renderer, choice: DialectChoice, source: str, tools: tuple[Tool, ...]
-) -> tuple[str, list[Difference]]:
-    """Describe where an answer starts by default, with thinking and without, and what is wrong with that."""
-    variables = sorted(
-        variable
-        for variable in meta.find_undeclared_variables(template_environment().parse(source))
-        if _SWITCH.search(variable) and "content" not in variable
-    )
-    model = build_dialect(choice, _TOKENIZER)
-    prompts: dict[str, str] = {}
-    starts = {}
-    for effort in (None, "high", "none"):
-        name = effort or "default"
-        try:
-            prompts[name] = prompt_text(renderer, _USER, generate=True, effort=effort, tools=tools)
-        except TemplateError:
-            starts[name] = "refused"
-            continue
-        starts[name] = model.frame(_TOKENIZER.encode_prompt(prompts[name], add_special_tokens=False)).thinking
-    shown = ", ".join(f"{name}: {start}" for name, start in starts.items())
-    described = f"{shown} ({', '.join(variables) or 'no switch'})"
-    return described, _wrong_thinking(choice, variables, prompts, starts)
-
-
-def _wrong_thinking(
-    choice: DialectChoice, variables: list[str], prompts: dict[str, str], starts: dict[str, str]
-) -> list[Difference]:
-    found = []
-    opening = prompts.get("default", "").rstrip()[-40:]
-    if choice.reasoning is None and re.search(r"think[^<>]*[>▷\]]$", opening, re.IGNORECASE):
-        found.append(Difference("thinking", f"no reasoning dialect, and the prompt ends with {opening!r}"))
-    control = choice.thinking_control
-    known = _ALWAYS_SET | ({name for name, _ in control.off} if control else set())
-    if known & {*variables} and "none" in prompts and prompts["none"] == prompts.get("high"):
-        found.append(Difference("switch", f"{', '.join(sorted(known & {*variables}))} changes nothing"))
-    if starts.get("none") == "inside" and known & {*variables}:
-        found.append(Difference("switch", "an answer without thinking starts inside it"))
-    return found

@@ -18,7 +18,8 @@ from plumbline.dialects.registry import choose
 from real_templates.__main__ import main
 from real_templates.exceptions import EXCEPTIONS, Exemption, unexplained, unused
 from real_templates.probes import PROBES, QUESTION
-from real_templates.round_trip import Report, examine
+from real_templates.report import Report
+from real_templates.round_trip import examine
 from real_templates.turns import assistant_turn
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text("utf-8").splitlines()

@@ -19,7 +19,9 @@ _ENDS = (
     "</assistant>",
     "</s>",
     "<SPECIAL_12>",
+    "<end_of_sentence>",
     "<end_of_turn>",
+    "<sep>",
     "<seed:eos>",
     "<turn|>",
     "<|END_OF_TURN_TOKEN|>",
@@ -31,7 +33,10 @@ _ENDS = (
     "<|eom_id|>",
     "<|eot_id|>",
     "<|eot|>",
-    "<|hy_eos:opensource|>",
+    "<|EOT|>",
+    "<|end_of_msg|>",
+    "<|eos|>",
+    "<｜hy_eos:opensource｜>",
     "<|im_end|>",
     "<|message_sep|>",
     "<|return|>",
@@ -88,7 +93,12 @@ def assistant_turn(
         end = len(whole) - sum(1 for _ in same)
         whole = whole[: _amid(whole, end, markers)[1]]
     start = min(_amid(whole, start, markers)[0] for start in _parted(whole, prompt, markers))
-    return AssistantTurn(_without_end(whole[start:]), _thinking(whole[:start], choice))
+    text = _without_end(whole[start:])
+    thinking = _thinking(whole[:start], choice)
+    if thinking == "before" and _thinking(prompt, choice) == "inside" and _ends_thinking(text, choice):
+        # Apriel leaves the opening out of earlier turns, and keeps the end.
+        thinking = "inside"
+    return AssistantTurn(text, thinking)
 
 
 def _parted(whole: str, prompt: str, markers: Iterable[str]) -> tuple[int, int]:
@@ -130,6 +140,17 @@ def _thinking(before: str, choice: DialectChoice) -> ThinkingState:
     if end.endswith(choice.reasoning.open):
         return "inside"
     return "after" if end.endswith(choice.reasoning.close) else "before"
+
+
+def _ends_thinking(text: str, choice: DialectChoice) -> bool:
+    """Whether an end of thinking comes before any beginning."""
+    if choice.reasoning is None:
+        return False
+    opens, closes = (
+        min((position for marker in markers if (position := text.find(marker)) >= 0), default=len(text))
+        for markers in (choice.reasoning.open, choice.reasoning.close)
+    )
+    return closes < opens
 
 
 def _without_end(text: str) -> str:
