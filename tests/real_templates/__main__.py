@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         _print(report, all_of_them="--all" in arguments)
     stale = unused(reports, EXCEPTIONS)
     for exception in stale:
-        print(f"No longer needed: {exception.template}: {exception.probe} ({exception.reason})")
+        print(f"No longer needed: {exception.template}: {', '.join(exception.probes)} ({exception.reason})")
     with_tools = [report for report in reports if report.has_tools]
     good = [report for report in with_tools if not unexplained(report, EXCEPTIONS)]
     clean = sum(not report.differences for report in with_tools)

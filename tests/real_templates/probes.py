@@ -17,14 +17,26 @@ _BOOK: dict[str, Any] = {
     "type": "object",
     "properties": {
         "note": {"type": "string", "description": "What to tell the host."},
-        "guests": {"type": "integer"},
-        "hours": {"type": "number"},
-        "quiet": {"type": "boolean"},
-        "catered": {"type": "boolean"},
-        "names": {"type": "array", "items": {"type": "string"}},
-        "seats": {"type": "array", "items": {"type": "integer"}},
+        "guests": {"type": "integer", "description": "How many."},
+        "hours": {"type": "number", "description": "How long."},
+        "quiet": {"type": "boolean", "description": "Whether to be quiet."},
+        "catered": {"type": "boolean", "description": "Whether there is food."},
+        "names": {"type": "array", "items": {"type": "string"}, "description": "Who comes."},
+        "seats": {"type": "array", "items": {"type": "integer"}, "description": "Where they sit."},
+    },
+    "required": [],
+}
+_CANCEL: dict[str, Any] = {
+    "type": "object",
+    "properties": {"reason": {"type": "string", "description": "Why."}},
+    "required": [],
+}
+_FIND: dict[str, Any] = {
+    "type": "object",
+    "properties": {
         "place": {
             "type": "object",
+            "description": "What is known of it.",
             "properties": {
                 "city": {"type": "string"},
                 "at": {
@@ -40,22 +52,20 @@ _BOOK: dict[str, Any] = {
     },
     "required": [],
 }
-_CANCEL: dict[str, Any] = {
-    "type": "object",
-    "properties": {"reason": {"type": "string", "description": "Why."}},
-    "required": [],
-}
 _PICK: dict[str, Any] = {
     "type": "object",
     "properties": {"floor": {"type": ["integer", "null"], "description": "Which one; null for any."}},
     "required": [],
 }
 
+# Some templates require a description of everything.
 TOOLS = (
     Tool(name="book_room", description="Books a room.", parameters=_BOOK),
     Tool(name="cancel_room", description="Gives a room back.", parameters=_CANCEL),
 )
 """The tools of every conversation that has some."""
+# Some templates cannot show nested objects or a list of types, so that no other conversation has one of these.
+_FIND_PLACE = Tool(name="find_place", description="Finds a place.", parameters=_FIND)
 _PICK_FLOOR = Tool(name="pick_floor", description="Picks a floor.", parameters=_PICK)
 
 
@@ -85,6 +95,11 @@ def _booking(**arguments: Any) -> tuple[tuple[str, str], ...]:
 
 
 _TWO = (*_booking(note="a", guests=2), ("cancel_room", '{"reason": "full"}'))
+_PLACE = {
+    "city": 'Saint-"Ouen"',
+    "at": {"lat": 48.5, "exact": True},
+    "doors": [{"id": 1}, {"id": 2}],
+}
 _THOUGHT = "The user wants silence, so I look for it."
 
 PROBES = (
@@ -101,20 +116,10 @@ PROBES = (
     Probe("numbers", _booking(guests=-3, hours=2.5)),
     Probe("large and small numbers", _booking(guests=12345678901234, hours=0.00025)),
     Probe("booleans", _booking(quiet=True, catered=False)),
-    # Some templates cannot write a list of types, so no other conversation has this tool.
     Probe("null", (("pick_floor", '{"floor": null}'),), tools=(*TOOLS, _PICK_FLOOR)),
     Probe("lists", _booking(names=["Ann", 'Bob "B"', "it's\nme"], seats=[1, 2, 3])),
     Probe("empty lists", _booking(names=[], note="x")),
-    Probe(
-        "nested objects",
-        _booking(
-            place={
-                "city": 'Saint-"Ouen"',
-                "at": {"lat": 48.5, "exact": True},
-                "doors": [{"id": 1}, {"id": 2}],
-            }
-        ),
-    ),
+    Probe("nested objects", (("find_place", json.dumps({"place": _PLACE})),), tools=(*TOOLS, _FIND_PLACE)),
     Probe("unicode", _booking(note="Zürich — 東京 🎉 ½", names=["Åsa"])),
     Probe("no arguments", (("book_room", "{}"),)),
     Probe("two calls", _TWO),

@@ -98,11 +98,11 @@ def _turn_difference(
     message = called(probe, style=_style(choice))
     try:
         prompt = prompt_text(renderer, _USER, generate=True, tools=tools)
-        always_opens = prompt == prompt_text(renderer, _USER, generate=False, tools=tools)
+        unopened = prompt_text(renderer, _USER, generate=False, tools=tools)
         whole = prompt_text(renderer, _USER, message, generate=False, tools=tools)
     except TemplateError as error:
         return f"refused: {error}"[:_SHOWN]
-    turn = assistant_turn(prompt, whole, choice, question=QUESTION, always_opens=always_opens)
+    turn = assistant_turn(unopened, prompt, whole, choice, question=QUESTION)
     expected = _expected(probe, whole, dropped)
     found = _read(choice, turn, tools)
     if found == expected:

@@ -16,8 +16,8 @@ from support.models import CHATML
 
 from plumbline.dialects.registry import choose
 from real_templates.__main__ import main
-from real_templates.exceptions import EXCEPTIONS, Exemption, unexplained, unused
-from real_templates.probes import PROBES, QUESTION
+from real_templates.exceptions import EVERY_CALL, EXCEPTIONS, Exemption, unexplained, unused
+from real_templates.probes import PROBES, QUESTION, RESULTS
 from real_templates.report import Report
 from real_templates.round_trip import examine
 from real_templates.turns import assistant_turn
@@ -70,42 +70,42 @@ _TEXT = st.text(st.characters(exclude_characters="<>[]\r", exclude_categories=["
 )
 
 
-@given(said=_TEXT, opened=st.booleans(), header=st.sampled_from(["<|assistant|>\n", "[/INST]", "A: "]))
-def test_the_turn_is_cut_out_whole(said: str, opened: bool, header: str) -> None:
-    choice = choose(CHATML)
-    prompt = f"<s>{QUESTION}<|end|>{header}" + ("<think>\n" if opened else "")
-    whole = f"<s>{QUESTION}<|end|>{header}{said}<|end|>\n"
-    turn = assistant_turn(prompt, whole, choice, question=QUESTION)
-    assert turn == (said, "before")
+_HEADERS = st.sampled_from(["<|assistant|>\n", "[/INST]", "A: "])
+_AFTER = st.sampled_from(["", "<|system|>Answer in JSON.<|end|>"])
+"""What some templates write behind every conversation."""
 
 
-@given(said=_TEXT)
-def test_a_turn_is_cut_out_where_the_template_always_opens_another(said: str) -> None:
-    choice = choose(CHATML)
-    prompt = f"{QUESTION}<|end|><|assistant|>"
-    turn = assistant_turn(
-        prompt, f"{prompt}{said}<|end|><|assistant|>", choice, question=QUESTION, always_opens=True
-    )
-    assert turn.text == said
+@given(said=_TEXT, header=_HEADERS, after=_AFTER, thinks=st.booleans(), opens=st.booleans())
+def test_the_turn_is_cut_out_whole(said: str, header: str, after: str, thinks: bool, opens: bool) -> None:
+    unopened = f"<s>{QUESTION}<|end|>{after}"
+    prompt = unopened + header + ("<think>\n" if thinks else "")
+    whole = f"<s>{QUESTION}<|end|>{header}{said}<|end|>\n{after}"
+    if opens:  # The template writes the opening of another turn even if it is not asked to.
+        unopened, whole = prompt, whole + prompt.removeprefix(unopened)
+    turn = assistant_turn(unopened, prompt, whole, choose(CHATML), question=QUESTION)
+    assert turn.text.endswith(said)
+    if not (after and (thinks or opens)):
+        assert turn == (said, "before")
 
 
 def _report() -> Report:
     return examine("ours-1.jinja", _FIRST_ONLY)
 
 
-def test_an_exception_allows_its_difference_and_no_other() -> None:
+def test_an_exception_allows_its_differences_and_no_others() -> None:
     report = _report()
-    one = Exemption("ours-*", "two calls", "it writes the first call only")
+    one = Exemption("ours-*", ("two calls",), "it writes the first call only")
     assert [each.probe for each in unexplained(report, [one])] == ["two calls after text"]
-    assert unexplained(report, [Exemption("ours-*", "two calls*", "")]) == []
-    assert len(unexplained(report, [Exemption("other*", "*", "")])) == 2
+    assert unexplained(report, [Exemption("ours-*", (EVERY_CALL,), "")]) == []
+    assert len(unexplained(report, [Exemption("other*", (EVERY_CALL,), "")])) == 2
 
 
 def test_an_exception_that_allows_nothing_is_reported() -> None:
-    used = Exemption("ours-*", "two calls", "")
-    idle = Exemption("ours-*", "null", "")
-    absent = Exemption("not here*", "null", "")
-    assert unused([_report()], [used, idle, absent]) == [idle]
+    partly = Exemption("ours-*", ("two calls", "null"), "")
+    idle = Exemption("ours-*", ("text",), "")
+    absent = Exemption("not here*", ("null",), "")
+    found = unused([_report()], [partly, idle, absent, Exemption("ours-*", (EVERY_CALL,), "")])
+    assert found == [Exemption("ours-*", ("null",), ""), idle]
 
 
 @pytest.mark.parametrize(("source", "code"), [(CHATML, 0), (_FIRST_ONLY, 1)])
@@ -125,6 +125,12 @@ def test_the_documentation_lists_the_exceptions() -> None:
     """In their order, each with its reason."""
     start = _DOCS.index("### Templates that are not read as they write")
     rows = [line for line in _DOCS[start:] if line.startswith("| `")]
-    probes = {probe.name for probe in PROBES}
-    assert probes
-    assert rows == [f"| `{each.template}` | {each.probe} | {each.reason} |" for each in EXCEPTIONS]
+    assert rows == [
+        f"| `{each.template}` | {', '.join(each.probes)} | {each.reason} |" for each in EXCEPTIONS
+    ]
+
+
+def test_exceptions_name_probes_and_say_why() -> None:
+    names = {EVERY_CALL, "detection", "thinking", "switch"} | {probe.name for probe in (*PROBES, *RESULTS)}
+    assert {probe for each in EXCEPTIONS for probe in each.probes} <= names
+    assert all(each.reason.endswith(".") for each in EXCEPTIONS)

@@ -70,29 +70,30 @@ def prompt_text(renderer: Renderer, *messages: Message, generate: bool, **option
 
 
 def assistant_turn(
-    prompt: str, whole: str, choice: DialectChoice, *, question: str, always_opens: bool = False
+    unopened: str, prompt: str, whole: str, choice: DialectChoice, *, question: str
 ) -> AssistantTurn:
     """Cut out the last turn of a conversation.
 
     A template may open the thinking in a prompt and leave it out of earlier turns, so the turn begins where the two
-    texts part, and never amid a marker.
+    texts part, and never amid a marker. It ends where the end of every conversation begins.
 
     Args:
-        prompt: the conversation without the turn, with the opening of the assistant's turn.
+        unopened: the conversation without the turn.
+        prompt: the same with the opening of the assistant's turn.
         whole: the conversation with the turn.
         choice: the model's dialects.
         question: the text in front of the turn.
-        always_opens: the template writes the opening of another turn behind every conversation.
     """
     markers = Markers(choice.tool, choice.reasoning).texts
-    prompt, whole = (text.rpartition(question)[2] for text in (prompt, whole))
-    if always_opens:
-        same = takewhile(
-            lambda pair: pair[0] == pair[1], zip(reversed(prompt), reversed(whole), strict=False)
-        )
-        end = len(whole) - sum(1 for _ in same)
-        whole = whole[: _amid(whole, end, markers)[1]]
+    unopened, prompt, whole = (text.rpartition(question)[2] for text in (unopened, prompt, whole))
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(unopened), reversed(whole), strict=False))
+    whole = whole[: _amid(whole, len(whole) - sum(1 for _ in same), markers)[1]]
     start = min(_amid(whole, start, markers)[0] for start in _parted(whole, prompt, markers))
+    opening = prompt.removeprefix(unopened)
+    if (
+        opening and opening in whole
+    ):  # Command R+ writes instructions behind every conversation, before the opening.
+        start = max(start, whole.index(opening) + len(opening))
     text = _without_end(whole[start:])
     thinking = _thinking(whole[:start], choice)
     if thinking == "before" and _thinking(prompt, choice) == "inside" and _ends_thinking(text, choice):

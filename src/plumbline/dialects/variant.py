@@ -31,7 +31,7 @@ EXAMPLE: Final = Call("get_weather", '{"city": "Paris"}')
 """The call in the turn that the chat template renders."""
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"city": {"type": "string"}},
+    "properties": {"city": {"type": "string", "description": "The city."}},  # Some templates require one.
     "required": ["city"],
 }
 """The parameters of its tool."""

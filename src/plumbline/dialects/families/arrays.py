@@ -118,7 +118,8 @@ TOOLS = (
     ToolDialect(
         name="hunyuan_a13b",
         sections=(_TOOL_CALLS,),
-        silent=_ANSWER,
+        # One of its templates asks for the assistant's name in front of an answer in text.
+        silent=(*_ANSWER, "助手："),
         content_gap="\n",
         detect=(r"<tool_calls>", r"<answer>|<\|extra_0\|>"),
     ),
