@@ -123,6 +123,12 @@ def differential(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def templates(session: nox.Session) -> None:
+    """Report how real chat templates are detected and read back: `-- FOLDER…`, with `--all` in full."""
+    Environment(session, SERVE).run("python", "-m", "real_templates", *session.posargs, PYTHONPATH="tests")
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check formatting, style and imports between packages; `-- --fix` fixes what it can."""
     environment = Environment(session, DEV)

@@ -10,6 +10,7 @@ from support.folding import fold
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame
+from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import (
     REASONING_DIALECTS,
     TOOL_DIALECTS,
@@ -17,6 +18,7 @@ from plumbline.dialects.registry import (
     choose,
     matching,
 )
+from plumbline.dialects.variant import EXAMPLE, SCHEMA
 from plumbline.events import TextDelta
 
 _TEMPLATES = {
@@ -109,6 +111,44 @@ def test_tokens_count_only_where_the_template_is_silent() -> None:
     chosen = choose(_TEMPLATES["qwen3"], added_tokens=tokens)
     assert chosen.tool is TOOL_DIALECTS["hermes"]
     assert choose("", added_tokens={"<tool_call>", "</think>"}).tool is None
+
+
+_HEADERS = ("", "<|assistant|>\n", "<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("name", sorted({dialect.name for dialect in TOOL_DIALECTS.values()}))
+def test_the_dialect_of_a_rendered_call_reads_it(name: str) -> None:
+    """Where no pattern matches the template's source. Without a marker, a call counts only where the turn begins."""
+    dialect = TOOL_DIALECTS[name]
+    for section in () if dialect.messages else dialect.sections:
+        if section.at_line:
+            continue
+        written = render_calls([EXAMPLE], section)
+        for header in _HEADERS if section.open or section.item_open else _HEADERS[:1]:
+            chosen = choose("", show_call=lambda call_id, turn=header + written: turn + "<|end|>")
+            assert chosen.tool is not None, written
+            events = build_dialect(chosen).parser({EXAMPLE.name: SCHEMA}, AnswerFrame())
+            folded = fold([*events.push(TextDelta(written)), *events.finish("stop")])
+            assert [part[:2] for part in folded] == [("call", EXAMPLE.name)]
+
+
+def test_a_rendered_call_counts_between_the_source_and_the_tokens() -> None:
+    joined = "{% set mark = '｜DSML｜' %}{{ '<' + mark + 'function_calls>' }}"
+    turn = render_calls([EXAMPLE], TOOL_DIALECTS["deepseek_v32"].sections[0])
+    tokens = {"｜DSML｜"}
+    assert choose(joined, added_tokens=tokens).tool is TOOL_DIALECTS["deepseek_v4"]
+    assert (
+        choose(joined, added_tokens=tokens, show_call=lambda call_id: turn).tool
+        is TOOL_DIALECTS["deepseek_v32"]
+    )
+    assert choose(_TEMPLATES["qwen3"], show_call=lambda call_id: turn).tool is TOOL_DIALECTS["hermes"]
+
+
+@pytest.mark.parametrize(
+    "turn", ["", "It is sunny.", '<unknown>{"name": "get_weather", "parameters": {"city": "Paris"}}']
+)
+def test_a_turn_that_no_dialect_reads_chooses_none(turn: str) -> None:
+    assert choose("", show_call=lambda call_id: turn).tool is None
 
 
 def test_a_given_name_wins_and_an_unknown_one_is_refused_with_the_list() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,34 @@ def render(source: str, **options: Any) -> str:
         ("{{ 1 / 0 }}", "could not render"),
         ("{{ [].__class__.__mro__ }}", "could not render"),
         ("{{ messages.append(1) }}", "could not render"),
+        ("{{ messages.pop() }}", "could not render"),
+        ("{% set own = [] %}{{ own.insert(0, 1) }}", "could not render"),
         ("{% for i in range(99999999) %}{% endfor %}", "could not render"),
     ],
 )
 def test_a_failing_template_is_an_error(source: str, words: str) -> None:
     with pytest.raises(TemplateError, match=words):
         render(source)
+
+
+def test_a_template_may_extend_and_shorten_lists_of_its_own() -> None:
+    source = (
+        "{% set ns = namespace(ids=[]) %}{% for m in messages %}{% set _ = ns.ids.append(m.content) %}{% endfor %}"
+        "{{ ns.ids }}{{ ns.ids.pop(0) }}{{ ns.ids }}"
+    )
+    assert render(source) == "['hi']hi[]"
+
+
+def test_older_templates_get_the_tools_as_functions() -> None:
+    """FireFunction v2 reads `functions`, the JSON of the tools, and the time."""
+    tools = [{"type": "function", "function": {"name": "f", "description": "é"}}]
+    text = render("{{ functions }}|{{ datetime }}", tools=tools)
+    functions, _, time = text.partition("|")
+    assert json.loads(functions) == [tools[0]["function"]]
+    assert datetime.fromisoformat(time).year > 2000
+    assert json.loads(render("{{ functions }}")) == []
+    assert render("{{ functions }}", tools=tools, kwargs={"functions": "own"}) == "own"
+    assert render("{{ datetime is defined }}", tools=tools) == "False"
 
 
 def test_a_template_that_is_not_jinja_is_refused_when_it_is_loaded() -> None:

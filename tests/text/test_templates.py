@@ -390,11 +390,13 @@ def test_a_final_message_that_loses_its_thoughts_cannot_be_continued() -> None:
     assert ours("deepseek_r1", ChatPrompt(messages=messages, continue_final_message=True)) is None
 
 
-def test_reasoning_has_both_names_that_templates_know() -> None:
-    template = ChatTemplate("{{ messages[0].thinking }}={{ messages[0].reasoning_content }}")
+def test_reasoning_has_every_name_that_templates_know() -> None:
+    template = ChatTemplate(
+        "{{ messages[0].thinking }}={{ messages[0].reasoning_content }}={{ messages[0].reasoning }}"
+    )
     prompt = ChatPrompt(messages=(sent("assistant", "", reasoning="hm"),))
 
-    assert Renderer(TOKENIZER, template).text(prompt) == "hm=hm"
+    assert Renderer(TOKENIZER, template).text(prompt) == "hm=hm=hm"
 
 
 @pytest.mark.parametrize("written", ["tojson(ensure_ascii=true)", "string"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from plumbline.dialects.families import (
 )
 from plumbline.dialects.parsers.response_template import ResponseTemplate
 from plumbline.dialects.spec.dialect import PromptEncoding, ReasoningDialect, ThinkingControl, ToolDialect
-from plumbline.dialects.variant import ShowCall, choose_variant
+from plumbline.dialects.variant import ShowCall, choose_variant, dialect_of_example
 
 __all__ = [
     "REASONING_DIALECTS",
@@ -115,13 +116,14 @@ def choose(
 
     Args:
         template: the source of its chat template; empty if it has none.
-        tool: a name, `none`, or `auto` for the dialect with marks in the template, or else among the added tokens.
+        tool: a name, `none`, or `auto` for the dialect with marks in the template, or else the one that reads the call
+            in a turn that the template renders, or else the one with marks among the added tokens.
         reasoning: the same for thinking. Harmony brings its own with it, also where this is `none`.
         response_template: of the tokenizer, if it has one. It is used where no dialect is detected, or by its name
             `hf`, and then for calls and thinking.
         added_tokens: the texts of the tokenizer's added tokens. They count only where the template matches no dialect,
             because many tokenizers have tokens that their models never write.
-        show_call: renders a call with the template; see `choose_variant`.
+        show_call: renders a call with the template; see `choose_variant` and `dialect_of_example`.
 
     Raises:
         UnknownDialectError: there is no dialect of that name.
@@ -134,7 +136,9 @@ def choose(
                 f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
             )
         return DialectChoice(None, None, "given", "given", ResponseTemplate(response_template))
-    found_tool, tool_reason = _chosen(TOOL_DIALECTS, "--tool-parser", tool, template, added_tokens)
+    found_tool, tool_reason = _chosen(
+        TOOL_DIALECTS, "--tool-parser", tool, template, added_tokens, partial(_shown, show_call)
+    )
     found_reasoning, reasoning_reason = _chosen(
         REASONING_DIALECTS, "--reasoning-parser", reasoning, template, added_tokens
     )
@@ -150,15 +154,35 @@ def choose(
     return DialectChoice(found_tool, found_reasoning, tool_reason, reasoning_reason)
 
 
-def matching(dialects: Mapping[str, D], template: str, added_tokens: Collection[str] = ()) -> list[D]:
-    """List the dialects that match a template, or else those with all of their tokens among the added ones."""
+def matching(
+    dialects: Mapping[str, D],
+    template: str,
+    added_tokens: Collection[str] = (),
+    shown: Callable[[], list[D]] = list,
+) -> list[D]:
+    """List the dialects that match a template, or else the one that reads what it renders, or else those by tokens.
+
+    Args:
+        dialects: by name.
+        template: the source of the template.
+        added_tokens: a dialect with tokens matches if all of them are among these.
+        shown: returns the dialect of a rendered call, if there is one.
+    """
     each = dict.fromkeys(dialects.values())
-    shown = [d for d in each if _matches(d, template)]
+    written = [d for d in each if _matches(d, template)]
     return (
-        [d for d in shown if not d.general]
+        [d for d in written if not d.general]
+        or shown()
         or [d for d in each if d.tokens and all(token in added_tokens for token in d.tokens)]
-        or shown
+        or written
     )
+
+
+def _shown(show_call: ShowCall | None) -> list[ToolDialect]:
+    """Return the dialect of the call that a template renders."""
+    text = "" if show_call is None else show_call("abcdefghi")
+    dialect = dialect_of_example(_TOOLS, text) if text else None
+    return [] if dialect is None else [dialect]
 
 
 def _matches(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
@@ -170,7 +194,12 @@ def _matches(dialect: ToolDialect | ReasoningDialect, template: str) -> bool:
 
 
 def _chosen(
-    dialects: Mapping[str, D], option: str, name: str, template: str, added_tokens: Collection[str]
+    dialects: Mapping[str, D],
+    option: str,
+    name: str,
+    template: str,
+    added_tokens: Collection[str],
+    shown: Callable[[], list[D]] = list,
 ) -> tuple[D | None, str]:
     if name == "none":
         return None, "given"
@@ -180,7 +209,7 @@ def _chosen(
                 f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
             )
         return dialects[name], "given"
-    found = matching(dialects, template, added_tokens)
+    found = matching(dialects, template, added_tokens, shown)
     if not found:
         return None, "none detected"
     return max(found, key=lambda dialect: sum(map(len, dialect.detect))), "detected"

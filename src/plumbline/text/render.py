@@ -244,8 +244,8 @@ def _message(message: Message, content_format: ContentFormat) -> dict[str, Any]:
         "content": _content(message, content_format),
     }
     if message.reasoning is not None:
-        # Templates use either name; transformers passes both as well.
-        fields["reasoning_content"] = fields["thinking"] = message.reasoning
+        # Templates use one of these names: Solar Open the last, gpt-oss `thinking`, most others the first.
+        fields["reasoning_content"] = fields["thinking"] = fields["reasoning"] = message.reasoning
     if message.tool_calls:
         fields["tool_calls"] = [
             {

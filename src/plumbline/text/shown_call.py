@@ -17,24 +17,26 @@ _MOST = 4096
 def shown_call(renderer: Renderer, call_id: str) -> str:
     """Return the rendered turn with the example call; empty if the template refuses it.
 
-    Text before the question is left out, because instructions may show example calls as well.
+    The turn begins behind the question, because instructions may show example calls as well, and behind the whole
+    opening of the turn that a prompt ends with: functionary's prompt ends with the marker `>>>` of the first call.
 
     Args:
         renderer: renders the model's prompts.
         call_id: the id of the call, in the style of the family, which some templates require.
     """
     call = ToolCall(call_id, EXAMPLE.name, EXAMPLE.arguments)
-    prompt = ChatPrompt(
-        messages=(
-            Message(role="user", content=_QUESTION),
-            Message(role="assistant", tool_calls=(call,)),
-        ),
-        tools=(Tool(name=EXAMPLE.name, description="Tells the weather.", parameters=SCHEMA),),
-        add_generation_prompt=False,
-    )
+    question = Message(role="user", content=_QUESTION)
+    tools = (Tool(name=EXAMPLE.name, description="Tells the weather.", parameters=SCHEMA),)
+    shown = (question, Message(role="assistant", tool_calls=(call,)))
     try:
-        text = renderer.text(prompt)
+        text = renderer.text(ChatPrompt(messages=shown, tools=tools, add_generation_prompt=False))
     except TemplateError:
         return ""
     _, asked, turn = text.rpartition(_QUESTION)
-    return turn[:_MOST] if asked else text[-_MOST:]
+    if not asked:
+        return text[-_MOST:]
+    try:
+        _, _, opening = renderer.text(ChatPrompt(messages=(question,), tools=tools)).rpartition(_QUESTION)
+    except TemplateError:
+        opening = ""
+    return turn.removeprefix(opening)[:_MOST]

@@ -10,6 +10,7 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 __all__ = ["REASONING", "TOOLS"]
 
 _TOOL_CALLS = Section(call_format=JsonCall(), open=("<tool_calls>",), close=("</tool_calls>",), array=True)
+_FINAL = ("[END FINAL RESPONSE]",)
 _ANSWER = ("<answer>", "</answer>")
 _COHERE = Section(
     call_format=JsonCall(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id"),
@@ -71,7 +72,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="phi4_mini",
-        aliases=("phi4_mini_json",),
+        aliases=("phi4_mini_json", "firefunction_v2"),
         sections=(
             Section(call_format=JsonCall(), open=("functools",), array=True),
             Section(call_format=JsonCall(), open=("<|tool_call|>",), close=("<|/tool_call|>",), array=True),
@@ -83,14 +84,44 @@ TOOLS = (
         name="jamba",
         sections=(_TOOL_CALLS,),
         detect=(r"<tool_calls>",),
-        unlike=r"<answer>|<tool_sep>|<arg_key>",
+        unlike=r"<answer>|<\|extra_0\|>|<tool_sep>|<arg_key>|\[BEGIN FINAL RESPONSE\]|<beginning_of_sentence>",
+    ),
+    ToolDialect(
+        name="apriel",
+        sections=(_TOOL_CALLS,),
+        silent=_FINAL,
+        content_gap="\n",
+        detect=(r"<tool_calls>", r"\[BEGIN FINAL RESPONSE\]"),
+    ),
+    ToolDialect(
+        name="minimax_m1",
+        aliases=("minimax-m1",),
+        sections=(
+            Section(
+                call_format=JsonCall(),
+                open=("<tool_calls>",),
+                close=("</tool_calls>",),
+                after_open="\n",
+                before_close="\n",
+                between="\n",
+            ),
+        ),
+        detect=(r"<tool_calls>", r"<beginning_of_sentence>"),
+    ),
+    ToolDialect(
+        name="nemotron_v2",
+        aliases=("nemotron_nano_v2",),
+        sections=(Section(call_format=JsonCall(), open=("<TOOLCALL>",), close=("</TOOLCALL>",), array=True),),
+        content_gap="\n",
+        detect=(r"<TOOLCALL>",),
     ),
     ToolDialect(
         name="hunyuan_a13b",
         sections=(_TOOL_CALLS,),
-        silent=_ANSWER,
+        # One of its templates asks for the assistant's name in front of an answer in text.
+        silent=(*_ANSWER, "助手："),
         content_gap="\n",
-        detect=(r"<tool_calls>", r"<answer>"),
+        detect=(r"<tool_calls>", r"<answer>|<\|extra_0\|>"),
     ),
     ToolDialect(
         name="cohere_command3",
@@ -129,13 +160,43 @@ REASONING = (
         switch=ThinkingControl(on=(("thinking", True),), off=(("thinking", False),)),
     ),
     ReasoningDialect(
+        name="granite33",
+        open=("<think>",),
+        close=("</think>",),
+        after_open="",
+        before_close="",
+        after_close="",
+        silent=("<response>", "</response>"),
+        detect=(r"</think>", r"<response>", r"<\|start_of_role\|>"),
+        switch=ThinkingControl(on=(("thinking", True),), off=(("thinking", False),)),
+    ),
+    ReasoningDialect(
+        name="apriel",
+        # The prompts of 1.6 end with the opening; 1.5 writes it itself, or tags where it calls.
+        open=("Here are my reasoning steps:", "<thinking>"),
+        close=("[BEGIN FINAL RESPONSE]", "</thinking>"),
+        after_close="\n",
+        calls_inside=True,
+        silent=_FINAL,
+        detect=(r"\[BEGIN FINAL RESPONSE\]",),
+    ),
+    ReasoningDialect(
+        name="nemotron_v2",
+        aliases=("nemotron_nano_v2",),
+        # The switch is `/no_think` in a message, which no template variable writes.
+        open=("<think>",),
+        close=("</think>",),
+        calls_inside=True,
+        detect=(r"</think>", r"<TOOLCALL>"),
+    ),
+    ReasoningDialect(
         name="hunyuan_a13b",
         aliases=("hunyuan",),
         open=("<think>",),
         close=("</think>",),
         after_close="\n",
         silent=_ANSWER,
-        detect=(r"</think>", r"<answer>"),
+        detect=(r"</think>", r"<answer>|<\|extra_0\|>"),
         switch=ENABLE_THINKING,
     ),
     ReasoningDialect(

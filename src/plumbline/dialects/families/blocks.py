@@ -1,4 +1,4 @@
-"""Families that write answers in blocks between special markers: PLaMo 3 and Inkling; and MiniCPM 5."""
+"""Families that write answers in blocks between special markers: PLaMo 3, Inkling, Solar Open; and MiniCPM 5."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from plumbline.dialects.families.qwen import ENABLE_THINKING
 from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
 from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
 _INKLING = ("<|message_model|>", "<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
+_SOLAR = ("<|begin|>assistant", "<|content|>", "<|end|>", "<|calls|>")
 
 
 def _plamo(name: str) -> str:
@@ -51,6 +53,20 @@ TOOLS = (
         silent=_INKLING,
         detect=(r"<\|content_invoke_tool_json\|>",),
         tokens=("<|content_invoke_tool_json|>",),
+    ),
+    ToolDialect(
+        name="solar_open",
+        sections=(
+            Section(
+                call_format=NamedJson(after_id="<|tool_call:name|>", separator="<|tool_call:args|>"),
+                open=("<|tool_calls|>",),
+                item_open="<|tool_call:begin|>",
+                item_close="<|tool_call:end|>",
+            ),
+        ),
+        silent=_SOLAR,
+        detect=(r"<\|tool_call:begin\|>",),
+        tokens=("<|tool_call:begin|>",),
     ),
     ToolDialect(
         name="minicpm5",
@@ -97,5 +113,22 @@ REASONING = (
         silent=_INKLING,
         detect=(r"<\|content_thinking\|>",),
         tokens=("<|content_thinking|>",),
+    ),
+    ReasoningDialect(
+        name="solar_open",
+        open=("<|think|>",),
+        close=("<|end|>",),
+        after_open="",
+        before_close="",
+        after_close="<|begin|>assistant",
+        silent=_SOLAR,
+        detect=(r"<\|begin\|>assistant", r"<\|think\|>"),
+        tokens=("<|tool_call:begin|>",),
+        # With the two lowest efforts the prompt has an empty block of thinking.
+        switch=ThinkingControl(
+            off=(("reasoning_effort", "minimal"),),
+            effort="reasoning_effort",
+            efforts=("minimal", "low", "medium", "high"),
+        ),
     ),
 )

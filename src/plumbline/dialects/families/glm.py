@@ -25,6 +25,32 @@ _ONE_LINE = msgspec.structs.replace(_LINES, value_gap="", newline="")
 _SECTION = Section(
     call_format=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True
 )
+_SUFFIX = ":opensource"
+"""The tags of Hunyuan's open release have this behind their names."""
+
+
+def _hy(suffix: str) -> Section:
+    """Return the section of Hy3 with a suffix behind the names of its tags."""
+    return Section(
+        call_format=TaggedCall(
+            open="",
+            opened=f"<tool_sep{suffix}>",
+            key=f"<arg_key{suffix}>",
+            key_end=f"</arg_key{suffix}>",
+            value_gap="\n",
+            value_open=f"<arg_value{suffix}>",
+            end=f"</arg_value{suffix}>",
+            newline="\n",
+        ),
+        open=(f"<tool_calls{suffix}>",),
+        close=(f"</tool_calls{suffix}>",),
+        item_open=f"<tool_call{suffix}>",
+        item_close=f"</tool_call{suffix}>",
+        after_open="\n",
+        before_close="\n",
+        between="\n",
+    )
+
 
 TOOLS = (
     ToolDialect(
@@ -95,18 +121,7 @@ TOOLS = (
     ToolDialect(
         name="hy_v3",
         aliases=("hunyuan",),
-        sections=(
-            Section(
-                call_format=msgspec.structs.replace(_LINES, opened="<tool_sep>", name_ends=()),
-                open=("<tool_calls>",),
-                close=("</tool_calls>",),
-                item_open="<tool_call>",
-                item_close="</tool_call>",
-                after_open="\n",
-                before_close="\n",
-                between="\n",
-            ),
-        ),
+        sections=(_hy(""), _hy(_SUFFIX)),
         content_gap="\n",
         detect=(r"<tool_sep>", r"<arg_key>"),
     ),
@@ -128,13 +143,13 @@ REASONING = (
     ReasoningDialect(
         name="hy_v3",
         aliases=("hy_v4",),
-        open=("<think>",),
-        close=("</think>",),
+        open=("<think>", f"<think{_SUFFIX}>"),
+        close=("</think>", f"</think{_SUFFIX}>"),
         after_open="",
         before_close="",
         after_close="\n",
         calls_inside=True,
-        detect=(r"</think>", r"no_think"),
+        detect=(r"</think(\{\})?>", r"no_think"),
         unlike=r"enable_thinking",
         switch=ThinkingControl(
             on=(("reasoning_effort", "high"),),

@@ -80,6 +80,8 @@ REASONING = (
         silent=_ANSWER,
         detect=(r"<\|open\|>", r"<\|sep\|>"),
         tokens=("<|open|>", "<|close|>", "<|sep|>"),
-        switch=_THINKING,
+        switch=ThinkingControl(
+            on=_THINKING.on, off=_THINKING.off, effort="thinking_effort", efforts=("low", "high", "max")
+        ),
     ),
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.formats.json_calls import JsonCall
+import string
+
+from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
 from plumbline.dialects.formats.pythonic import PythonCall
 from plumbline.dialects.spec.dialect import Section, ToolDialect
 
 __all__ = ["REASONING", "TOOLS"]
 
 _JSON = JsonCall(arguments_key="parameters")
+_PART = ">>>"
+_RECIPIENT = NamedJson(separator="\n")
+_NAME_STARTS = string.ascii_letters + string.digits + "_-"
 
 TOOLS = (
     ToolDialect(
@@ -18,7 +23,34 @@ TOOLS = (
             Section(call_format=_JSON, starts="{", between="; "),
             Section(call_format=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
         ),
-        detect=(r"<\|start_header_id\|>", r"<\|python_tag\|>|\"parameters\""),
+        detect=(r"<\|start_header_id\|>|<\|header_start\|>", r"<\|python_tag\|>|\"parameters\""),
+        unlike=r"<function=",
+    ),
+    ToolDialect(
+        name="functionary_v31",
+        sections=(
+            Section(
+                call_format=NamedJson(separator=">"),
+                open=("<function=",),
+                close=("</function>",),
+                single=True,
+            ),
+        ),
+        detect=(r"<function=", r"</function>"),
+        unlike=r"<parameter=|<tool_call>",
+    ),
+    ToolDialect(
+        name="functionary_v32",
+        aliases=("functionary",),
+        # Every part names its recipient, `all` for text. The prompt ends with the marker of the first part.
+        sections=(
+            Section(call_format=_RECIPIENT, starts=_NAME_STARTS, between=_PART),
+            Section(call_format=_RECIPIENT, open=(_PART,), single=True),
+        ),
+        silent=("all\n", f"{_PART}all\n"),
+        # Models write none, but behind a text that ends with `>` the marker would be found too early.
+        content_gap="\n",
+        detect=(r">>>all|>>>\$\{recipient\}",),
     ),
     ToolDialect(
         name="llama4_pythonic",
@@ -33,6 +65,7 @@ TOOLS = (
             ),
         ),
         detect=(r"<\|header_start\|>",),
+        unlike=r"\"parameters\"",
     ),
     ToolDialect(
         name="pythonic",
@@ -57,7 +90,7 @@ TOOLS = (
                 starts="{",
             ),
         ),
-        detect=(r"<\|tool_call_start\|>|<\|tool_list_start\|>",),
+        detect=(r"<\|tool_call_start\|>|<\|tool_list_start\|>|List of tools: \[",),
     ),
     ToolDialect(
         name="olmo3",

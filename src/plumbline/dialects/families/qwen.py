@@ -113,7 +113,7 @@ REASONING = (
         close=("</think>", "</longcat_think>"),
         calls_inside=True,
         detect=(r"</think>|</longcat_think>", r"enable_thinking"),
-        unlike=r"\[gMASK\]|truncate_history_thinking|<answer>|<response>",
+        unlike=r"\[gMASK\]|truncate_history_thinking|<answer>|<\|extra_0\|>|<response>|<TOOLCALL>|<｜Assistant｜>",
         switch=ENABLE_THINKING,
     ),
     ReasoningDialect(
@@ -151,7 +151,7 @@ REASONING = (
         close=("</think>",),
         silent=("<response>", "</response>"),
         detect=(r"</think>", r"<response>"),
-        unlike=r"<minimax:|\]minimax\[",
+        unlike=r"<minimax:|\]minimax\[|<\|start_of_role\|>",
         switch=ENABLE_THINKING,
     ),
 )

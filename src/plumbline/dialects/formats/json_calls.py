@@ -165,11 +165,15 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
     """The name is written as an id, `functions.name:0`. Either part may be missing when it is read."""
     id_marker: str | None = None
     """This text and an id may stand between the name and the separator."""
+    after_id: str = ""
+    """An id of ten letters and digits stands before the name, and this text between them. Both may be missing."""
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts inside a call that may be control tokens."""
-        return tuple(text for text in (self.separator, self.prefix, self.suffix, self.id_marker) if text)
+        return tuple(
+            text for text in (self.separator, self.prefix, self.suffix, self.id_marker, self.after_id) if text
+        )
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
@@ -178,13 +182,15 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             if cursor.has_space():
                 yield from cursor.space()
         name = yield from cursor.run(_NAME, 512)
+        call_id: str | None = None
+        if self.after_id and (yield from cursor.take(self.after_id)):
+            call_id, name = name, (yield from cursor.run(_NAME, 512))
         if not name:
             cursor.fail("expected the name of a tool")
         if self.numbered:
             name = re.sub(r"^functions\.|:[0-9]+$", "", name)
         if cursor.has_space():
             yield from cursor.space()
-        call_id: str | None = None
         if self.id_marker is not None and (yield from cursor.take(self.id_marker)):
             call_id = yield from cursor.run(_NAME, 512)
             if cursor.has_space():
@@ -205,7 +211,8 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
     def write(self, call: Call) -> str:
         """Write the call."""
         name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
-        return f"{self.prefix}{name}{self.separator}{call.arguments}{self.suffix}"
+        before = f"call{call.number:06}{self.after_id}" if self.after_id else ""
+        return f"{self.prefix}{before}{name}{self.separator}{call.arguments}{self.suffix}"
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """Return the call with this name and arguments of the schema."""
@@ -213,6 +220,14 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         start = [grammar.literal(before)]
         if self.numbered:
             start = numbered(grammar, before, f"{self.prefix}functions.{name}:")
+        elif self.after_id:
+            given, _, rest = before.removeprefix(self.prefix).partition(self.after_id)
+            some_id = grammar.regex(f"[a-z0-9]{{{len(given)}}}")
+            start = [
+                *([grammar.literal(self.prefix)] if self.prefix else []),
+                some_id,
+                grammar.literal(self.after_id + rest),
+            ]
         after_it = [grammar.literal(after)] if after else []
         return grammar.sequence([*start, grammar.json(schema), *after_it])
 

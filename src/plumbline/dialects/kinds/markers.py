@@ -20,7 +20,7 @@ from plumbline.dialects.parsers.render import render_utterance
 from plumbline.dialects.parsers.structured import StructuredTextParser
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, Unparsed, Utterance
+from plumbline.dialects.spec.dialect import NewId, ReasoningDialect, ToolDialect, Unparsed, Utterance
 from plumbline.dialects.spec.markers import Markers
 
 __all__ = ["MarkerDialect", "control_ids", "thinking_markers"]
@@ -44,7 +44,8 @@ class MarkerDialect(ModelDialect):
         self._vocabulary = vocabulary
         tool, reasoning = choice.tool, choice.reasoning
         self._markers = Markers(tool, reasoning)
-        self._without_tools = Markers(None, reasoning)
+        self._without_tools = Markers(_without_calls(tool), reasoning)
+        self._has_markup = reasoning is not None or self._without_tools.tool is not None
         self._without_thinking = Markers(tool, None)
         self._ids = control_ids(vocabulary, self._markers.texts)
         self._ids_without_tools = control_ids(vocabulary, self._without_tools.texts)
@@ -125,7 +126,7 @@ class MarkerDialect(ModelDialect):
     ) -> AnswerParser:
         """Return a parser for one choice."""
         tool = self.choice.tool if tools else None
-        if tool is None and (self.choice.reasoning is None or unparsed == "all"):
+        if tool is None and (unparsed == "all" or not self._has_markup):
             return PassThroughParser()
         markers, marker_ids = self._markers, self._ids
         if tool is None:
@@ -149,6 +150,12 @@ class MarkerDialect(ModelDialect):
     def render(self, utterance: Utterance) -> str:
         """Write an utterance as the model does."""
         return render_utterance(utterance, self.choice.tool, self.choice.reasoning)
+
+
+def _without_calls(tool: ToolDialect | None) -> ToolDialect | None:
+    """Return what a model writes around answers also where the request has no tools; None if there is nothing."""
+    # Functionary names the recipient of every answer: `all` and a line feed.
+    return ToolDialect(name=tool.name, sections=(), silent=tool.silent) if tool and tool.silent else None
 
 
 def control_ids(vocabulary: Vocabulary, markers: Iterable[str]) -> frozenset[int]:

@@ -237,7 +237,9 @@ class MarkerParser(CursorParser):
                 if cursor.has_space():
                     yield from cursor.space()
         elif between := section.between.strip():
-            more = yield from cursor.take(between)
+            headers = self._markers.headers.get(id(section))
+            if headers is None or (yield from cursor.look_for(headers)) is None:
+                more = yield from cursor.take(between)
             if cursor.has_space():
                 yield from cursor.space()
         if section.close and not more:

@@ -58,6 +58,13 @@ class Markers:
             )
             | frozenset(reasoning.markers if reasoning is not None else ())
         )
+        # Texts around answers that begin like what stands between two calls (functionary: `>>>all` and `>>>`).
+        self.headers = {
+            id(section): Finder(headers)
+            for section in (tool.sections if tool else ())
+            if (between := section.between.strip())
+            and (headers := [t for t in self.silent if t.startswith(between) and t != between])
+        }
         self.closers = {
             id(section): Finder(section.close) for section in (tool.sections if tool else ()) if section.close
         }

@@ -20,11 +20,22 @@ from plumbline.text.templates.values import NoContent
 __all__ = ["template_environment"]
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """jinja2's immutable sandbox, in which templates may extend and shorten lists of their own.
+
+    Kimi K2's template keeps the ids of calls in one (`namespace(ids=[])`) until their results come.
+    """
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read this attribute."""
+        if type(obj) is list and attr in ("append", "pop"):  # Not of the request, which is a `GivenList`.
+            return True
+        return super().is_safe_attribute(obj, attr, value)
+
+
 def template_environment() -> ImmutableSandboxedEnvironment:
     """Return a new environment. Templates get JSON values only, so they cannot reach other objects."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _tojson
     environment.tests["none"] = lambda value: value is None or isinstance(value, NoContent)
     environment.tests["sameas"] = lambda value, other: (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jinja2 import meta
 
 from plumbline.text.templates.content_format import ContentFormat, content_format
 from plumbline.text.templates.sandbox import template_environment
+from plumbline.text.templates.values import GivenList
 
 __all__ = ["ChatTemplate", "TemplateError"]
 
@@ -149,11 +151,12 @@ class ChatTemplate:
                 raise TemplateError("There is no message to continue.")
             conversation[-1] = _left_open(conversation[-1], end)
         variables = {
+            **self._older_variables(tools),
             **(kwargs or {}),
             **self._tokens,
-            "messages": conversation,
-            "tools": list(tools) if tools else None,
-            "documents": None if documents is None else list(documents),
+            "messages": GivenList(conversation),
+            "tools": GivenList(tools) if tools else None,
+            "documents": None if documents is None else GivenList(documents),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
         try:
@@ -163,6 +166,16 @@ class ChatTemplate:
                 f"The model's chat template could not render these messages: {error}"
             ) from error
         return _up_to(rendered, end, _text_of(messages[-1])) if continue_final_message else rendered
+
+    def _older_variables(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+        """Return the tools and the time as FireFunction v2 takes them, from before transformers had `tools`."""
+        if not self.uses("functions", tools=bool(tools)):
+            return {}
+        functions = [tool.get("function", tool) for tool in tools or ()]
+        return {
+            "functions": json.dumps(functions, indent=4, ensure_ascii=False),
+            "datetime": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        }
 
     def _for(self, tools: bool) -> _Compiled:
         return self._with_tools if tools else self._plain

@@ -1,4 +1,4 @@
-"""Define template values for tool arguments and null content that work in every style of template.
+"""Define template values that work in every style of template: tool arguments, null content, lists of the request.
 
 Some templates join arguments with strings, others write them with `tojson` or loop over their members. Some test
 whether content `is none`, others join or print it and would print `None`.
@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["Arguments", "NoContent"]
+__all__ = ["Arguments", "GivenList", "NoContent"]
+
+
+class GivenList(list[Any]):
+    """A list of the request, which no template may change."""
 
 
 class Arguments(dict[str, Any]):
