@@ -1,4 +1,4 @@
-"""Seal reasoning for clients that keep it and send it back: authenticated encryption with a key of the server.
+"""Seal texts for clients that keep them and send them back: authenticated encryption with a key of the server.
 
 The format is `pl1.` and, in unpadded URL-safe base64, a nonce of 12 bytes and the ciphertext of AES-256-GCM with its
 tag of 16 bytes. Only a server with the same secret opens it, and a change of one bit is found.
@@ -21,7 +21,7 @@ MAX_SEALED = 8 * 1024 * 1024
 """Maximum number of characters of sealed text that is opened. Opening as many takes a few milliseconds."""
 
 _PREFIX = "pl1."
-_PURPOSE = b"plumbline reasoning 1"
+_CONTEXT = b"plumbline sealing 1"
 _NONCE_BYTES = 12
 
 
@@ -42,21 +42,21 @@ class Sealer:
 
     def use(self, secret: bytes) -> None:
         """Take a key derived from another secret from now on."""
-        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(secret)
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_CONTEXT).derive(secret)
         self._cipher = AESGCM(key)
 
-    def seal(self, text: str) -> str:
-        """Return the text in sealed form."""
+    def seal(self, text: str, purpose: str = "reasoning") -> str:
+        """Return the text in sealed form. It opens for the same purpose only."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         # A model may write half of a surrogate pair as an escape; the text must come back as it was.
-        sealed = nonce + self._cipher.encrypt(nonce, text.encode("utf-8", "surrogatepass"), _PURPOSE)
+        sealed = nonce + self._cipher.encrypt(nonce, text.encode("utf-8", "surrogatepass"), purpose.encode())
         return _PREFIX + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
-    def open(self, sealed: str) -> str:
+    def open(self, sealed: str, purpose: str = "reasoning") -> str:
         """Return the text that was sealed.
 
         Raises:
-            UnsealError: the text was not sealed with this secret, or is damaged or too long.
+            UnsealError: the text was not sealed with this secret and for this purpose, or is damaged or too long.
         """
         if len(sealed) > MAX_SEALED:
             raise UnsealError(f"it is longer than {MAX_SEALED} characters")
@@ -65,7 +65,7 @@ class Sealer:
         encoded = sealed[len(_PREFIX) :]
         try:
             raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
-            text = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _PURPOSE)
+            text = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], purpose.encode())
         except (InvalidTag, binascii.Error, ValueError):
-            raise UnsealError("it is damaged, or sealed with another key") from None
+            raise UnsealError("it is damaged, or sealed with another key or for another purpose") from None
         return text.decode("utf-8", "surrogatepass")

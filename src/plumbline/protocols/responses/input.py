@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from plumbline._generated.items import (
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
+from plumbline.protocols.responses.compaction import cannot_open, opened
 from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
@@ -58,12 +59,12 @@ def read_input(
         items = [EasyInputMessage(role="user", content=items)]
     if not items and not earlier:
         raise invalid_value("input", [])
-    _check_pairing([*earlier, *items])
+    entries = list(_entries(items, earlier, sealer))
+    _check_pairing([item for _, item in entries])
     # Thoughts and calls are collected in lists: joining each to the ones before takes a time quadratic in their number.
     thoughts: list[str] = []
     joined: dict[int, list[ToolCall]] = {}
-    for index, item in enumerate([*earlier, *items], -len(earlier)):
-        where = f"input[{index}]" if index >= 0 else "input"
+    for where, item in entries:
         match item:
             case ReasoningItemParam():
                 thoughts.append(_reasoning(item, where, sealer))
@@ -104,6 +105,17 @@ def read_input(
     return tuple(messages)
 
 
+def _entries(
+    items: Sequence[InputItem], earlier: Sequence[InputItem], sealer: Sealer | None
+) -> Iterator[tuple[str, InputItem]]:
+    """Yield all items with the fields that they come from; the items of a compaction come from its field."""
+    for item in earlier:
+        yield from (("input", one) for one in opened(item, "input", sealer))
+    for index, item in enumerate(items):
+        where = f"input[{index}]"
+        yield from ((where, one) for one in opened(item, where, sealer))
+
+
 def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> str:
     """Return the text of a reasoning item: its content, or what its encrypted content holds (ST-16)."""
     text = "".join(part.text for part in or_default(item.content, None) or [])
@@ -115,11 +127,7 @@ def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> s
             raise UnsealError("this server opens none")
         opened = sealer.open(sealed)
     except UnsealError as error:
-        raise invalid_request(
-            f"The 'encrypted_content' of '{where}' cannot be opened: {error}. Leave it out to go on without it.",
-            f"{where}.encrypted_content",
-            "invalid_encrypted_content",
-        ) from None
+        raise cannot_open(where, str(error)) from None
     return text or opened
 
 

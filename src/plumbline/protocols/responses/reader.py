@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import UNSET
 
 from plumbline._generated.items import InputItem
-from plumbline._generated.responses import CreateResponse, Reasoning, ResponseConversation, TokenCountsBody
+from plumbline._generated.responses import (
+    CompactResponseMethodPublicBody,
+    CreateResponse,
+    Reasoning,
+    ResponseConversation,
+    TokenCountsBody,
+)
 from plumbline._generated.tools import (
     CustomGrammarFormatParam,
     FunctionToolParam,
@@ -56,6 +64,7 @@ from plumbline.wire.errors import (
 __all__ = [
     "LOGPROBS",
     "Context",
+    "Continuing",
     "check_continued",
     "conversation_id",
     "own_input",
@@ -73,6 +82,10 @@ _REFUSED = {
 
 
 _NO_STORE = "needs a server with a store, and this one was started with --store none"
+
+
+Continuing: TypeAlias = CreateResponse | TokenCountsBody | CompactResponseMethodPublicBody
+"""A request that may continue a response."""
 
 
 class Context(NamedTuple):
@@ -146,9 +159,9 @@ def read_response_prompt(
     return _read_prompt(request, sealer, context)[0]
 
 
-def check_continued(request: CreateResponse | TokenCountsBody) -> None:
+def check_continued(request: Continuing) -> None:
     """Refuse a request that continues both a response and a conversation (ST-06)."""
-    if given(request.previous_response_id) and given(request.conversation):
+    if given(request.previous_response_id) and conversation_id(request) is not None:
         raise invalid_request(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Send one of them.",
             "previous_response_id",
@@ -156,9 +169,9 @@ def check_continued(request: CreateResponse | TokenCountsBody) -> None:
         )
 
 
-def conversation_id(request: CreateResponse | TokenCountsBody) -> str | None:
+def conversation_id(request: Continuing) -> str | None:
     """Return the id of the conversation that a request belongs to, if any (ST-09)."""
-    found = request.conversation
+    found = UNSET if isinstance(request, CompactResponseMethodPublicBody) else request.conversation
     if isinstance(found, ResponseConversation):
         return found.id
     return found if isinstance(found, str) else None
@@ -201,7 +214,7 @@ def _read_prompt(
     return prompt, choice
 
 
-def own_input(request: CreateResponse | TokenCountsBody) -> str | Sequence[InputItem]:
+def own_input(request: Continuing) -> str | Sequence[InputItem]:
     """Return a request's own input; none is an empty one."""
     return request.input if given(request.input) else []  # type: ignore[return-value]
 

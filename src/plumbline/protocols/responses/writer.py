@@ -43,7 +43,7 @@ from plumbline.protocols.responses.namespaces import members_by_name
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
 from plumbline.wire.errors import ApiError
 
-__all__ = ["CANCELLED", "ResponsesWriter"]
+__all__ = ["CANCELLED", "ResponsesWriter", "response_usage"]
 
 CANCELLED = ApiError(400, "The response was cancelled.", code="response_cancelled")
 """What the stream of a cancelled response ends with."""
@@ -160,7 +160,7 @@ class ResponsesWriter:
         if self._item is None and not response.output:
             # An answer without a single character still is a message, an empty one.
             self._open_item(TextItem)
-        response.usage = _usage(finish.usage)
+        response.usage = response_usage(finish.usage)
         if finish.reason == "length":  # R-05, R-06, RS-15
             self._finish_item("incomplete")
             response.status = "incomplete"
@@ -228,7 +228,7 @@ class ResponsesWriter:
         return emitted
 
 
-def _usage(usage: Usage) -> ResponseUsage:
+def response_usage(usage: Usage) -> ResponseUsage:
     """Write token counts as Responses send them (R-10)."""
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 
-from plumbline._generated.responses import CreateResponse, TokenCountsBody, TokenCountsResource
-from plumbline.events import ChoiceEvent
+from plumbline._generated.items import EasyInputMessage
+from plumbline._generated.responses import (
+    CompactResource,
+    CompactResponseMethodPublicBody,
+    CreateResponse,
+    TokenCountsBody,
+    TokenCountsResource,
+)
+from plumbline.events import ChoiceEvent, Usage
 from plumbline.protocols.common.fields import or_default
+from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.obfuscation import wants_obfuscation
+from plumbline.protocols.responses.compaction import compacted
 from plumbline.protocols.responses.event_log import EventLog
 from plumbline.protocols.responses.identity import Fresh
 from plumbline.protocols.responses.initial_response import initial_response
+from plumbline.protocols.responses.input import read_input
 from plumbline.protocols.responses.namespaces import unavailable_tools
-from plumbline.protocols.responses.reader import Context, conversation_id, read_response, read_response_prompt
-from plumbline.protocols.responses.writer import ResponsesWriter
+from plumbline.protocols.responses.reader import (
+    Context,
+    Continuing,
+    conversation_id,
+    own_input,
+    read_response,
+    read_response_prompt,
+)
+from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
 from plumbline.server.frames import event_frames
 from plumbline.server.operations.base import Operations
 from plumbline.server.responses.background import BackgroundRun
@@ -22,8 +40,10 @@ from plumbline.server.responses.conversations import Hold
 from plumbline.server.responses.foreground import streamed, whole
 from plumbline.server.responses.memory import Keeper
 from plumbline.server.streams import close_with_request, until_disconnect
+from plumbline.turn import ChatPrompt
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
+from plumbline.wire.errors import previous_response_not_found
 from plumbline.wire.reply import JsonReply, Reply
 
 __all__ = ["ResponseOperations"]
@@ -83,7 +103,22 @@ class ResponseOperations(Operations):
         ids = await self._generation.token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
-    async def _context(self, request: CreateResponse | TokenCountsBody, call: Call) -> Context | None:
+    async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
+        """Seal a conversation into one item (ST-15)."""
+        self._admission.check_model(request.model)
+        context = await self._context(request, call)
+        if context is None and isinstance(request.previous_response_id, str):
+            raise previous_response_not_found(request.previous_response_id)
+        earlier, own = ((), own_input(request)) if context is None else context
+        messages = read_input(own, or_default(request.instructions, None), self._sealer, earlier)
+        ids = await self._generation.token_ids(ChatPrompt(messages=messages), "input")
+        own_items = [EasyInputMessage(role="user", content=own)] if isinstance(own, str) else own
+        item = await asyncio.to_thread(compacted, [*earlier, *own_items], self._sealer)
+        usage = response_usage(Usage(prompt_tokens=len(ids), completion_tokens=0))
+        answer = CompactResource(id=new_id("cmp_"), created_at=now(), output=[item], usage=usage)
+        return JsonReply(encode(answer))
+
+    async def _context(self, request: Continuing, call: Call) -> Context | None:
         """Return the stored past of a request; None if nothing is stored."""
         if self._memory is None:
             return None

@@ -11,11 +11,17 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from plumbline._generated.items import InputItem
-from plumbline._generated.responses import CreateResponse, Response, TokenCountsBody
+from plumbline._generated.responses import Response
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.responses.event_log import EventLog, Failure, begun
 from plumbline.protocols.responses.identity import Repeated
-from plumbline.protocols.responses.reader import Context, check_continued, conversation_id, own_input
+from plumbline.protocols.responses.reader import (
+    Context,
+    Continuing,
+    check_continued,
+    conversation_id,
+    own_input,
+)
 from plumbline.protocols.responses.stored_items import (
     as_context,
     referenced_ids,
@@ -128,7 +134,7 @@ class Memory:
             return ""
         return hashlib.sha256((call.api_key or "").encode("utf-8", "surrogateescape")).hexdigest()
 
-    async def context(self, request: CreateResponse | TokenCountsBody, owner: str) -> Context:
+    async def context(self, request: Continuing, owner: str) -> Context:
         """Return the items that a request is answered from.
 
         Raises:
