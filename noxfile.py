@@ -180,7 +180,9 @@ def fuzz(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def hostile(session: nox.Session) -> None:
     """Send hostile requests, resets, a thousand clients and 5,000 generated requests to a server (minutes)."""
-    Environment(session, DEV).run("python", "-m", "pytest", "tests/hostile", "-m", "", *session.posargs)
+    Environment(session, DEV).run(
+        "python", "-m", "pytest", "tests/hostile", "tests/store", "-m", "", *session.posargs
+    )
 
 
 @nox.session(venv_backend="none")

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from plumbline.store.interface import Store, StoreFullError, UnknownCursorError
+from plumbline.store.interface import Store, StoreFullError, TooLargeError, UnknownCursorError
 from plumbline.store.open import BadStoreUrlError, open_store
 from plumbline.store.records import ChatRecord, ConversationRecord, ItemRecord, Page, ResponseRecord
 from plumbline.store.sql.sweep import Retention
@@ -68,11 +68,11 @@ async def test_a_chain_is_the_response_and_what_it_continues(tmp_path: Path) -> 
         await store.save_response(record("r3", parent="r2"))
         await store.save_response(record("other", parent="r1"))
 
-        assert [one.id for one in await store.chain("a", "r3", 10)] == ["r1", "r2", "r3"]
-        assert [one.id for one in await store.chain("a", "r3", 2)] == ["r2", "r3"]
-        assert await store.chain("b", "r3", 10) == []
+        assert [one.id for one in await store.chain("a", "r3", 10, 9_999)] == ["r1", "r2", "r3"]
+        assert [one.id for one in await store.chain("a", "r3", 2, 9_999)] == ["r2", "r3"]
+        assert await store.chain("b", "r3", 10, 9_999) == []
         await store.delete_response("a", "r1")
-        assert next((one.id, one.parent) for one in await store.chain("a", "r3", 10)) == ("r2", "r1")
+        assert next((one.id, one.parent) for one in await store.chain("a", "r3", 10, 9_999)) == ("r2", "r1")
 
 
 async def test_items_are_found_where_the_newest_record_has_them(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ async def test_items_are_found_where_the_newest_record_has_them(tmp_path: Path) 
         await store.save_response(record("r2", input=(newer,)))
         wanted = ["in_r1", "out_r1", "out_r2", "unknown"]
 
-        found = await store.items("a", wanted)
+        found = await store.items("a", wanted, 9_999)
         assert found == {"in_r1": newer.body, "out_r1": item("out_r1").body, "out_r2": item("out_r2").body}
-        assert await store.items("b", wanted) == {}
+        assert await store.items("b", wanted, 9_999) == {}
         assert await store.delete_response("a", "r2")
-        assert set(await store.items("a", wanted)) == {"out_r1"}
+        assert set(await store.items("a", wanted, 9_999)) == {"out_r1"}
 
 
 async def test_a_response_that_ends_replaces_its_unfinished_self_once(tmp_path: Path) -> None:
@@ -107,7 +107,24 @@ async def test_a_deleted_response_does_not_come_back(tmp_path: Path) -> None:
         await store.save_response(record("r1", status="completed"))
 
         assert await store.response("a", "r1") is None
-        assert await store.items("a", ["in_r1"]) == {}
+        assert await store.items("a", ["in_r1"], 9_999) == {}
+
+
+async def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        large = ItemRecord("large", b"x" * 10_000)
+        await store.save_response(record("r1", input=(large,)))
+        await store.save_response(record("r2", parent="r1"))
+        await store.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1), [large])
+
+        for work in (
+            store.chain("a", "r2", 10, 9_999),
+            store.items("a", ["in_r2", "large"], 9_999),
+            store.conversation_items("a", "c1", most_bytes=9_999),
+        ):
+            with pytest.raises(TooLargeError):
+                await work
+        assert len(await store.chain("a", "r2", 10, 20_000)) == 2
 
 
 async def test_an_owner_has_no_more_than_allowed(tmp_path: Path) -> None:
@@ -179,9 +196,9 @@ async def test_a_conversation_loses_single_items_and_all(tmp_path: Path) -> None
         assert await store.conversation_item("b", "c1", "i1") is None
         assert not await store.delete_conversation_item("b", "c1", "i1")
         assert await store.delete_conversation_item("a", "c1", "i1")
-        assert await store.items("a", ["i1", "i2"]) == {"i2": item("i2").body}
+        assert await store.items("a", ["i1", "i2"], 9_999) == {"i2": item("i2").body}
         assert await store.delete_conversation("a", "c1")
-        assert await store.items("a", ["i2"]) == {}
+        assert await store.items("a", ["i2"], 9_999) == {}
         assert not await store.delete_conversation("a", "c1")
 
 

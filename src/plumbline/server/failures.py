@@ -8,11 +8,12 @@ from typing import TypeVar
 
 from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.road.errors import AbortedError, ConstraintFailedError, GenerationError
-from plumbline.store.interface import StoreFullError, StoreUnavailableError
+from plumbline.store.interface import StoreFullError, StoreUnavailableError, TooLargeError
 from plumbline.text.render import UnusedVariableError
 from plumbline.text.templates.template import TemplateError
 from plumbline.wire.errors import (
     ApiError,
+    context_too_large,
     engine_unavailable,
     invalid_request,
     rate_limited,
@@ -51,6 +52,8 @@ def store_errors() -> Iterator[None]:
         yield
     except StoreUnavailableError as error:
         raise store_unavailable(str(error)) from error
+    except TooLargeError:
+        raise context_too_large() from None
     except StoreFullError as error:
         raise too_many_stored(error.limit) from error
 

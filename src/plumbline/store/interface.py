@@ -20,7 +20,7 @@ from plumbline.store.records import (
     StoreStats,
 )
 
-__all__ = ["Store", "StoreFullError", "StoreUnavailableError", "UnknownCursorError"]
+__all__ = ["Store", "StoreFullError", "StoreUnavailableError", "TooLargeError", "UnknownCursorError"]
 
 
 class StoreUnavailableError(Exception):
@@ -33,6 +33,10 @@ class StoreFullError(Exception):
     def __init__(self, limit: int) -> None:
         super().__init__(f"there are {limit} stored responses, the most that one key may have")
         self.limit = limit
+
+
+class TooLargeError(Exception):
+    """What was asked for has more bytes than the caller takes."""
 
 
 class UnknownCursorError(LookupError):
@@ -86,13 +90,19 @@ class Store(ABC):
         """Return a response, or None."""
 
     @abstractmethod
-    async def chain(self, owner: str, response_id: str, most: int) -> Sequence[ResponseRecord]:
+    async def chain(
+        self, owner: str, response_id: str, most: int, most_bytes: int
+    ) -> Sequence[ResponseRecord]:
         """Return a response and the ones that it continues, the oldest first, without `events`.
 
         Args:
             owner: whom all of them belong to.
             response_id: the newest.
             most: no more than this many are read; the oldest of the result may then have a parent.
+            most_bytes: of their payloads.
+
+        Raises:
+            TooLargeError: they have more; nothing was read.
 
         The chain ends where a parent does not exist: the oldest of the result names it.
         """
@@ -102,10 +112,13 @@ class Store(ABC):
         """Delete a response with its input and output; return whether it existed."""
 
     @abstractmethod
-    async def items(self, owner: str, item_ids: Collection[str]) -> Mapping[str, bytes]:
+    async def items(self, owner: str, item_ids: Collection[str], most_bytes: int) -> Mapping[str, bytes]:
         """Return the bodies of items by id, wherever they are stored; unknown ids are left out.
 
         Where several records have an item of the same id, it is that of the newest.
+
+        Raises:
+            TooLargeError: the records that hold the items have more than `most_bytes`; nothing was read.
         """
 
     @abstractmethod
@@ -139,10 +152,12 @@ class Store(ABC):
         limit: int | None = None,
         order: Order = "asc",
         after: str | None = None,
+        most_bytes: int | None = None,
     ) -> Page[ItemRecord]:
         """Return items of a conversation that exists, by position.
 
         Raises:
+            TooLargeError: the conversation has more than `most_bytes`; nothing was read.
             UnknownCursorError: there is no item `after`.
         """
 

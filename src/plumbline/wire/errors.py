@@ -15,6 +15,7 @@ __all__ = [
     "ApiError",
     "completion_not_found",
     "context_length_exceeded",
+    "context_too_large",
     "conversation_locked",
     "conversation_not_found",
     "engine_unavailable",
@@ -253,6 +254,15 @@ def store_unavailable(reason: str) -> ApiError:
         SERVER_ERROR,
         None,
         "store_unavailable",
+    )
+
+
+def context_too_large() -> ApiError:
+    """Return the 400 for a request that continues more stored bytes than the server reads."""
+    return invalid_request(
+        "The stored items that this request continues are too large together. Begin a new conversation with a summary.",
+        "input",
+        "context_too_large",
     )
 
 

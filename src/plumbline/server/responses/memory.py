@@ -43,11 +43,14 @@ from plumbline.wire.errors import (
     previous_response_not_found,
 )
 
-__all__ = ["MAX_TURNS", "Keeper", "Memory", "remembering"]
+__all__ = ["MAX_CONTEXT_BYTES", "MAX_TURNS", "Keeper", "Memory", "remembering"]
 
 MAX_TURNS = 4096
 """Responses that one chain of `previous_response_id` may have."""
 
+
+MAX_CONTEXT_BYTES = 16 * 1024 * 1024
+"""Bytes of stored items that one request may continue. A body has 10 MB at most."""
 
 MAX_CONVERSATION_ITEMS = 65_536
 """Items that a conversation may have when a request continues it."""
@@ -146,7 +149,7 @@ class Memory:
         wanted = referenced_ids(own)
         if wanted:
             with store_errors():
-                own = resolve_references(own, await self.store.items(owner, wanted))
+                own = resolve_references(own, await self.store.items(owner, wanted, MAX_CONTEXT_BYTES))
         previous = or_default(request.previous_response_id, None)
         conversation = conversation_id(request)
         earlier: list[InputItem] = []
@@ -196,7 +199,9 @@ class Memory:
         """Return the items of a conversation (ST-09)."""
         await self.conversation(owner, name, "conversation")
         with store_errors():
-            page = await self.store.conversation_items(owner, name, limit=MAX_CONVERSATION_ITEMS)
+            page = await self.store.conversation_items(
+                owner, name, limit=MAX_CONVERSATION_ITEMS, most_bytes=MAX_CONTEXT_BYTES
+            )
         if page.has_more:
             raise invalid_request(
                 f"The conversation has more than {MAX_CONVERSATION_ITEMS} items. Begin a new one with a summary.",
@@ -207,7 +212,7 @@ class Memory:
     async def _chain(self, owner: str, response_id: str) -> list[InputItem]:
         """Return the items of a response and of all that it continues (ST-04)."""
         with store_errors():
-            records = await self.store.chain(owner, response_id, MAX_TURNS)
+            records = await self.store.chain(owner, response_id, MAX_TURNS, MAX_CONTEXT_BYTES)
         if not records:
             raise previous_response_not_found(response_id)
         if (missing := records[0].parent) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from plumbline.store.interface import UnknownCursorError
+from plumbline.store.interface import TooLargeError, UnknownCursorError
 from plumbline.store.records import ConversationRecord, ItemRecord, Order, Page
 from plumbline.store.sql.response_rows import ResponseRows
 from plumbline.store.sql.rows import decode_pairs, encode_pairs, now
@@ -72,9 +72,15 @@ class ConversationRows(ResponseRows):
         limit: int | None = None,
         order: Order = "asc",
         after: str | None = None,
+        most_bytes: int | None = None,
     ) -> Page[ItemRecord]:
         async def work(connection: AsyncConnection) -> Page[ItemRecord] | None:
             table = conversation_items.c
+            if most_bytes is not None:
+                total = sa.select(sa.func.sum(sa.func.length(table.body)))
+                size = (await connection.execute(total.where(table.conversation == conversation_id))).scalar()
+                if (size or 0) > most_bytes:
+                    raise TooLargeError
             query = sa.select(table.id, table.body).where(table.conversation == conversation_id)
             if after is not None:
                 at = sa.select(table.position).where(table.conversation == conversation_id, table.id == after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,9 +21,6 @@ HEAD = "0001"
 """The revision of the tables that this version reads and writes."""
 
 T = TypeVar("T")
-
-_BUSY_MS = 5000
-"""How long SQLite waits for another process' lock."""
 
 
 class Database:
@@ -50,7 +48,8 @@ class Database:
             _make_private(Path(self.url.database))
         self._engine = create_async_engine(self.url, pool_size=5, max_overflow=0, pool_timeout=self.timeout)
         if self.is_sqlite:
-            sa.event.listen(self._engine.sync_engine, "connect", _set_up_sqlite)
+            # SQLite gives up waiting for a lock first: a cancelled statement would leave its connection busy.
+            sa.event.listen(self._engine.sync_engine, "connect", partial(_set_up_sqlite, self.timeout / 2))
         await self.run(self._upgrade, write=True)
 
     async def close(self) -> None:
@@ -115,12 +114,12 @@ def _migrate(connection: sa.Connection) -> None:
         ) from error
 
 
-def _set_up_sqlite(connection: Any, _: Any) -> None:
+def _set_up_sqlite(patience: float, connection: Any, _: Any) -> None:
     cursor = connection.cursor()
     for pragma in (
         "journal_mode = WAL",
         "synchronous = NORMAL",
-        f"busy_timeout = {_BUSY_MS}",
+        f"busy_timeout = {round(patience * 1000)}",
         "auto_vacuum = INCREMENTAL",
     ):
         cursor.execute(f"PRAGMA {pragma}")

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from plumbline.store.interface import StoreFullError
+from plumbline.store.interface import StoreFullError, TooLargeError
 from plumbline.store.records import UNFINISHED, ItemRecord, ResponseRecord, output_items
 from plumbline.store.sql.rows import Rows, decode_items, encode_items, now
 from plumbline.store.sql.tables import conversation_items, conversations, items, responses
@@ -20,6 +20,9 @@ __all__ = ["LEASE_SECONDS", "ResponseRows"]
 LEASE_SECONDS = 10.0
 """A process that has not renewed its lease for this long counts as gone."""
 
+_PAYLOAD_BYTES = sa.func.length(responses.c.response) + sa.func.length(responses.c.input)
+_VARIABLES = 500
+"""Values in one statement."""
 _WITHOUT_EVENTS = [column for column in responses.c if column.name != "events"]
 
 
@@ -52,22 +55,36 @@ class ResponseRows(Rows):
 
         return await self._database.run(work)
 
-    async def chain(self, owner: str, response_id: str, most: int) -> Sequence[ResponseRecord]:
-        async def work(connection: AsyncConnection) -> list[ResponseRecord]:
-            found: list[ResponseRecord] = []
+    async def chain(
+        self, owner: str, response_id: str, most: int, most_bytes: int
+    ) -> Sequence[ResponseRecord]:
+        async def work(connection: AsyncConnection) -> list[ResponseRecord] | None:
+            names: list[str] = []
+            size = 0
             wanted: str | None = response_id
-            while wanted is not None and len(found) < most:
-                query = sa.select(*_WITHOUT_EVENTS).where(
+            while wanted is not None and len(names) < most:
+                query = sa.select(responses.c.parent, _PAYLOAD_BYTES).where(
                     responses.c.id == wanted, responses.c.owner == owner
                 )
                 row = (await connection.execute(query)).first()
                 if row is None:
                     break
-                found.append(_record(row))
+                names.append(wanted)
+                size += row[1]
+                if size > most_bytes:
+                    return None
                 wanted = row.parent
-            return found[::-1]
+            rows: dict[str, Any] = {}
+            for start in range(0, len(names), _VARIABLES):
+                part = names[start : start + _VARIABLES]
+                query = sa.select(*_WITHOUT_EVENTS).where(responses.c.id.in_(part))
+                rows |= {row.id: row for row in (await connection.execute(query)).all()}
+            return [_record(rows[name]) for name in reversed(names) if name in rows]
 
-        return await self._database.run(work)
+        found = await self._database.run(work)
+        if found is None:
+            raise TooLargeError
+        return found
 
     async def delete_response(self, owner: str, response_id: str) -> bool:
         async def work(connection: AsyncConnection) -> bool:
@@ -80,19 +97,31 @@ class ResponseRows(Rows):
 
         return await self._writer.write(work)
 
-    async def items(self, owner: str, item_ids: Collection[str]) -> Mapping[str, bytes]:
-        async def work(connection: AsyncConnection) -> dict[str, bytes]:
-            query = sa.select(items.c.id, items.c.holder).where(
-                items.c.owner == owner, items.c.id.in_(item_ids)
-            )
-            rows = (await connection.execute(query)).all()
+    async def items(self, owner: str, item_ids: Collection[str], most_bytes: int) -> Mapping[str, bytes]:
+        every = list(dict.fromkeys(item_ids))
+
+        async def work(connection: AsyncConnection) -> dict[str, bytes] | None:
+            wanted: dict[str, set[str]] = {}
+            for start in range(0, len(every), _VARIABLES):
+                query = sa.select(items.c.id, items.c.holder).where(
+                    items.c.owner == owner, items.c.id.in_(every[start : start + _VARIABLES])
+                )
+                for row in (await connection.execute(query)).all():
+                    wanted.setdefault(row.holder, set()).add(row.id)
             found: dict[str, bytes] = {}
-            for holder in dict.fromkeys(row.holder for row in rows):
-                wanted = {row.id for row in rows if row.holder == holder}
-                found |= await self._items_of(connection, holder, wanted)
+            size = 0
+            for holder, names in wanted.items():
+                query = sa.select(_PAYLOAD_BYTES).where(responses.c.id == holder)
+                size += (await connection.execute(query)).scalar() or 0
+                if size > most_bytes:
+                    return None
+                found |= await self._items_of(connection, holder, names)
             return found
 
-        return await self._database.run(work)
+        found = await self._database.run(work)
+        if found is None or sum(map(len, found.values())) > most_bytes:
+            raise TooLargeError
+        return found
 
     async def take_abandoned(self) -> Sequence[ResponseRecord]:
         async def work(connection: AsyncConnection) -> list[ResponseRecord]:
@@ -178,10 +207,15 @@ class ResponseRows(Rows):
         if row is not None:
             every = (*decode_items(row.input), *output_items(row.response))
             return {item.id: item.body for item in every if item.id in wanted}
-        listed = sa.select(conversation_items.c.id, conversation_items.c.body).where(
-            conversation_items.c.conversation == holder, conversation_items.c.id.in_(wanted)
-        )
-        return {row.id: row.body for row in (await connection.execute(listed)).all()}
+        names = list(wanted)
+        found: dict[str, bytes] = {}
+        for start in range(0, len(names), _VARIABLES):
+            listed = sa.select(conversation_items.c.id, conversation_items.c.body).where(
+                conversation_items.c.conversation == holder,
+                conversation_items.c.id.in_(names[start : start + _VARIABLES]),
+            )
+            found |= {row.id: row.body for row in (await connection.execute(listed)).all()}
+        return found
 
     async def _append(
         self, connection: AsyncConnection, owner: str, conversation: str, every: Sequence[ItemRecord]
