@@ -147,15 +147,19 @@ def test_incomplete_tls_settings_are_refused(changes: dict[str, str], named: str
 
 
 @pytest.mark.parametrize(
-    ("key", "status", "code"), [("test-key", 404, None), ("wrong", 401, "invalid_api_key")]
+    ("path", "key", "status", "code"),
+    [
+        ("/v1/chat/completions", "test-key", 404, None),
+        ("/v1/responses", "wrong", 401, "invalid_api_key"),
+    ],
 )
-def test_a_refused_upgrade_has_the_envelope(key: str, status: int, code: str | None) -> None:
+def test_a_refused_upgrade_has_the_envelope(path: str, key: str, status: int, code: str | None) -> None:
     with (
         live(lambda: served(scripted()), Settings(api_keys=("test-key",))) as server,
         pytest.raises(InvalidStatus) as refused,
     ):
         connect(
-            f"ws://127.0.0.1:{server.port}/v1/responses",
+            f"ws://127.0.0.1:{server.port}{path}",
             additional_headers={"authorization": f"Bearer {key}"},
         )
     response = refused.value.response

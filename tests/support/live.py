@@ -13,6 +13,7 @@ import uvicorn
 from plumbline.server.listener import listener
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
+from plumbline.server.storage import build_store
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def live(make: Callable[[], ServedModel], settings: Settings) -> Iterator[Live]:
     found: list[Live] = []
 
     async def main() -> None:
-        server = listener(make(), settings, host="127.0.0.1", port=0)
+        server = listener(make(), settings, build_store(settings), host="127.0.0.1", port=0)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.ensure_future(server._serve())
         while not server.started and not serving.done():

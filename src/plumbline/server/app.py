@@ -25,6 +25,7 @@ from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory, remembering
 from plumbline.server.service import PlumblineService
 from plumbline.server.settings import Settings
+from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import STRICT
@@ -68,7 +69,7 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
             yield
 
     app = Litestar(
-        route_handlers=ROUTE_HANDLERS,
+        route_handlers=[*ROUTE_HANDLERS, responses_socket],
         dependencies={"api": Provide(lambda: service, sync_to_thread=False, use_cache=True)},
         exception_handlers={
             ApiError: _api_error,

@@ -32,6 +32,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
 """Need no key, for probes and scrapers. They reveal nothing about requests."""
 
+_SOCKET_PATHS = frozenset({"/v1/responses"})
+
 _LEAST_RATE = 16 * 1024
 """Bytes per second that a body has to bring, beyond the time that it may be silent: a client that sends one byte each
 second would otherwise keep its connection for months."""
@@ -59,7 +61,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of an ASGI server."""
         if scope["type"] == "websocket":
-            await self._refuse_upgrade(scope, receive, send)
+            await self._upgrade(scope, receive, send)
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -102,10 +104,15 @@ class Front:
         finally:
             self._metrics.closed(_label(scope["path"]), status)
 
-    async def _refuse_upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a WebSocket handshake with an error in the envelope: no operation has a WebSocket yet."""
+    async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a WebSocket handshake through, or answer it with an error in the envelope (WS-01)."""
+        error = self._key_error(scope)
+        if error is None and scope["path"] not in _SOCKET_PATHS:
+            error = from_status(404, f"There is no WebSocket at {scope['path']}.")
+        if error is None:
+            await self._app(scope, receive, send)
+            return
         await receive()
-        error = self._key_error(scope) or from_status(404, f"There is no WebSocket at {scope['path']}.")
 
         async def send_denial(message: Message) -> None:
             await send({**message, "type": message["type"].replace("http", "websocket.http")})

@@ -158,6 +158,8 @@ def listener(
         ssl_ca_certs=settings.ssl_ca_certs or None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_ca_certs else ssl.CERT_NONE,
         http=protocol,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,

@@ -66,6 +66,7 @@ __all__ = [
     "Context",
     "Continuing",
     "check_continued",
+    "check_storeless",
     "conversation_id",
     "own_input",
     "read_response",
@@ -118,7 +119,7 @@ def read_response(
     if request.background is True and request.store is False:  # ST-10
         raise unsupported_value("background", True, "needs 'store': a background response is fetched later")
     if context is None:
-        _check_storeless(request)
+        check_storeless(request)
     check_stream_options(request)
     num_probs = read_num_probs(request)
     wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
@@ -155,7 +156,7 @@ def read_response_prompt(
         ApiError: 400 as for `read_response`.
     """
     if context is None:
-        _check_storeless(request)
+        check_storeless(request)
     return _read_prompt(request, sealer, context)[0]
 
 
@@ -177,7 +178,7 @@ def conversation_id(request: Continuing) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _check_storeless(request: CreateResponse | TokenCountsBody) -> None:
+def check_storeless(request: CreateResponse | TokenCountsBody) -> None:
     """Refuse what needs a store."""
     previous = or_default(request.previous_response_id, None)
     if previous is not None:

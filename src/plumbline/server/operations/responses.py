@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import NamedTuple
 
+import msgspec
+from msgspec import UNSET
+
+from plumbline._generated.events import ResponseStreamEvent
 from plumbline._generated.items import EasyInputMessage
 from plumbline._generated.responses import (
     CompactResource,
@@ -27,6 +33,7 @@ from plumbline.protocols.responses.namespaces import unavailable_tools
 from plumbline.protocols.responses.reader import (
     Context,
     Continuing,
+    check_storeless,
     conversation_id,
     own_input,
     read_response,
@@ -38,6 +45,7 @@ from plumbline.server.operations.base import Operations
 from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.conversations import Hold
 from plumbline.server.responses.foreground import streamed, whole
+from plumbline.server.responses.latest_turn import LatestTurn
 from plumbline.server.responses.memory import Keeper
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.turn import ChatPrompt
@@ -49,15 +57,81 @@ from plumbline.wire.reply import JsonReply, Reply
 __all__ = ["ResponseOperations"]
 
 
+class _Begun(NamedTuple):
+    """A response that is about to be answered."""
+
+    writer: ResponsesWriter
+    identity: Fresh
+    answer: AsyncGenerator[ChoiceEvent, None]
+    keeper: Keeper | None
+
+
 class ResponseOperations(Operations):
     """Operations that create responses, or count what they would read."""
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
+        hold = self._hold(request, call)
+        begun = await self._begin(request, call, await self._context(request, call))
+        headers = _unavailable_header(request)
+        if request.background is True:
+            assert begun.keeper is not None  # `read_response` refuses it otherwise.
+            run = BackgroundRun(
+                begun.writer, begun.identity, begun.keeper, lambda error: self._generation.midway(error, call)
+            )
+            return await self._in_background(run, begun.answer, request, call, headers, hold)
+        if request.stream is True:
+            return await self._generation.stream(
+                call,
+                begun.answer,
+                lambda primed: event_frames(self._events(begun, primed, call), wants_obfuscation(request)),
+                headers,
+            )
+        await self._generation.finish(
+            call, begun.answer, lambda events: whole(begun.writer, events, begun.keeper)
+        )
+        return JsonReply(encode(begun.writer.response), headers=headers)
+
+    async def answer_on_socket(
+        self, request: CreateResponse, call: Call, latest: LatestTurn
+    ) -> AsyncGenerator[ResponseStreamEvent, None]:
+        """Yield the events of one turn of a WebSocket.
+
+        Args:
+            request: the request.
+            call: the connection's call for this turn.
+            latest: the turn before, which this one may continue without a store (WS-05); it becomes this one.
+
+        Raises:
+            ApiError: before the first event, as for a request over HTTP.
+        """
+        previous = latest.take(or_default(request.previous_response_id, None))
+        if previous is not None:
+            request = msgspec.structs.replace(request, previous_response_id=UNSET)
+        self._hold(request, call)
+        context = await self._context(request, call)
+        if context is None:
+            check_storeless(request)
+            context = Context(own=own_input(request)) if previous is not None else None
+        if context is not None and previous is not None:
+            context = Context(previous.items, context.own)
+        begun = await self._begin(request, call, context)
+        if previous is not None:
+            begun.writer.response.previous_response_id = previous.response_id
+        async with aclosing(begun.answer):
+            async for event in self._events(begun, begun.answer, call):
+                yield event
+        if begun.keeper is None and begun.writer.response.status in ("completed", "incomplete"):
+            latest.keep(begun.writer.response, context or Context(own=own_input(request)))
+
+    async def _begin(self, request: CreateResponse, call: Call, context: Context | None) -> _Begun:
+        """Check a request and prepare its answer, which begins when it is read.
+
+        Raises:
+            ApiError: for a request that cannot be answered.
+        """
         arrived = time.perf_counter()
         self._admission.check_optional_model(request.model)
-        hold = self._hold(request, call)
-        context = await self._context(request, call)
         turn = read_response(request, self._model.defaults, self._sealer, context)
         if request.background is True:
             self._runs.check_room()
@@ -66,35 +140,22 @@ class ResponseOperations(Operations):
         keeper = self._keeper(request, call, context, wants_logprobs)
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer if seals else None)
-        writer = ResponsesWriter(
-            initial_response(
-                request,
-                turn,
-                self._model.names[0],
-                store=keeper is not None,
-                conversation=conversation_id(request),
-            ),
-            identity,
-            logprobs=wants_logprobs,
+        response = initial_response(
+            request,
+            turn,
+            self._model.names[0],
+            store=keeper is not None,
+            conversation=conversation_id(request),
         )
-        answer = self._generation.answer(prepared, call, arrived)
-        headers = _unavailable_header(request)
-        if request.background is True:
-            assert keeper is not None  # `read_response` refuses it otherwise.
-            run = BackgroundRun(writer, identity, keeper, lambda error: self._generation.midway(error, call))
-            return await self._in_background(run, answer, request, call, headers, hold)
-        if request.stream is True:
-            return await self._generation.stream(
-                call,
-                answer,
-                lambda primed: event_frames(
-                    streamed(writer, primed, keeper, lambda error: self._generation.midway(error, call)),
-                    wants_obfuscation(request),
-                ),
-                headers,
-            )
-        await self._generation.finish(call, answer, lambda events: whole(writer, events, keeper))
-        return JsonReply(encode(writer.response), headers=headers)
+        writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
+        return _Begun(writer, identity, self._generation.answer(prepared, call, arrived), keeper)
+
+    def _events(
+        self, begun: _Begun, answer: AsyncIterator[ChoiceEvent], call: Call
+    ) -> AsyncIterator[ResponseStreamEvent]:
+        return streamed(
+            begun.writer, answer, begun.keeper, lambda error: self._generation.midway(error, call)
+        )
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""

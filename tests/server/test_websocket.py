@@ -1,0 +1,162 @@
+"""Responses over a WebSocket (WS-01 to WS-09), with a client that others wrote.
+
+- A turn has the events of a stream; turns follow each other, also when they are sent at once.
+- A turn that is not stored can be continued once on its own connection, and on no other.
+- Errors are events, and the connection goes on. A client that leaves stops its turn.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from support.judges import fold_response
+from support.live import Live, live
+from support.models import served, tiny_engine
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from plumbline.server.settings import Settings
+
+BODY = {"model": "test-model", "input": "hi", "max_output_tokens": 16, "temperature": 0}
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+@contextmanager
+def connected(settings: Settings | None = None) -> Iterator[tuple[Live, ClientConnection]]:
+    with (
+        live(lambda: served(tiny_engine()), settings or Settings()) as server,
+        connect(f"ws://127.0.0.1:{server.port}/v1/responses") as socket,
+    ):
+        yield server, socket
+
+
+def send(socket: ClientConnection, **fields: Any) -> None:
+    socket.send(json.dumps({"type": "response.create", **BODY, **fields}))
+
+
+def turn(socket: ClientConnection) -> list[dict[str, Any]]:
+    """Read the events of one turn."""
+    found: list[dict[str, Any]] = []
+    while not found or found[-1]["type"] not in ENDS:
+        found.append(json.loads(socket.recv(timeout=20)))
+    return found
+
+
+def converse(socket: ClientConnection, **fields: Any) -> list[dict[str, Any]]:
+    send(socket, **fields)
+    return turn(socket)
+
+
+def error(socket: ClientConnection) -> tuple[int, str]:
+    (event,) = turn(socket)
+    assert event["type"] == "error"
+    assert set(event["error"]) == {"message", "type", "param", "code"}
+    return event["status"], event["error"]["code"]
+
+
+def test_a_turn_has_the_events_of_a_stream(tmp_path: Path) -> None:
+    """WS-02, WS-03, WS-04, RS-19."""
+    with connected(Settings(store=str(tmp_path / "s.db"))) as (server, socket):
+        for _ in range(2):
+            send(socket, stream=True)
+        first, second = (fold_response(turn(socket)) for _ in range(2))
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+
+        assert first["output"][0]["content"] == second["output"][0]["content"]
+        assert client.responses.retrieve(first["id"]).output_text == first["output"][0]["content"][0]["text"]
+
+
+def test_a_turn_that_is_not_stored_is_continued_on_its_connection(tmp_path: Path) -> None:
+    """WS-05."""
+    with connected(Settings(store=str(tmp_path / "s.db"))) as (server, socket):
+        send(socket, store=False)
+        first = turn(socket)[-1]["response"]
+        send(socket, store=False, input="more", previous_response_id=first["id"])
+        second = turn(socket)[-1]["response"]
+        with connect(f"ws://127.0.0.1:{server.port}/v1/responses") as other:
+            send(other, previous_response_id=second["id"])
+            assert error(other) == (400, "previous_response_not_found")
+
+        assert second["previous_response_id"] == first["id"]
+        assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+ORPHAN = {"type": "function_call_output", "call_id": "no", "output": ""}
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 9}, {"input": [ORPHAN]}])
+def test_a_continuation_that_failed_cannot_be_tried_again(fields: dict[str, Any]) -> None:
+    """WS-06, WS-09; without a store, too. A request that cannot be read continues nothing yet."""
+    with connected() as (_, socket):
+        send(socket)
+        first = turn(socket)[-1]["response"]
+        send(socket, previous_response_id=first["id"], **fields)
+        assert error(socket)[0] == 400
+        send(socket, previous_response_id=first["id"])
+        last = turn(socket)[-1]
+
+        if "temperature" in fields:
+            assert last["type"] != "error"
+        else:
+            assert last["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"type": "session.update"}', '{"type": "response.create"}', "\ud83d\udca5"]
+)
+def test_errors_are_events_and_the_connection_goes_on(text: str) -> None:
+    """WS-07."""
+    with connected() as (_, socket):
+        socket.send(text)
+        assert error(socket)[0] == 400
+        send(socket)
+        assert turn(socket)[-1]["type"] in ("response.completed", "response.incomplete")
+
+
+def test_a_client_that_leaves_stops_its_turn() -> None:
+    """HTTP-11."""
+    with connected() as (server, socket):
+        send(socket, max_output_tokens=400, ignore_eos=True)
+        socket.recv(timeout=20)
+        socket.close()
+        deadline = time.monotonic() + 20
+        while "vllm:num_requests_running{" in (text := httpx.get(f"{server.url}/metrics").text):
+            running = next(
+                line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")
+            )
+            if running.endswith(" 0.0"):
+                break
+            assert time.monotonic() < deadline, running
+            time.sleep(0.02)
+
+
+def test_a_message_above_the_limit_closes_the_connection() -> None:
+    with connected(Settings(max_body_bytes=10_000)) as (_, socket), pytest.raises(ConnectionClosed) as closed:
+        converse(socket, input="x" * 20_000)
+
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+
+
+def test_the_official_client_takes_turns(tmp_path: Path) -> None:
+    with live(lambda: served(tiny_engine()), Settings(store=str(tmp_path / "s.db"))) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        with client.responses.connect() as connection:
+            seen = []
+            for text in ("one", "two"):
+                connection.response.create(**{**BODY, "input": text})  # type: ignore[arg-type]
+                for event in connection:
+                    if event.type in ENDS:
+                        seen.append(event.type)
+                        break
+
+    assert set(seen) <= {"response.completed", "response.incomplete"}
+    assert len(seen) == 2
