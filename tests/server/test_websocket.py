@@ -110,7 +110,7 @@ def test_a_continuation_that_failed_cannot_be_tried_again(fields: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"type": "session.update"}', '{"type": "response.create"}', "\ud83d\udca5"]
+    "text", ["", "{", "[]", '{"type": "session.update"}', '{"type": "response.create"}', "\U0001f4a5"]
 )
 def test_errors_are_events_and_the_connection_goes_on(text: str) -> None:
     """WS-07."""

@@ -109,7 +109,10 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
         message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
     else:
         message = error.detail if error.status_code < 500 else server_error().message
-    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    allowed = next((v for name, v in (error.headers or {}).items() if name.lower() == "allow"), "")
+    # Litestar counts a WebSocket at the path among the methods.
+    methods = [method for method in allowed.split(", ") if method.isupper()]
+    headers = {"allow": ", ".join(methods)} if methods else {}
     return _respond(from_status(error.status_code, message, headers))
 
 
