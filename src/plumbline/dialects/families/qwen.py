@@ -33,8 +33,6 @@ _CODER = TaggedCall(
     wrapped=True,
 )
 
-_TAGGED = msgspec.structs.replace(_JSON, call_format=_CODER)
-
 
 def _coder(call_format: TaggedCall) -> tuple[Section, ...]:
     """Return sections with and without the tag before the function, which models often leave out."""
@@ -71,8 +69,14 @@ TOOLS = (
     ),
     ToolDialect(
         name="seed_oss",
+        # Values stand between the tags as they are: a line feed belongs to the value.
         sections=(
-            msgspec.structs.replace(_TAGGED, open=("<seed:tool_call>",), close=("</seed:tool_call>",)),
+            msgspec.structs.replace(
+                _JSON,
+                call_format=msgspec.structs.replace(_CODER, wrapped=False),
+                open=("<seed:tool_call>",),
+                close=("</seed:tool_call>",),
+            ),
         ),
         content_gap="\n",
         detect=(r"<seed:tool_call>",),

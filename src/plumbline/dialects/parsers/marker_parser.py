@@ -177,6 +177,8 @@ class MarkerParser(CursorParser):
                         yield from cursor.expect("[")
                     if cursor.has_space():
                         yield from cursor.space()
+                if first and marker and (yield from self._closed_at_once(section)):
+                    return True
                 first = False
                 if section.item_open and not at_item:
                     yield from cursor.expect(section.item_open)
@@ -216,6 +218,17 @@ class MarkerParser(CursorParser):
                 if space := raw[len(raw.rstrip(SPACE)) :]:
                     self._content.wait(space, cursor.offset - len(space))
                 return True
+
+    def _closed_at_once(self, section: Section) -> Steps[bool]:
+        """Drop a section without any call, which is noise. Returns whether it is one."""
+        cursor = self._cursor
+        closers = self._markers.closers.get(id(section))
+        if closers is None or not cursor.may_take(closers) or (yield from cursor.take_one(closers)) is None:
+            return False
+        cursor.unmark()
+        self._prose_offset = None
+        self._warn("a section without calls was dropped")
+        return True
 
     def _another(self, section: Section) -> Steps[bool]:
         """Read what stands after a call. Returns whether another call of the section has to follow."""
