@@ -36,7 +36,9 @@ class ChatRows(Rows):
                 messages=messages,
             )
             await connection.execute(
-                insert.on_conflict_do_update(index_elements=["id"], set_={"metadata": pairs})
+                insert.on_conflict_do_update(
+                    index_elements=["id"], set_={"metadata": pairs}, where=chats.c.owner == record.owner
+                )
             )
             await connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat == record.id))
             if record.metadata:

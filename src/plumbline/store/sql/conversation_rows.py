@@ -25,7 +25,11 @@ class ConversationRows(ResponseRows):
             insert = self._insert(conversations).values(
                 id=record.id, owner=record.owner, created_at=record.created_at, **values
             )
-            await connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values))
+            await connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["id"], set_=values, where=conversations.c.owner == record.owner
+                )
+            )
             await self._append(connection, record.owner, record.id, items)
             await self._note_items(connection, record.owner, record.id, items)
 

@@ -117,10 +117,10 @@ def _migrate(connection: sa.Connection) -> None:
 def _set_up_sqlite(patience: float, connection: Any, _: Any) -> None:
     cursor = connection.cursor()
     for pragma in (
+        f"busy_timeout = {round(patience * 1000)}",
+        "auto_vacuum = INCREMENTAL",  # Before WAL, which fixes it.
         "journal_mode = WAL",
         "synchronous = NORMAL",
-        f"busy_timeout = {round(patience * 1000)}",
-        "auto_vacuum = INCREMENTAL",
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

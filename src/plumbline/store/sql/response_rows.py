@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -29,8 +28,8 @@ _WITHOUT_EVENTS = [column for column in responses.c if column.name != "events"]
 class ResponseRows(Rows):
     """The tables of responses and of items."""
 
-    _runner = secrets.token_hex(8)
-    """This process, as the runner of unfinished responses."""
+    _runner: str
+    """This store, as the runner of unfinished responses."""
     _max_responses_per_owner: int | None = None
     _unfinished: set[str]
     """Unfinished responses that this process has stored."""
@@ -42,9 +41,7 @@ class ResponseRows(Rows):
         refusal = await self._writer.write(work)
         if refusal is not None:
             raise refusal
-        if record.status in UNFINISHED:
-            self._unfinished.add(record.id)
-        else:
+        if record.status not in UNFINISHED:
             self._unfinished.discard(record.id)
 
     async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
@@ -171,6 +168,9 @@ class ResponseRows(Rows):
                 query = sa.select(responses.c.thread).where(responses.c.id == record.parent)
                 thread = (await connection.execute(query)).scalar()
             await connection.execute(sa.insert(responses).values(values | {"thread": thread or record.id}))
+            if record.status in UNFINISHED:
+                # Noted here, because the caller may be cancelled while this is committed.
+                self._unfinished.add(record.id)
         every = [*record.input, *record.output]
         await self._note_items(connection, record.owner, record.id, every)
         if record.conversation is not None and record.status not in UNFINISHED:

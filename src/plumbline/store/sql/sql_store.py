@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets as randomness
+from functools import partial
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,7 +17,7 @@ from plumbline.store.sql.chat_rows import ChatRows
 from plumbline.store.sql.conversation_rows import ConversationRows
 from plumbline.store.sql.database import Database
 from plumbline.store.sql.response_rows import LEASE_SECONDS
-from plumbline.store.sql.sweep import Retention, sweep
+from plumbline.store.sql.sweep import Retention, delete_expired, find_expired
 from plumbline.store.sql.tables import responses, secrets
 from plumbline.store.sql.writer import GroupWriter
 
@@ -25,6 +26,8 @@ __all__ = ["SqlStore"]
 _log = logging.getLogger("plumbline.store")
 
 _SWEEP_SECONDS = 60.0
+_PAGES = 2_000
+"""Free pages that a sweep gives back to the file system."""
 _SECRET_BYTES = 32
 
 
@@ -37,6 +40,7 @@ class SqlStore(ConversationRows, ChatRows):
         self._retention = retention
         self._max_responses_per_owner = retention.max_responses_per_owner
         self._unfinished = set()
+        self._runner = randomness.token_hex(8)
         self._writer = GroupWriter(database)
         self._tasks: list[asyncio.Task[None]] = []
         self._sizes = (0, 0)
@@ -83,9 +87,11 @@ class SqlStore(ConversationRows, ChatRows):
         return await self._writer.write(work)
 
     async def _sweep(self) -> None:
-        # Each batch is a write of its own, so that others come in between.
-        while await self._writer.write(lambda connection: sweep(connection, self._retention)):
-            pass
+        # What to delete is looked for beside other writes, and each batch is a write of its own.
+        while expired := await self._database.run(lambda c: find_expired(c, self._retention)):
+            await self._writer.write(partial(delete_expired, expired=expired))
+        if self._database.is_sqlite:
+            await self._writer.write(lambda c: c.execute(sa.text(f"PRAGMA incremental_vacuum({_PAGES})")))
         self._sizes = await self._database.run(_sizes)
 
     async def _every(self, seconds: float, work: object) -> None:

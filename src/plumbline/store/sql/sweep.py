@@ -16,7 +16,7 @@ from plumbline.store.sql.tables import (
     responses,
 )
 
-__all__ = ["Retention", "sweep"]
+__all__ = ["Expired", "Retention", "delete_expired", "find_expired"]
 
 _BATCH = 200
 """Chains, conversations or completions that are deleted in one transaction."""
@@ -40,65 +40,57 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         return f"kept {age}" + ("" if self.max_bytes is None else f", {self.max_bytes} bytes at most")
 
 
-async def sweep(connection: AsyncConnection, retention: Retention) -> bool:
-    """Delete a batch of what is not kept; return whether there may be more.
+class Expired(msgspec.Struct, frozen=True):
+    """A batch of what is not kept any more; false if there is nothing."""
+
+    threads: tuple[str, ...] = ()
+    conversations: tuple[str, ...] = ()
+    chats: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.threads or self.conversations or self.chats)
+
+
+async def find_expired(connection: AsyncConnection, retention: Retention) -> Expired:
+    """Look for a batch of what is not kept. It only reads.
 
     A chain of responses is kept or deleted as a whole, by the time of its newest one: without its beginning it could
     not go on.
     """
-    more = False
+    newest = sa.func.max(responses.c.created_at)
+    threads = sa.select(responses.c.thread).group_by(responses.c.thread)
+    expired = Expired()
     if retention.max_age is not None:
         before = now() - retention.max_age
-        threads = (
-            sa.select(responses.c.thread)
-            .group_by(responses.c.thread)
-            .having(sa.func.max(responses.c.created_at) < before)
-            .limit(_BATCH)
+        expired = Expired(
+            await _names(connection, threads.having(newest < before).limit(_BATCH)),
+            await _names(
+                connection,
+                sa.select(conversations.c.id).where(conversations.c.used_at < before).limit(_BATCH),
+            ),
+            await _names(connection, sa.select(chats.c.id).where(chats.c.created_at < before).limit(_BATCH)),
         )
-        more |= await _delete_threads(connection, threads)
-        more |= await _delete_conversations(connection, before)
-        more |= await _delete_chats(connection, before)
-    if retention.max_bytes is not None:
+    if not expired and retention.max_bytes is not None:
         total = (await connection.execute(sa.select(sa.func.sum(responses.c.size)))).scalar() or 0
         if total > retention.max_bytes:
-            oldest = (
-                sa.select(responses.c.thread)
-                .group_by(responses.c.thread)
-                .order_by(sa.func.max(responses.c.created_at))
-                .limit(max(1, _BATCH // 20))
-            )
-            more |= await _delete_threads(connection, oldest)
-    return more
+            oldest = threads.order_by(newest).limit(max(1, _BATCH // 20))
+            expired = Expired(await _names(connection, oldest))
+    return expired
 
 
-async def _delete_threads(connection: AsyncConnection, threads: sa.Select[tuple[str]]) -> bool:
-    names = [row.thread for row in (await connection.execute(threads)).all()]
-    if not names:
-        return False
-    gone = sa.select(responses.c.id).where(responses.c.thread.in_(names))
+async def delete_expired(connection: AsyncConnection, expired: Expired) -> None:
+    """Delete a batch, with its items. A chain that has gone on meanwhile goes, too."""
+    gone = sa.select(responses.c.id).where(responses.c.thread.in_(expired.threads))
     await connection.execute(sa.delete(items).where(items.c.holder.in_(gone)))
-    await connection.execute(sa.delete(responses).where(responses.c.thread.in_(names)))
-    return True
-
-
-async def _delete_conversations(connection: AsyncConnection, before: int) -> bool:
-    query = sa.select(conversations.c.id).where(conversations.c.used_at < before).limit(_BATCH)
-    names = [row.id for row in (await connection.execute(query)).all()]
-    if not names:
-        return False
-    await connection.execute(sa.delete(items).where(items.c.holder.in_(names)))
+    await connection.execute(sa.delete(responses).where(responses.c.thread.in_(expired.threads)))
+    await connection.execute(sa.delete(items).where(items.c.holder.in_(expired.conversations)))
     await connection.execute(
-        sa.delete(conversation_items).where(conversation_items.c.conversation.in_(names))
+        sa.delete(conversation_items).where(conversation_items.c.conversation.in_(expired.conversations))
     )
-    await connection.execute(sa.delete(conversations).where(conversations.c.id.in_(names)))
-    return True
+    await connection.execute(sa.delete(conversations).where(conversations.c.id.in_(expired.conversations)))
+    await connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat.in_(expired.chats)))
+    await connection.execute(sa.delete(chats).where(chats.c.id.in_(expired.chats)))
 
 
-async def _delete_chats(connection: AsyncConnection, before: int) -> bool:
-    query = sa.select(chats.c.id).where(chats.c.created_at < before).limit(_BATCH)
-    names = [row.id for row in (await connection.execute(query)).all()]
-    if not names:
-        return False
-    await connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat.in_(names)))
-    await connection.execute(sa.delete(chats).where(chats.c.id.in_(names)))
-    return True
+async def _names(connection: AsyncConnection, query: sa.Select[tuple[str]]) -> tuple[str, ...]:
+    return tuple(row[0] for row in (await connection.execute(query)).all())

@@ -12,4 +12,5 @@ depends_on = None
 
 def upgrade() -> None:
     """Create all tables, as long as this is the only revision; later ones spell out their changes."""
-    metadata.create_all(op.get_bind(), checkfirst=False)
+    # A process may have been killed between two tables: SQLite commits each.
+    metadata.create_all(op.get_bind(), checkfirst=True)
