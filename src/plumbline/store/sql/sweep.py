@@ -93,4 +93,4 @@ async def delete_expired(connection: AsyncConnection, expired: Expired) -> None:
 
 
 async def _names(connection: AsyncConnection, query: sa.Select[tuple[str]]) -> tuple[str, ...]:
-    return tuple(row[0] for row in (await connection.execute(query)).all())
+    return tuple(str(row[0]) for row in (await connection.execute(query)).all())
