@@ -38,6 +38,7 @@ async def every_kind_of_answer(server: Server) -> list[Answer]:
     ]
     answers += [
         await server.get("/nowhere"),
+        await server.get("/v1/completions"),
         await server.get("/v1/chat/completions"),
         await server.post("/v1/chat/completions", b"{"),
         await server.post("/v1/chat/completions", {**BODIES["/v1/chat/completions"], "model": "x"}),
@@ -75,7 +76,7 @@ async def test_an_answer_that_is_not_a_stream_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/nowhere", "/v1/chat", "/v1/chat/completions/x", "/v1/%7Bx%7D", "/v1/é"]
+    "path", ["/", "/v1", "/v1/nowhere", "/v1/chat", "/v1/completions/x", "/v1/%7Bx%7D", "/v1/é"]
 )
 async def test_an_unknown_path_is_a_404(path: str) -> None:
     """HTTP-08."""
@@ -89,7 +90,8 @@ async def test_an_unknown_path_is_a_404(path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("GET", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/completions", "POST"),
+        ("PUT", "/v1/chat/completions", "GET"),
         ("PUT", "/v1/completions", "POST"),
         ("DELETE", "/v1/models", "GET"),
         ("POST", "/health", "GET"),
@@ -109,19 +111,42 @@ async def test_a_wrong_method_is_a_405_that_names_the_right_one(method: str, pat
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("GET", "/v1/responses/resp_1", None),
-        ("DELETE", "/v1/responses/resp_1", None),
-        ("POST", "/v1/responses/resp_1/cancel", None),
-        ("GET", "/v1/responses/resp_1/input_items", None),
-        ("POST", "/v1/responses/compact", {"model": "test-model", "input": "hi"}),
+        ("GET", "/v1/chat/completions", None),
+        ("GET", "/v1/chat/completions/chatcmpl-1", None),
+        ("POST", "/v1/chat/completions/chatcmpl-1", {"metadata": None}),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1", None),
+        ("GET", "/v1/chat/completions/chatcmpl-1/messages", None),
+        ("POST", "/v1/conversations", {}),
+        ("GET", "/v1/conversations/conv_1", None),
+        ("GET", "/v1/conversations/conv_1/items", None),
     ],
 )
-async def test_an_operation_without_a_handler_is_a_404(method: str, path: str, body: Any) -> None:
-    """HTTP-13: a 404, which clients do not retry, with the code `unsupported_operation`."""
+async def test_an_operation_that_needs_a_store_is_a_404_without_one(
+    method: str, path: str, body: Any
+) -> None:
+    """HTTP-13: a 404, which clients do not retry, with the code `unsupported_operation` and the option to set."""
     async with serving(served(scripted())) as server:
         answer = await server.request(method, path, body)
 
         assert (answer.status, answer.error["code"]) == (404, "unsupported_operation")
+        assert "--store" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/responses/resp_1"),
+        ("DELETE", "/v1/responses/resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel"),
+        ("GET", "/v1/responses/resp_1/input_items"),
+    ],
+)
+async def test_without_a_store_every_response_is_unknown(method: str, path: str) -> None:
+    """HTTP-13."""
+    async with serving(served(scripted())) as server:
+        answer = await server.request(method, path)
+
+        assert (answer.status, answer.error["param"]) == (404, "response_id")
 
 
 # Models

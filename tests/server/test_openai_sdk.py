@@ -169,7 +169,7 @@ def test_failures_are_the_right_classes(client: openai.OpenAI, echoing: Live) ->
         client.responses.create(model="x", input="hi")
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.NotFoundError) as unsupported:
-        client.responses.retrieve("resp_1")
+        client.chat.completions.retrieve("chatcmpl-1")
     assert unsupported.value.code == "unsupported_operation"
     with (
         openai.OpenAI(base_url=f"{echoing.url}/v1", api_key="wrong") as stranger,

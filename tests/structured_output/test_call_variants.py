@@ -16,6 +16,7 @@ from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.dialects.variant import EXAMPLE
 from plumbline.events import TextDelta
 from plumbline.structured_output.answer_grammar import unparsed_part
+from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import JsonFormat, ToolChoice
 
 from .test_answer_grammar import SCHEMAS, TOOLS, check_calls, composed, drawn, read
@@ -37,19 +38,23 @@ def _ways(dialect: ToolDialect) -> list[Section]:
     ]
 
 
+def _begins_like_text(dialect: ToolDialect) -> bool:
+    return any(section.starts[:1].isalnum() for section in dialect.sections if not section.open)
+
+
 WAYS = {
     f"{dialect.name} {number}": (dialect, way)
     for dialect in dict.fromkeys(TOOL_DIALECTS.values())
-    if not dialect.messages and len(_ways(dialect)) > 1
+    if not dialect.messages and len(_ways(dialect)) > 1 and not _begins_like_text(dialect)
     for number, way in enumerate(_ways(dialect))
 }
-"""Of the dialects that leave a choice."""
+"""Of the dialects that leave a choice, and whose calls can be told from text."""
 
 
 def model(dialect: ToolDialect, way: Section) -> ModelDialect:
     """Return a model whose template writes calls in this variant."""
     written = render_calls([EXAMPLE], way)
-    chosen = choose("", tool=dialect.name, show_call=lambda call_id: f"<user>Hi<model>{written}<end>").tool
+    chosen = choose("", tool=dialect.name, show_call=lambda call_id: f"<user>Hi<model>\n{written}<end>").tool
     assert chosen is not None
     assert chosen.sections[0].call_format == way.call_format
     assert chosen.sections[0].open == way.open
@@ -144,3 +149,15 @@ def test_a_document_may_come_instead_of_calls_in_each_way(name: str) -> None:
         else:
             assert {part[0] for part in folded} == {"call"}, text
             assert check_calls(folded)
+
+
+def test_calls_that_begin_with_their_name_cannot_be_optional() -> None:
+    """TOOL-01: what begins with a letter may be text as well; required calls are constrained."""
+    functionary = choose("", tool="functionary_v32").tool
+    assert functionary is not None
+    with pytest.raises(ConstraintError, match="'tool_choice': 'required'"):
+        composed(model_dialect(functionary), ToolChoice(mode="auto"))
+
+    required = composed(model_dialect(functionary), ToolChoice(mode="required"))
+    assert accepts(required, render_calls([ONE, TWO], functionary.sections[0]))
+    assert not accepts(required, render_calls([_WRONG], functionary.sections[0]))

@@ -157,8 +157,10 @@ def _n(fields: Fields, luck: Luck) -> Strategy:
 
 @st.composite
 def _parts(draw: st.DrawFn, fields: Fields, luck: Luck) -> dict[str, Any]:
-    """Generate a prompt of several parts, sometimes within a conversation."""
-    where = next(name for name in ("messages", "input", "prompt") if name in fields)
+    """Generate a prompt of several parts, sometimes within a conversation; nothing if there is no prompt."""
+    where = next((name for name in ("messages", "input", "prompt") if name in fields), None)
+    if where is None:
+        return {}
     if where == "prompt":
         prompts = st.lists(texts(1), min_size=2, max_size=3) | st.lists(
             st.integers(0, 300), min_size=1, max_size=5

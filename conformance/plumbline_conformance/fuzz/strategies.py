@@ -127,12 +127,14 @@ def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
 
 
 def _simple_prompt(members: dict[str, Any]) -> Strategy:
-    """Generate a prompt that every server answers."""
-    prompts = texts(1)
-    if "messages" in members:
-        prompts = prompts.map(lambda text: [{"role": "user", "content": text}])
+    """Generate the field of a prompt that every server answers; no field for an operation without one."""
     # `prompt` beside `input` is a stored template.
-    where = next(name for name in ("messages", "input", "prompt") if name in members)
+    where = next((name for name in ("messages", "input", "prompt") if name in members), None)
+    if where is None:
+        return st.just({})
+    prompts = texts(1)
+    if where == "messages":
+        prompts = prompts.map(lambda text: [{"role": "user", "content": text}])
     return prompts.map(lambda prompt: {where: prompt})
 
 

@@ -72,10 +72,7 @@ class _Connection:
         except TimeoutError:
             if not limit.expired():
                 raise
-            error = ApiError(
-                400, "A WebSocket lasts an hour. Open a new one.", code="websocket_connection_limit_reached"
-            )
-            await self._send_error(error)
+            await self._send_error(_LIMIT_REACHED)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)

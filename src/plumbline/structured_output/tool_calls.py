@@ -126,7 +126,8 @@ def _bare_starts(dialect: ToolDialect) -> str:
         ConstraintError: such calls begin like any text.
     """
     bare = [section for section in dialect.sections if not section.open]
-    if not all(section.starts for section in bare):
+    # A call may also begin with its name, as in functionary, and so may any sentence.
+    if not all(section.starts and not section.starts[0].isalnum() for section in bare):
         raise ConstraintError(
             f"The calls of this model ({dialect.name}) cannot be distinguished from text by their first character. "
             "Use 'tool_choice': 'required'."

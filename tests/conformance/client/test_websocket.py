@@ -144,13 +144,27 @@ def test_hostile_connections_get_verdicts(talk: str) -> None:
     assert "pass" not in {f.verdict for f in found if f.check.startswith("websocket/turn")}
 
 
-def test_our_server_reports_that_it_has_no_websocket() -> None:
+def test_a_server_without_a_websocket_is_not_judged_by_its_turns() -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await (turn_away if scope["type"] == "websocket" else app())(scope, receive, send)
+
+    async def turn_away(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.close"})
+
+    with serving(refuse) as base_url:
+        [seen] = asyncio.run(record([SCENARIOS["websocket/turn"]], Target(base_url=base_url, model=MODEL)))
+
+    assert "status 40" in str(seen.skipped)
+
+
+def test_our_server_without_a_store_skips_only_what_needs_one() -> None:
     wanted = [SCENARIOS[name] for name in ("websocket/turn", "responses/compact", "responses/background")]
     with serving(app()) as base_url:
-        seen = asyncio.run(record(wanted, Target(base_url=base_url, model=MODEL)))
+        turned, compacted, background = asyncio.run(record(wanted, Target(base_url=base_url, model=MODEL)))
 
-    assert all(transcript.skipped for transcript in seen), [transcript.skipped for transcript in seen]
-    assert "status 40" in str(seen[0].skipped)
+    assert (turned.skipped, compacted.skipped) == (None, None)
+    assert "--store none" in str(background.skipped)
 
 
 def test_what_was_recorded_is_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,4 +195,4 @@ def test_capabilities_of_one_transcript_are_evidence() -> None:
         [seen] = asyncio.run(record([SCENARIOS["websocket/turn"]], Target(base_url=base_url, model=MODEL)))
 
     assert isinstance(seen, Transcript)
-    assert [exchange.method for exchange in seen.exchanges] == ["WEBSOCKET"]
+    assert {exchange.method for exchange in seen.exchanges} == {"WEBSOCKET"}

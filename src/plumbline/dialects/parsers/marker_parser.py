@@ -172,13 +172,13 @@ class MarkerParser(CursorParser):
             try:
                 if cursor.has_space():
                     yield from cursor.space()
+                if first and marker and (yield from self._closed_at_once(section)):
+                    return True
                 if first and section.array:
                     if not cursor.skip("["):
                         yield from cursor.expect("[")
                     if cursor.has_space():
                         yield from cursor.space()
-                if first and marker and (yield from self._closed_at_once(section)):
-                    return True
                 first = False
                 if section.item_open and not at_item:
                     yield from cursor.expect(section.item_open)
