@@ -71,7 +71,7 @@ class Store(ABC):
 
     @abstractmethod
     async def save_response(self, record: ResponseRecord) -> None:
-        """Store a response, or replace the one with its id.
+        """Store a response, or replace the unfinished one with its id. A finished one stays as it is.
 
         If it is finished and has a conversation, its input and output are appended there in the same transaction, once.
         An unfinished one is leased to this process, which renews the lease as long as it runs. A response that was
@@ -86,13 +86,17 @@ class Store(ABC):
         """Return a response, or None."""
 
     @abstractmethod
-    async def chain(self, owner: str, response_id: str, most: int) -> Sequence[ResponseRecord]:
+    async def chain(
+        self, owner: str, response_id: str, most: int, most_bytes: int | None = None
+    ) -> Sequence[ResponseRecord]:
         """Return a response and the ones that it continues, the oldest first, without `events`.
 
         Args:
             owner: whom all of them belong to.
             response_id: the newest.
             most: no more than this many are read; the oldest of the result may then have a parent.
+            most_bytes: reading ends with the response whose payload passes this many bytes in all; the oldest of the
+                result may then have a parent. None is any number.
 
         The chain ends where a parent does not exist: the oldest of the result names it.
         """
@@ -128,7 +132,10 @@ class Store(ABC):
 
     @abstractmethod
     async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
-        """Append items to a conversation; return whether it exists."""
+        """Append items to a conversation; return whether it exists.
+
+        An item whose id the conversation has already keeps its place there and gets the new body.
+        """
 
     @abstractmethod
     async def conversation_items(

@@ -42,6 +42,8 @@ __all__ = ["MAX_TURNS", "Keeper", "Memory", "remembering"]
 MAX_TURNS = 4096
 """Responses that one chain of `previous_response_id` may have."""
 
+MAX_CHAIN_BYTES = 64 << 20
+"""Bytes of the input and output of a chain: thousands of turns of 10 MB each would not fit into memory."""
 
 MAX_CONVERSATION_ITEMS = 65_536
 """Items that a conversation may have when a request continues it."""
@@ -201,13 +203,18 @@ class Memory:
     async def _chain(self, owner: str, response_id: str) -> list[InputItem]:
         """Return the items of a response and of all that it continues (ST-04)."""
         with store_errors():
-            records = await self.store.chain(owner, response_id, MAX_TURNS)
+            records = await self.store.chain(owner, response_id, MAX_TURNS, MAX_CHAIN_BYTES)
         if not records:
             raise previous_response_not_found(response_id)
         if (missing := records[0].parent) is not None:
             if len(records) >= MAX_TURNS:
                 raise invalid_request(
                     f"The conversation has more than {MAX_TURNS} responses. Begin a new one with a summary.",
+                    "previous_response_id",
+                )
+            if sum(_size(record) for record in records) > MAX_CHAIN_BYTES:
+                raise invalid_request(
+                    f"The conversation has more than {MAX_CHAIN_BYTES} bytes. Begin a new one with a summary.",
                     "previous_response_id",
                 )
             raise previous_response_not_found(missing)
@@ -218,3 +225,8 @@ class Memory:
                 "previous_response_in_progress",
             )
         return as_context(item.body for record in records for item in (*record.input, *record.output))
+
+
+def _size(record: ResponseRecord) -> int:
+    """Return the bytes of a response and its input; no less than what the store counts."""
+    return len(record.response) + sum(len(item.id) + len(item.body) + 16 for item in record.input) + 16

@@ -36,13 +36,15 @@ class ResponseRows(Rows):
         async def work(connection: AsyncConnection) -> StoreFullError | None:
             return await self._save(connection, record)
 
-        refusal = await self._writer.write(work)
+        def committed(refusal: StoreFullError | None) -> None:
+            if refusal is None and record.status in UNFINISHED:
+                self._unfinished.add(record.id)
+            else:
+                self._unfinished.discard(record.id)
+
+        refusal = await self._writer.write(work, committed)
         if refusal is not None:
             raise refusal
-        if record.status in UNFINISHED:
-            self._unfinished.add(record.id)
-        else:
-            self._unfinished.discard(record.id)
 
     async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
         async def work(connection: AsyncConnection) -> ResponseRecord | None:
@@ -52,10 +54,13 @@ class ResponseRows(Rows):
 
         return await self._database.run(work)
 
-    async def chain(self, owner: str, response_id: str, most: int) -> Sequence[ResponseRecord]:
+    async def chain(
+        self, owner: str, response_id: str, most: int, most_bytes: int | None = None
+    ) -> Sequence[ResponseRecord]:
         async def work(connection: AsyncConnection) -> list[ResponseRecord]:
             found: list[ResponseRecord] = []
             wanted: str | None = response_id
+            read = 0
             while wanted is not None and len(found) < most:
                 query = sa.select(*_WITHOUT_EVENTS).where(
                     responses.c.id == wanted, responses.c.owner == owner
@@ -64,6 +69,9 @@ class ResponseRows(Rows):
                 if row is None:
                     break
                 found.append(_record(row))
+                read += len(row.response) + len(row.input)
+                if most_bytes is not None and read > most_bytes:
+                    break
                 wanted = row.parent
             return found[::-1]
 
@@ -85,10 +93,12 @@ class ResponseRows(Rows):
             query = sa.select(items.c.id, items.c.holder).where(
                 items.c.owner == owner, items.c.id.in_(item_ids)
             )
-            rows = (await connection.execute(query)).all()
+            # Later rows win: an item is that of the newest record that has it.
+            rows = (await connection.execute(query.order_by(items.c.noted_at))).all()
+            holders = {row.id: row.holder for row in rows}
             found: dict[str, bytes] = {}
-            for holder in dict.fromkeys(row.holder for row in rows):
-                wanted = {row.id for row in rows if row.holder == holder}
+            for holder in dict.fromkeys(holders.values()):
+                wanted = {name for name, where in holders.items() if where == holder}
                 found |= await self._items_of(connection, holder, wanted)
             return found
 
@@ -128,13 +138,17 @@ class ResponseRows(Rows):
     async def _save(self, connection: AsyncConnection, record: ResponseRecord) -> StoreFullError | None:
         values = _values(record)
         values |= self._lease() if record.status in UNFINISHED else {"runner": None, "lease_until": None}
-        if record.id in self._unfinished:
-            update = sa.update(responses).where(
-                responses.c.id == record.id, responses.c.status.in_(UNFINISHED)
-            )
-            if not (await connection.execute(update.values(values))).rowcount:
-                return None  # It was deleted, or has ended.
+        update = sa.update(responses).where(
+            responses.c.id == record.id,
+            responses.c.owner == record.owner,
+            responses.c.status.in_(UNFINISHED),
+        )
+        if (await connection.execute(update.values(values))).rowcount:
+            await connection.execute(sa.delete(items).where(items.c.holder == record.id))
         else:
+            known = sa.select(responses.c.id).where(responses.c.id == record.id)
+            if record.id in self._unfinished or (await connection.execute(known)).first() is not None:
+                return None  # It was deleted, or has ended.
             if (refusal := await self._refusal(connection, record.owner)) is not None:
                 return refusal
             thread = None
@@ -162,10 +176,11 @@ class ResponseRows(Rows):
         if not every:
             return
         insert = self._insert(items)
-        rows = [{"owner": owner, "id": item.id, "holder": holder} for item in every]
+        moment = time.time_ns()
+        rows = [{"owner": owner, "id": item.id, "holder": holder, "noted_at": moment} for item in every]
         await connection.execute(
             insert.on_conflict_do_update(
-                index_elements=["owner", "id"], set_={"holder": insert.excluded.holder}
+                index_elements=["owner", "id", "holder"], set_={"noted_at": insert.excluded.noted_at}
             ),
             rows,
         )
@@ -186,7 +201,10 @@ class ResponseRows(Rows):
     async def _append(
         self, connection: AsyncConnection, owner: str, conversation: str, every: Sequence[ItemRecord]
     ) -> bool:
-        """Append items to a conversation; return whether it exists."""
+        """Append items to a conversation; return whether it exists.
+
+        An item that the conversation has already stays where it is: cursors are ids, so an id has one place.
+        """
         touched = await connection.execute(
             sa.update(conversations)
             .where(conversations.c.id == conversation, conversations.c.owner == owner)
@@ -196,7 +214,14 @@ class ResponseRows(Rows):
             return False
         if every:
             rows = [{"conversation": conversation, "id": item.id, "body": item.body} for item in every]
-            await connection.execute(sa.insert(conversation_items), rows)
+            insert = self._insert(conversation_items)
+            await connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["conversation", "id"], set_={"body": insert.excluded.body}
+                ),
+                rows,
+            )
+            await self._note_items(connection, owner, conversation, every)
         return True
 
     def _lease(self) -> dict[str, Any]:
