@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.open import open_store
@@ -119,11 +120,16 @@ async def test_a_full_disk_fails_writes_and_keeps_the_rest(tmp_path: Path) -> No
 
 
 async def test_a_write_that_fails_alone_fails_alone(tmp_path: Path) -> None:
+    async def fail(connection: AsyncConnection) -> None:
+        await connection.execute(sa.insert(responses).values(id="taken"))
+
     async with opened(tmp_path) as store:
-        await store.save_response(record("taken"))
+        assert isinstance(store, SqlStore)
         names = [f"r{n}" for n in range(10)]
         results = await asyncio.gather(
-            *(store.save_response(record(name)) for name in [*names, "taken"]), return_exceptions=True
+            *(store.save_response(record(name)) for name in names),
+            store._writer.write(fail),
+            return_exceptions=True,
         )
 
         assert results[:-1] == [None] * 10

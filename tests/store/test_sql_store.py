@@ -12,34 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
+from support.store_records import chat, item, record
 
 from plumbline.store.interface import Store, StoreFullError, TooLargeError, UnknownCursorError
 from plumbline.store.open import BadStoreUrlError, open_store
-from plumbline.store.records import ChatRecord, ConversationRecord, ItemRecord, Page, ResponseRecord
+from plumbline.store.records import ConversationRecord, ItemRecord, Page
 from plumbline.store.sql.sweep import Retention
-
-
-def item(name: str) -> ItemRecord:
-    return ItemRecord(name, msgspec.json.encode({"type": "message", "id": name}))
-
-
-def record(name: str, **changes: object) -> ResponseRecord:
-    output = (item(f"out_{name}"),)
-    body = {"id": name, "output": [msgspec.Raw(one.body) for one in output]}
-    fields = {
-        "id": name,
-        "owner": "a",
-        "created_at": 1_800_000_000,
-        "status": "completed",
-        "response": msgspec.json.encode(body),
-        "input": (item(f"in_{name}"),),
-        "output": output,
-        "events": b"\x00\xff",
-        **changes,
-    }
-    return ResponseRecord(**fields)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -86,7 +65,7 @@ async def test_items_are_found_where_the_newest_record_has_them(tmp_path: Path) 
         assert found == {"in_r1": newer.body, "out_r1": item("out_r1").body, "out_r2": item("out_r2").body}
         assert await store.items("b", wanted, 9_999) == {}
         assert await store.delete_response("a", "r2")
-        assert set(await store.items("a", wanted, 9_999)) == {"out_r1"}
+        assert set(await store.items("a", wanted, 9_999)) == {"in_r1", "out_r1"}
 
 
 async def test_a_response_that_ends_replaces_its_unfinished_self_once(tmp_path: Path) -> None:
@@ -200,11 +179,6 @@ async def test_a_conversation_loses_single_items_and_all(tmp_path: Path) -> None
         assert await store.delete_conversation("a", "c1")
         assert await store.items("a", ["i2"], 9_999) == {}
         assert not await store.delete_conversation("a", "c1")
-
-
-def chat(name: str, **changes: object) -> ChatRecord:
-    fields = {"id": name, "owner": "a", "created_at": 1, "model": "m", "completion": b"{}", **changes}
-    return ChatRecord(**fields)  # type: ignore[arg-type]
 
 
 async def test_chat_completions_are_listed_by_model_and_metadata(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Store(ABC):
 
     @abstractmethod
     async def save_response(self, record: ResponseRecord) -> None:
-        """Store a response, or replace the one with its id.
+        """Store a response, or replace the unfinished one with its id. A finished one stays as it is.
 
         If it is finished and has a conversation, its input and output are appended there in the same transaction, once.
         An unfinished one is leased to this process, which renews the lease as long as it runs. A response that was
@@ -141,7 +141,10 @@ class Store(ABC):
 
     @abstractmethod
     async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
-        """Append items to a conversation; return whether it exists."""
+        """Append items to a conversation; return whether it exists.
+
+        An item whose id the conversation has already keeps its place there and gets the new body.
+        """
 
     @abstractmethod
     async def conversation_items(

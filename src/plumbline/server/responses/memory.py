@@ -48,7 +48,6 @@ __all__ = ["MAX_CONTEXT_BYTES", "MAX_TURNS", "Keeper", "Memory", "remembering"]
 MAX_TURNS = 4096
 """Responses that one chain of `previous_response_id` may have."""
 
-
 MAX_CONTEXT_BYTES = 16 * 1024 * 1024
 """Bytes of stored items that one request may continue. A body has 10 MB at most."""
 

@@ -25,13 +25,11 @@ class ConversationRows(ResponseRows):
             insert = self._insert(conversations).values(
                 id=record.id, owner=record.owner, created_at=record.created_at, **values
             )
+            own = conversations.c.owner == record.owner
             await connection.execute(
-                insert.on_conflict_do_update(
-                    index_elements=["id"], set_=values, where=conversations.c.owner == record.owner
-                )
+                insert.on_conflict_do_update(index_elements=["id"], set_=values, where=own)
             )
             await self._append(connection, record.owner, record.id, items)
-            await self._note_items(connection, record.owner, record.id, items)
 
         await self._writer.write(work)
 
@@ -61,10 +59,7 @@ class ConversationRows(ResponseRows):
 
     async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
         async def work(connection: AsyncConnection) -> bool:
-            exists = await self._append(connection, owner, conversation_id, items)
-            if exists:
-                await self._note_items(connection, owner, conversation_id, items)
-            return exists
+            return await self._append(connection, owner, conversation_id, items)
 
         return await self._writer.write(work)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +14,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from plumbline.store.interface import StoreUnavailableError
 
-__all__ = ["HEAD", "Database"]
+__all__ = ["HEAD", "Database", "UnresponsiveError"]
 
 HEAD = "0001"
 """The revision of the tables that this version reads and writes."""
 
 T = TypeVar("T")
+
+_BUSY_SHARE = 0.5
+"""The share of the timeout that SQLite waits for another process' lock; then it can say so."""
+
+
+class UnresponsiveError(StoreUnavailableError):
+    """The database took too long, or the connection is lost; the next operation would wait as well."""
 
 
 class Database:
@@ -48,8 +54,7 @@ class Database:
             _make_private(Path(self.url.database))
         self._engine = create_async_engine(self.url, pool_size=5, max_overflow=0, pool_timeout=self.timeout)
         if self.is_sqlite:
-            # SQLite gives up waiting for a lock first: a cancelled statement would leave its connection busy.
-            sa.event.listen(self._engine.sync_engine, "connect", partial(_set_up_sqlite, self.timeout / 2))
+            sa.event.listen(self._engine.sync_engine, "connect", self._set_up_sqlite)
         await self.run(self._upgrade, write=True)
 
     async def close(self) -> None:
@@ -72,10 +77,15 @@ class Database:
                         await transaction.rollback()
                 return found
         except TimeoutError:
-            raise StoreUnavailableError(f"it did not answer within {self.timeout:g} seconds") from None
+            raise UnresponsiveError(f"it did not answer within {self.timeout:g} seconds") from None
         except DBAPIError as error:
-            raise StoreUnavailableError(_reason(error.orig or error)) from error
-        except (SQLAlchemyError, OSError) as error:
+            raise _translated(error.orig or error, lost=error.connection_invalidated) from error
+        except sa.exc.TimeoutError as error:
+            raise UnresponsiveError(f"no connection was free within {self.timeout:g} seconds") from error
+        except OSError as error:
+            raise UnresponsiveError(f"it cannot be reached: {_reason(error)}") from error
+        except (SQLAlchemyError, ValueError) as error:
+            # aiosqlite raises ValueError where its connection is closed.
             raise StoreUnavailableError(_reason(error)) from error
 
     @asynccontextmanager
@@ -84,6 +94,18 @@ class Database:
             raise StoreUnavailableError("it is closed")
         async with self._engine.connect() as connection:
             yield connection
+
+    def _set_up_sqlite(self, connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        for pragma in (
+            f"busy_timeout = {self.timeout * _BUSY_SHARE * 1000:.0f}",
+            # Before the first table, or it has no effect.
+            "auto_vacuum = INCREMENTAL",
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
 
     async def _upgrade(self, connection: AsyncConnection) -> None:
         if await connection.run_sync(_revision) != HEAD:
@@ -114,18 +136,6 @@ def _migrate(connection: sa.Connection) -> None:
         ) from error
 
 
-def _set_up_sqlite(patience: float, connection: Any, _: Any) -> None:
-    cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout = {round(patience * 1000)}",
-        "auto_vacuum = INCREMENTAL",  # Before WAL, which fixes it.
-        "journal_mode = WAL",
-        "synchronous = NORMAL",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 def _make_private(path: Path) -> None:
     """Create the folder and the file so that only this user reads them."""
     try:
@@ -137,3 +147,25 @@ def _make_private(path: Path) -> None:
 
 def _reason(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+_NEXT_STEPS = (
+    ("database is locked", "another process keeps it locked; end that process, or give another --store"),
+    ("database or disk is full", "the disk is full; free space, or keep less (--store-max-bytes)"),
+    ("disk i/o error", "the disk fails or is full; free space, or give another --store"),
+    ("readonly database", "the file may not be written; change its permissions, or give another --store"),
+    ("unable to open", "the file cannot be opened; check its path and permissions"),
+    ("not a database", "the file is no SQLite database; give another --store"),
+    ("malformed", "the file is damaged; restore a backup, or give another --store"),
+)
+"""What SQLite says, in small letters, and what an operator can do."""
+
+
+def _translated(error: BaseException, *, lost: bool) -> StoreUnavailableError:
+    """Return the error of a store for one of a driver."""
+    reason = _reason(error)
+    if "database is locked" in reason:
+        lost = True
+    step = next((step for words, step in _NEXT_STEPS if words in reason.lower()), None)
+    message = reason if step is None else f"{reason}: {step}"
+    return UnresponsiveError(message) if lost else StoreUnavailableError(message)

@@ -38,11 +38,15 @@ class ResponseRows(Rows):
         async def work(connection: AsyncConnection) -> StoreFullError | None:
             return await self._save(connection, record)
 
-        refusal = await self._writer.write(work)
+        def committed(refusal: StoreFullError | None) -> None:
+            if refusal is None and record.status in UNFINISHED:
+                self._unfinished.add(record.id)
+            else:
+                self._unfinished.discard(record.id)
+
+        refusal = await self._writer.write(work, committed)
         if refusal is not None:
             raise refusal
-        if record.status not in UNFINISHED:
-            self._unfinished.discard(record.id)
 
     async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
         async def work(connection: AsyncConnection) -> ResponseRecord | None:
@@ -100,10 +104,8 @@ class ResponseRows(Rows):
         async def work(connection: AsyncConnection) -> dict[str, bytes] | None:
             wanted: dict[str, set[str]] = {}
             for start in range(0, len(every), _VARIABLES):
-                query = sa.select(items.c.id, items.c.holder).where(
-                    items.c.owner == owner, items.c.id.in_(every[start : start + _VARIABLES])
-                )
-                for row in (await connection.execute(query)).all():
+                newest = _newest_holders(owner, every[start : start + _VARIABLES])
+                for row in (await connection.execute(newest)).all():
                     wanted.setdefault(row.holder, set()).add(row.id)
             found: dict[str, bytes] = {}
             size = 0
@@ -154,13 +156,17 @@ class ResponseRows(Rows):
     async def _save(self, connection: AsyncConnection, record: ResponseRecord) -> StoreFullError | None:
         values = _values(record)
         values |= self._lease() if record.status in UNFINISHED else {"runner": None, "lease_until": None}
-        if record.id in self._unfinished:
-            update = sa.update(responses).where(
-                responses.c.id == record.id, responses.c.status.in_(UNFINISHED)
-            )
-            if not (await connection.execute(update.values(values))).rowcount:
-                return None  # It was deleted, or has ended.
+        update = sa.update(responses).where(
+            responses.c.id == record.id,
+            responses.c.owner == record.owner,
+            responses.c.status.in_(UNFINISHED),
+        )
+        if (await connection.execute(update.values(values))).rowcount:
+            await connection.execute(sa.delete(items).where(items.c.holder == record.id))
         else:
+            known = sa.select(responses.c.id).where(responses.c.id == record.id)
+            if record.id in self._unfinished or (await connection.execute(known)).first() is not None:
+                return None  # It was deleted, or has ended.
             if (refusal := await self._refusal(connection, record.owner)) is not None:
                 return refusal
             thread = None
@@ -168,9 +174,6 @@ class ResponseRows(Rows):
                 query = sa.select(responses.c.thread).where(responses.c.id == record.parent)
                 thread = (await connection.execute(query)).scalar()
             await connection.execute(sa.insert(responses).values(values | {"thread": thread or record.id}))
-            if record.status in UNFINISHED:
-                # Noted here, because the caller may be cancelled while this is committed.
-                self._unfinished.add(record.id)
         every = [*record.input, *record.output]
         await self._note_items(connection, record.owner, record.id, every)
         if record.conversation is not None and record.status not in UNFINISHED:
@@ -191,10 +194,11 @@ class ResponseRows(Rows):
         if not every:
             return
         insert = self._insert(items)
-        rows = [{"owner": owner, "id": item.id, "holder": holder} for item in every]
+        moment = time.time_ns()
+        rows = [{"owner": owner, "id": item.id, "holder": holder, "noted_at": moment} for item in every]
         await connection.execute(
             insert.on_conflict_do_update(
-                index_elements=["owner", "id"], set_={"holder": insert.excluded.holder}
+                index_elements=["owner", "id", "holder"], set_={"noted_at": insert.excluded.noted_at}
             ),
             rows,
         )
@@ -220,7 +224,10 @@ class ResponseRows(Rows):
     async def _append(
         self, connection: AsyncConnection, owner: str, conversation: str, every: Sequence[ItemRecord]
     ) -> bool:
-        """Append items to a conversation; return whether it exists."""
+        """Append items to a conversation; return whether it exists.
+
+        An item that the conversation has already stays where it is: cursors are ids, so an id has one place.
+        """
         touched = await connection.execute(
             sa.update(conversations)
             .where(conversations.c.id == conversation, conversations.c.owner == owner)
@@ -230,11 +237,29 @@ class ResponseRows(Rows):
             return False
         if every:
             rows = [{"conversation": conversation, "id": item.id, "body": item.body} for item in every]
-            await connection.execute(sa.insert(conversation_items), rows)
+            insert = self._insert(conversation_items)
+            await connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["conversation", "id"], set_={"body": insert.excluded.body}
+                ),
+                rows,
+            )
+            await self._note_items(connection, owner, conversation, every)
         return True
 
     def _lease(self) -> dict[str, Any]:
         return {"runner": self._runner, "lease_until": time.time() + LEASE_SECONDS}
+
+
+def _newest_holders(owner: str, item_ids: Sequence[str]) -> sa.Select[tuple[str, str]]:
+    """Select the newest record that has each item."""
+    place = sa.func.row_number().over(partition_by=items.c.id, order_by=items.c.noted_at.desc())
+    ranked = (
+        sa.select(items.c.id, items.c.holder, place.label("place"))
+        .where(items.c.owner == owner, items.c.id.in_(item_ids))
+        .subquery()
+    )
+    return sa.select(ranked.c.id, ranked.c.holder).where(ranked.c.place == 1)
 
 
 def _values(record: ResponseRecord) -> dict[str, Any]:

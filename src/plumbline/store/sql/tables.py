@@ -47,7 +47,10 @@ items = sa.Table(
     metadata,
     sa.Column("owner", sa.Text, primary_key=True),
     sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False, comment="the newest response or conversation that has it"),
+    sa.Column("holder", sa.Text, primary_key=True, comment="a response or conversation that has it"),
+    sa.Column(
+        "noted_at", sa.BigInteger, nullable=False, comment="Unix time in nanoseconds; the newest is read"
+    ),
     sa.Index("items_by_holder", "holder"),
 )
 
@@ -70,7 +73,7 @@ conversation_items = sa.Table(
     sa.Column("id", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Index("conversation_items_in_order", "conversation", "position"),
-    sa.Index("conversation_items_by_id", "conversation", "id"),
+    sa.Index("conversation_items_by_id", "conversation", "id", unique=True),
 )
 
 chats = sa.Table(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.interface import StoreUnavailableError
-from plumbline.store.sql.database import Database
+from plumbline.store.sql.database import Database, UnresponsiveError
 
 __all__ = ["GroupWriter"]
 
@@ -22,12 +25,31 @@ _MAX_PENDING = 4096
 """Writes that may wait. Further ones fail at once."""
 
 
+@dataclass(eq=False, slots=True)
+class _Write:
+    work: Work
+    future: asyncio.Future[Any]
+    committed: Callable[[Any], None] | None
+    since: float = field(default_factory=time.monotonic)
+
+    def succeed(self, value: Any) -> None:
+        # Noted even where the caller has gone: the record is in the database all the same.
+        if self.committed is not None:
+            self.committed(value)
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class GroupWriter:
     """Runs writes one after the other, several in a transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._pending: asyncio.Queue[tuple[Work, asyncio.Future[Any]]] = asyncio.Queue(_MAX_PENDING)
+        self._pending: asyncio.Queue[_Write] = asyncio.Queue(_MAX_PENDING)
         self._task: asyncio.Task[None] | None = None
         self.failed = 0
         """Writes that were reported as failed."""
@@ -49,8 +71,16 @@ class GroupWriter:
             task.cancel()
             await asyncio.wait({task})
 
-    async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def write(
+        self,
+        work: Callable[[AsyncConnection], Awaitable[T]],
+        committed: Callable[[T], None] | None = None,
+    ) -> T:
         """Run statements, and return when they are committed.
+
+        Args:
+            work: runs the statements; once more if another write of its group failed.
+            committed: called after the commit with what `work` returned, even if the caller was cancelled.
 
         Raises:
             StoreUnavailableError: they failed, or too many writes wait.
@@ -59,7 +89,7 @@ class GroupWriter:
             raise StoreUnavailableError("it is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
-            self._pending.put_nowait((work, future))
+            self._pending.put_nowait(_Write(work, future, committed))
         except asyncio.QueueFull:
             self.failed += 1
             raise StoreUnavailableError(f"{_MAX_PENDING} writes wait for it") from None
@@ -71,34 +101,55 @@ class GroupWriter:
             while len(group) < _GROUP and not self._pending.empty():
                 group.append(self._pending.get_nowait())
             try:
-                await self._commit([(work, future) for work, future in group if not future.done()])
+                await self._commit([write for write in group if self._is_wanted(write)])
             finally:
                 for _ in group:
                     self._pending.task_done()
 
-    async def _commit(self, group: list[tuple[Work, asyncio.Future[Any]]]) -> None:
-        async def run(connection: AsyncConnection) -> list[Any]:
-            return [await work(connection) for work, _ in group]
+    def _is_wanted(self, write: _Write) -> bool:
+        """Return whether somebody still waits for a write; fail one that has waited too long."""
+        if write.future.done():
+            return False
+        if time.monotonic() - write.since > self._database.timeout:
+            self._fail(write, StoreUnavailableError("too many writes wait for it"))
+            return False
+        return True
 
+    async def _commit(self, group: list[_Write]) -> None:
+        async def run(connection: AsyncConnection) -> list[Any]:
+            return [await write.work(connection) for write in group]
+
+        if not group:
+            return
         try:
             found = await self._database.run(run, write=True)
+        except UnresponsiveError as error:
+            # Another attempt would take as long: 64 writes that each wait for a lock would block for minutes.
+            for write in group:
+                self._fail(write, error)
         except Exception as error:
-            if len(group) > 1:
-                # One of them may be at fault: each gets a transaction of its own.
-                for one in group:
-                    await self._commit([one])
+            if len(group) == 1:
+                self._fail(group[0], error)
             else:
-                self.failed += 1
-                _settle(group[0][1], error=error)
-            return
-        for (_, future), value in zip(group, found, strict=True):
-            _settle(future, value)
+                await self._commit_singly(group)
+        else:
+            for write, value in zip(group, found, strict=True):
+                write.succeed(value)
 
+    async def _commit_singly(self, group: list[_Write]) -> None:
+        """Give each write a transaction of its own: one of them may be at fault, and fails alone."""
+        waiting = list(group)
+        while waiting:
+            write = waiting.pop(0)
+            await self._commit([write])
+            error = None
+            with contextlib.suppress(asyncio.CancelledError, asyncio.InvalidStateError):
+                error = write.future.exception()
+            if isinstance(error, UnresponsiveError):
+                for other in waiting:
+                    self._fail(other, error)
+                return
 
-def _settle(future: asyncio.Future[Any], value: Any = None, error: Exception | None = None) -> None:
-    if future.done():  # Its caller has gone.
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
+    def _fail(self, write: _Write, error: Exception) -> None:
+        self.failed += 1
+        write.fail(error)
