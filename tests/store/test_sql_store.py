@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from support.store_records import chat, item, record
@@ -22,8 +22,8 @@ from plumbline.store.sql.sweep import Retention
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Store]:
-    store = open_store(str(folder / "folder" / "s.db"), Retention(max_age=None))
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = open_store(url, Retention(max_age=None))
     await store.start()
     try:
         yield store
@@ -31,8 +31,8 @@ async def opened(folder: Path) -> AsyncIterator[Store]:
         await store.stop()
 
 
-async def test_a_response_comes_back_as_it_was_stored(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_response_comes_back_as_it_was_stored(url: str) -> None:
+    async with opened(url) as store:
         await store.save_response(record("r1"))
 
         assert await store.response("a", "r1") == record("r1")
@@ -40,8 +40,8 @@ async def test_a_response_comes_back_as_it_was_stored(tmp_path: Path) -> None:
         assert await store.response("a", "r2") is None
 
 
-async def test_a_chain_is_the_response_and_what_it_continues(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_chain_is_the_response_and_what_it_continues(url: str) -> None:
+    async with opened(url) as store:
         await store.save_response(record("r1"))
         await store.save_response(record("r2", parent="r1"))
         await store.save_response(record("r3", parent="r2"))
@@ -54,8 +54,8 @@ async def test_a_chain_is_the_response_and_what_it_continues(tmp_path: Path) -> 
         assert next((one.id, one.parent) for one in await store.chain("a", "r3", 10, 9_999)) == ("r2", "r1")
 
 
-async def test_items_are_found_where_the_newest_record_has_them(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_items_are_found_where_the_newest_record_has_them(url: str) -> None:
+    async with opened(url) as store:
         await store.save_response(record("r1"))
         newer = ItemRecord("in_r1", b'{"type":"message","id":"in_r1","newer":true}')
         await store.save_response(record("r2", input=(newer,)))
@@ -68,8 +68,8 @@ async def test_items_are_found_where_the_newest_record_has_them(tmp_path: Path) 
         assert set(await store.items("a", wanted, 9_999)) == {"in_r1", "out_r1"}
 
 
-async def test_a_response_that_ends_replaces_its_unfinished_self_once(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_response_that_ends_replaces_its_unfinished_self_once(url: str) -> None:
+    async with opened(url) as store:
         await store.save_response(record("r1", status="queued"))
         await store.save_response(record("r1", status="in_progress"))
         await store.save_response(record("r1", status="completed"))
@@ -79,8 +79,8 @@ async def test_a_response_that_ends_replaces_its_unfinished_self_once(tmp_path: 
         assert found.status == "completed"
 
 
-async def test_a_deleted_response_does_not_come_back(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_deleted_response_does_not_come_back(url: str) -> None:
+    async with opened(url) as store:
         await store.save_response(record("r1", status="queued"))
         assert await store.delete_response("a", "r1")
         await store.save_response(record("r1", status="completed"))
@@ -89,8 +89,8 @@ async def test_a_deleted_response_does_not_come_back(tmp_path: Path) -> None:
         assert await store.items("a", ["in_r1"], 9_999) == {}
 
 
-async def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_what_is_too_large_is_not_read(url: str) -> None:
+    async with opened(url) as store:
         large = ItemRecord("large", b"x" * 10_000)
         await store.save_response(record("r1", input=(large,)))
         await store.save_response(record("r2", parent="r1"))
@@ -106,8 +106,8 @@ async def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
         assert len(await store.chain("a", "r2", 10, 20_000)) == 2
 
 
-async def test_an_owner_has_no_more_than_allowed(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "s.db"), Retention(max_responses_per_owner=1))
+async def test_an_owner_has_no_more_than_allowed(url: str) -> None:
+    store = open_store(url, Retention(max_responses_per_owner=1))
     await store.start()
     await store.save_response(record("r1"))
     with pytest.raises(StoreFullError):
@@ -116,9 +116,8 @@ async def test_an_owner_has_no_more_than_allowed(tmp_path: Path) -> None:
     await store.stop()
 
 
-async def test_what_a_process_left_unfinished_is_taken_once(tmp_path: Path) -> None:
-    path = str(tmp_path / "s.db")
-    first, second, third = (open_store(path) for _ in range(3))
+async def test_what_a_process_left_unfinished_is_taken_once(url: str) -> None:
+    first, second, third = (open_store(url) for _ in range(3))
     for number, store in enumerate((first, second, third)):
         store._runner = f"runner {number}"  # type: ignore[attr-defined]
         await store.start()
@@ -141,8 +140,8 @@ async def _expire(store: Store) -> None:
     await store._writer.write(lambda c: c.execute(sa.update(responses).values(lease_until=0.0)))  # type: ignore[attr-defined]
 
 
-async def test_a_conversation_keeps_its_items_in_order(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_conversation_keeps_its_items_in_order(url: str) -> None:
+    async with opened(url) as store:
         conversation = ConversationRecord(id="c1", owner="a", created_at=1, metadata={"k": "v"})
         await store.save_conversation(conversation, [item("i1"), item("i2")])
         assert await store.append_items("a", "c1", [item("i3")])
@@ -165,8 +164,8 @@ async def test_a_conversation_keeps_its_items_in_order(tmp_path: Path) -> None:
         assert not await store.append_items("b", "c1", [item("x")])
 
 
-async def test_a_conversation_loses_single_items_and_all(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_conversation_loses_single_items_and_all(url: str) -> None:
+    async with opened(url) as store:
         await store.save_conversation(
             ConversationRecord(id="c1", owner="a", created_at=1), [item("i1"), item("i2")]
         )
@@ -181,8 +180,8 @@ async def test_a_conversation_loses_single_items_and_all(tmp_path: Path) -> None
         assert not await store.delete_conversation("a", "c1")
 
 
-async def test_chat_completions_are_listed_by_model_and_metadata(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_chat_completions_are_listed_by_model_and_metadata(url: str) -> None:
+    async with opened(url) as store:
         await store.save_chat(chat("x1", metadata={"k": "v", "n": "1"}, messages=(item("m1"),)))
         await store.save_chat(chat("x2", metadata={"k": "v"}))
         await store.save_chat(chat("x3", model="n"))
@@ -206,10 +205,10 @@ async def test_chat_completions_are_listed_by_model_and_metadata(tmp_path: Path)
         assert await store.chat("a", "x1") is None
 
 
-async def test_a_secret_stays_the_same(tmp_path: Path) -> None:
+async def test_a_secret_stays_the_same(url: str) -> None:
     found = []
     for _ in range(2):
-        store = open_store(str(tmp_path / "s.db"))
+        store = open_store(url)
         await store.start()
         found += [await store.secret("seal"), await store.secret("other")]
         await store.stop()
@@ -224,3 +223,26 @@ def test_a_bad_url_is_refused_without_its_password(url: str) -> None:
         open_store(url)
 
     assert "hidden" not in str(refused.value)
+
+
+async def test_any_text_may_be_an_id_or_a_value(url: str) -> None:
+    """JSON strings may have NUL, which PostgreSQL's text may not."""
+    odd = "\x00a\x01\x02b\x01\x03\x01\U0001f600"
+    async with opened(url) as store:
+        assert await store.response("a", odd) is None
+        assert await store.chat("a", odd) is None
+        await store.save_chat(chat("x1", metadata={odd: odd}))
+        await store.save_response(record("r1", input=(item(odd),)))
+
+        assert [one.id for one in (await store.chats("a", metadata={odd: odd})).entries] == ["x1"]
+        assert (await store.chats("a", metadata={odd: odd[:-1]})).entries == ()
+        assert set(await store.items("a", [odd], 9_999)) == {odd}
+
+
+async def test_servers_may_start_at_once(url: str) -> None:
+    stores = [open_store(url) for _ in range(4)]
+    await asyncio.gather(*(store.start() for store in stores))
+    await stores[0].save_response(record("r1"))
+    assert [await store.response("a", "r1") for store in stores] == [record("r1")] * 4
+    for store in stores:
+        await store.stop()

@@ -112,6 +112,12 @@ async def test_a_file_that_may_not_be_written_is_named_as_such(tmp_path: Path) -
         await store.save_response(record("r1"))
 
 
+async def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
+        await open_store(str(tmp_path / "file" / "s.db")).start()
+
+
 @pytest.mark.parametrize("content", [b"no database at all" * 300, b"SQLite format 3\x00" + b"\xff" * 8192])
 async def test_a_file_of_another_kind_is_refused_at_the_start(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "s.db"

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.store_model import StoreModel
 from support.store_records import chat, item, record
 
@@ -42,14 +42,12 @@ ORDERS = st.sampled_from(["asc", "desc"])
 class StoreMachine(RuleBasedStateMachine):
     """Runs every operation on a store and on a model."""
 
-    url: str | None = None
-    """Of an empty database; None for a new file."""
-
-    def __init__(self) -> None:
+    def __init__(self, url: str | None) -> None:
+        """Open a store: in a new file, or in the empty database of a URL."""
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
-        store = open_store(self.url or str(Path(self.folder.name) / "s.db"), Retention(max_age=None))
+        store = open_store(url or str(Path(self.folder.name) / "s.db"), Retention(max_age=None))
         assert isinstance(store, SqlStore)
         self.store = store
         self.run(store.start())
@@ -204,5 +202,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert waiting <= self.store._unfinished
 
 
-TestSqlite = StoreMachine.TestCase
-TestSqlite.settings = settings(settings.get_profile("plumbline"), max_examples=15, stateful_step_count=25)
+LAWS = settings(settings.get_profile("plumbline"), max_examples=15, stateful_step_count=25)
+
+
+def test_a_file_behaves_as_a_model() -> None:
+    run_state_machine_as_test(lambda: StoreMachine(None), settings=LAWS)
+
+
+def test_postgresql_behaves_as_a_model(postgres_url: str) -> None:
+    run_state_machine_as_test(lambda: StoreMachine(postgres_url), settings=LAWS)

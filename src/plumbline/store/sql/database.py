@@ -21,6 +21,9 @@ HEAD = "0001"
 
 T = TypeVar("T")
 
+_MIGRATION_LOCK = 0x706C756D  # "plum"
+"""The number of PostgreSQL's lock that a migration holds."""
+
 _BUSY_SHARE = 0.5
 """The share of the timeout that SQLite waits for another process' lock; then it can say so."""
 
@@ -52,7 +55,14 @@ class Database:
         """
         if self.is_sqlite and self.url.database and self.url.database != ":memory:":
             _make_private(Path(self.url.database))
-        self._engine = create_async_engine(self.url, pool_size=5, max_overflow=0, pool_timeout=self.timeout)
+        self._engine = create_async_engine(
+            self.url,
+            pool_size=5,
+            max_overflow=0,
+            pool_timeout=self.timeout,
+            # A connection whose server has restarted is replaced before it is used.
+            pool_pre_ping=not self.is_sqlite,
+        )
         if self.is_sqlite:
             sa.event.listen(self._engine.sync_engine, "connect", self._set_up_sqlite)
         await self.run(self._upgrade, write=True)
@@ -108,6 +118,11 @@ class Database:
         cursor.close()
 
     async def _upgrade(self, connection: AsyncConnection) -> None:
+        # Of several servers that start at once, one creates the tables and the others wait.
+        if self.is_sqlite:
+            await connection.execute(sa.text("BEGIN IMMEDIATE"))
+        else:
+            await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         if await connection.run_sync(_revision) != HEAD:
             await connection.run_sync(_migrate)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 __all__ = [
@@ -17,6 +19,27 @@ __all__ = [
 
 metadata = sa.MetaData()
 
+
+class _AnyText(sa.types.TypeDecorator[str]):
+    """Text in which NUL may stand, as in JSON: PostgreSQL keeps none, so there it is written in two characters."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        if value is None or dialect.name != "postgresql":
+            return value
+        return value.replace("\x01", "\x01\x02").replace("\x00", "\x01\x03")
+
+    def process_result_value(self, value: str | None, dialect: Any) -> str | None:
+        if value is None or dialect.name != "postgresql":
+            return value
+        return value.replace("\x01\x03", "\x00").replace("\x01\x02", "\x01")
+
+
+_TEXT = _AnyText()
+
+
 # A sequence, not only an id: lists are ordered by it, and several records may be made in one second.
 _SEQUENCE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
@@ -24,15 +47,15 @@ _SEQUENCE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 responses = sa.Table(
     "responses",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("thread", sa.Text, nullable=False, comment="the id of the response that its chain began with"),
+    sa.Column("id", _TEXT, primary_key=True),
+    sa.Column("owner", _TEXT, nullable=False),
+    sa.Column("thread", _TEXT, nullable=False, comment="the id of the response that its chain began with"),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False, comment="bytes of the payloads"),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("parent", sa.Text),
-    sa.Column("conversation", sa.Text),
-    sa.Column("runner", sa.Text, comment="the process that generates it; null when it has ended"),
+    sa.Column("status", _TEXT, nullable=False),
+    sa.Column("parent", _TEXT),
+    sa.Column("conversation", _TEXT),
+    sa.Column("runner", _TEXT, comment="the process that generates it; null when it has ended"),
     sa.Column("lease_until", sa.Double, comment="Unix time at which the runner counts as gone"),
     sa.Column("response", sa.LargeBinary, nullable=False),
     sa.Column("input", sa.LargeBinary, nullable=False),
@@ -45,9 +68,9 @@ responses = sa.Table(
 items = sa.Table(
     "items",
     metadata,
-    sa.Column("owner", sa.Text, primary_key=True),
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, primary_key=True, comment="a response or conversation that has it"),
+    sa.Column("owner", _TEXT, primary_key=True),
+    sa.Column("id", _TEXT, primary_key=True),
+    sa.Column("holder", _TEXT, primary_key=True, comment="a response or conversation that has it"),
     sa.Column(
         "noted_at", sa.BigInteger, nullable=False, comment="Unix time in nanoseconds; the newest is read"
     ),
@@ -57,8 +80,8 @@ items = sa.Table(
 conversations = sa.Table(
     "conversations",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("id", _TEXT, primary_key=True),
+    sa.Column("owner", _TEXT, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("used_at", sa.BigInteger, nullable=False),
     sa.Column("metadata", sa.LargeBinary, nullable=False),
@@ -69,8 +92,8 @@ conversation_items = sa.Table(
     "conversation_items",
     metadata,
     sa.Column("position", _SEQUENCE, primary_key=True, autoincrement=True),
-    sa.Column("conversation", sa.Text, nullable=False),
-    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("conversation", _TEXT, nullable=False),
+    sa.Column("id", _TEXT, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Index("conversation_items_in_order", "conversation", "position"),
     sa.Index("conversation_items_by_id", "conversation", "id", unique=True),
@@ -80,11 +103,11 @@ chats = sa.Table(
     "chats",
     metadata,
     sa.Column("position", _SEQUENCE, primary_key=True, autoincrement=True),
-    sa.Column("id", sa.Text, nullable=False, unique=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("id", _TEXT, nullable=False, unique=True),
+    sa.Column("owner", _TEXT, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("model", _TEXT, nullable=False),
     sa.Column("metadata", sa.LargeBinary, nullable=False),
     sa.Column("completion", sa.LargeBinary, nullable=False),
     sa.Column("messages", sa.LargeBinary, nullable=False),
@@ -95,15 +118,15 @@ chats = sa.Table(
 chat_metadata = sa.Table(
     "chat_metadata",
     metadata,
-    sa.Column("chat", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("chat", _TEXT, primary_key=True),
+    sa.Column("key", _TEXT, primary_key=True),
+    sa.Column("value", _TEXT, nullable=False),
     sa.Index("chat_metadata_by_pair", "key", "value"),
 )
 
 secrets = sa.Table(
     "secrets",
     metadata,
-    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("name", _TEXT, primary_key=True),
     sa.Column("value", sa.LargeBinary, nullable=False),
 )

@@ -1,0 +1,49 @@
+"""Databases for the tests of the store: SQLite in a new file, and PostgreSQL where the machine has it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from support.postgres import PostgresServer, running_postgres
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[PostgresServer | None]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(shared_postgres: PostgresServer | None) -> PostgresServer:
+    if shared_postgres is None:
+        pytest.skip("PostgreSQL is not installed here (Debian: apt-get install postgresql)")
+    return shared_postgres
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """The URL of a new database."""
+    name = f"store_{next(_numbers)}"
+
+    async def create() -> None:
+        connection = await asyncpg.connect(postgres.url("postgres"))
+        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.close()
+
+    asyncio.run(create())
+    return postgres.url(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'folder' / 's.db'}"
+    return str(request.getfixturevalue("postgres_url"))
