@@ -166,9 +166,9 @@ def _add_server_options(group: _Group) -> None:
     group.add_argument(
         "--store-max-bytes",
         type=int,
-        default=0,
+        default=10 * 1024**3,
         metavar="BYTES",
-        help="maximum size of all stored responses; the oldest conversations go first. 0 sets no limit",
+        help="maximum size of all that is stored; the oldest conversations go first (default 10 GiB). 0 sets no limit",
     )
     group.add_argument(
         "--store-max-responses-per-key",

@@ -15,6 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -257,6 +258,7 @@ async def test_a_request_is_counted_while_it_runs_and_when_it_is_done() -> None:
             if ours != "request_success_total"
             for name in (f"plumbline_{ours}", f"vllm:{ours}")
         }
+        assert not any(name.startswith("plumbline_store_") for name in after)
         assert value(before, "plumbline_num_requests_running") == 0
         assert value(during, "plumbline_num_requests_running") == 1
         assert value(after, "plumbline_num_requests_running") == 0
@@ -307,3 +309,20 @@ async def test_a_client_that_left_is_counted_as_such() -> None:
 
         assert value(found, "plumbline_http_requests_total", path="/v1/responses", status="499") == 1
         assert value(found, "plumbline_num_requests_running") == 0
+
+
+async def test_sizes_of_the_store_are_metrics(tmp_path: Path) -> None:
+    settings = {"store": str(tmp_path / "s.db"), "store_max_responses_per_key": 7}
+    async with serving(served(scripted()), **settings) as server:
+        await server.post("/v1/responses", BODIES["/v1/responses"])
+        await server.post("/v1/conversations", {})
+    async with serving(served(scripted()), **settings) as server:
+        while not value(found := scrape((await server.get("/metrics")).body), "plumbline_store_responses"):
+            await asyncio.sleep(0.01)  # The first sweep counts.
+        assert value(found, "plumbline_store_responses") == 1
+        assert value(found, "plumbline_store_conversations") == 1
+        assert value(found, "plumbline_store_chat_completions") == 0
+        assert value(found, "plumbline_store_bytes") > 100
+        assert value(found, "plumbline_store_pending_writes") == 0
+        assert value(found, "plumbline_store_failed_writes_total") == 0
+        assert value(found, "plumbline_store_max_responses_per_key") == 7

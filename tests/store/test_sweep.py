@@ -6,12 +6,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from plumbline.store.open import open_store
-from plumbline.store.records import ConversationRecord
+from plumbline.store.records import ConversationRecord, ItemRecord
 from plumbline.store.sql.sql_store import SqlStore
 from plumbline.store.sql.sweep import Retention
+from plumbline.store.sql.tables import conversations
 
 from .test_sql_store import chat, item, record
 
@@ -38,14 +45,8 @@ async def test_old_chains_go_as_a_whole(url: str) -> None:
     store._retention = Retention(max_age=3_600)
     await store._sweep()
 
-    assert [
-        await store.response("a", name) is None for name in ("old", "older child", "kept", "fresh child")
-    ] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    names = ("old", "older child", "kept", "fresh child")
+    assert [name for name in names if await store.response("a", name) is not None] == ["kept", "fresh child"]
     assert set(await store.items("a", ["in_old", "out_old", "in_kept"], 9_999)) == {"in_kept"}
     assert await store.conversation("a", "c1") is not None
     assert await store.chat("a", "x1") is None
@@ -53,14 +54,45 @@ async def test_old_chains_go_as_a_whole(url: str) -> None:
     await store.stop()
 
 
-async def test_the_oldest_go_where_there_is_no_room(url: str) -> None:
-    store = opened_sql(url, Retention(max_age=None, max_bytes=50_000))
-    await store.start()
-    for number in range(30):
-        await store.save_response(record(f"r{number}", created_at=number, events=b"x" * 10_000))
-    await store._sweep()
+@given(
+    ages=st.lists(st.tuples(st.sampled_from("rcx"), st.integers(0, 99), st.integers(0, 9)), max_size=12),
+    room=st.integers(0, 60),
+)
+@settings(max_examples=20)
+def test_the_oldest_go_where_there_is_no_room(
+    ages: list[tuple[str, int, int]], room: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Responses, conversations (c) and chat completions (x) alike; what is kept is newer than what went, and fits."""
 
-    assert store.stats().bytes <= 50_000
-    assert await store.response("a", "r29") is not None or store.stats().responses == 0
-    assert await store.response("a", "r0") is None
-    await store.stop()
+    async def law() -> None:
+        store = opened_sql(str(tmp_path_factory.mktemp("sweep") / "s.db"), Retention(max_age=None))
+        await store.start()
+        sizes: dict[str, tuple[int, int]] = {}
+        for number, (kind, moment, size) in enumerate(ages):
+            name, filling = f"{kind}{number}", b"x" * size * 1_000
+            before = store.stats().bytes
+            if kind == "r":
+                await store.save_response(record(name, created_at=moment, events=filling))
+            elif kind == "x":
+                await store.save_chat(chat(name, created_at=moment, completion=filling))
+            else:
+                conversation = ConversationRecord(id=name, owner="a", created_at=1)
+                await store.save_conversation(conversation, [ItemRecord(f"i{number}", filling)])
+                used = sa.update(conversations).where(conversations.c.id == name).values(used_at=moment)
+                await store._writer.write(lambda c, used=used: c.execute(used))
+            await store._sweep()
+            sizes[name] = (moment, store.stats().bytes - before)
+        store._retention = Retention(max_age=None, max_bytes=room * 1_000)
+        await store._sweep()
+
+        found = {"r": store.response, "c": store.conversation, "x": store.chat}
+        kept = {name for name in sizes if await found[name[0]]("a", name) is not None}
+        total = sum(sizes[name][1] for name in kept)
+        assert store.stats().bytes == total <= room * 1_000
+        gone = sorted(sizes[name] for name in sizes.keys() - kept)
+        assert all(gone[-1][0] <= sizes[name][0] for name in kept if gone)
+        # No more went than had to.
+        assert not gone or total + max(size for moment, size in gone if moment == gone[-1][0]) > room * 1_000
+        await store.stop()
+
+    asyncio.run(law())

@@ -50,7 +50,7 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
         settings: the settings.
         store: where responses are kept; started and stopped alike. None keeps nothing.
     """
-    metrics = Metrics(model.engine, model.names[0])
+    metrics = Metrics(model.engine, model.names[0], store)
     runs = BackgroundRuns(settings.max_num_waiting)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys))

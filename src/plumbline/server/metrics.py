@@ -17,6 +17,7 @@ from prometheus_client.samples import Sample
 
 from plumbline.engines.port import Engine
 from plumbline.events import ChoiceEvent, Finish
+from plumbline.store.interface import Store
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -40,7 +41,7 @@ _ALIASES = {
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, engine: Engine, model: str) -> None:
+    def __init__(self, engine: Engine, model: str, store: Store | None = None) -> None:
         self._labels = {"model_name": model}
         self._registry = registry = CollectorRegistry()
         names = ["model_name"]
@@ -98,6 +99,8 @@ class Metrics:
         self._prompt = prompt.labels(model)
         self._generated = generated.labels(model)
         registry.register(_EngineCollector(engine, self._labels))
+        if store is not None:
+            registry.register(_StoreCollector(store))
 
     def render(self) -> bytes:
         """Return the exposition text: our names first, then the aliases."""
@@ -191,6 +194,33 @@ class _EngineCollector(Collector):
         blocks = GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache")
         blocks.add_metric([], float(info.num_blocks))
         yield blocks
+
+
+class _StoreCollector(Collector):
+    """Reads the sizes of the store at each scrape, without I/O."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> Iterable[Metric]:
+        """Return one family per number."""
+        stats = self._store.stats()
+        for name, text, value in (
+            ("responses", "Responses that are kept, as of the last sweep", stats.responses),
+            ("conversations", "Conversations that are kept, as of the last sweep", stats.conversations),
+            ("chat_completions", "Chat completions that are kept, as of the last sweep", stats.chats),
+            ("bytes", "Bytes of all payloads, as of the last sweep", stats.bytes),
+            ("pending_writes", "Writes that wait for a commit", stats.pending_writes),
+            (
+                "max_responses_per_key",
+                "Responses of one key at most; 0 is any number",
+                stats.max_responses_per_owner,
+            ),
+        ):
+            yield GaugeMetricFamily(f"plumbline_store_{name}", text, value=value)
+        yield CounterMetricFamily(
+            "plumbline_store_failed_writes", "Writes that were reported as failed", value=stats.failed_writes
+        )
 
 
 class _Aliases(CollectorRegistry):

@@ -60,8 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     file in the user's data directory."""
     store_max_days: float = 30.0
     """Days that stored responses are kept; 0 keeps them for ever."""
-    store_max_bytes: int = 0
-    """Bytes of stored responses; above, the oldest conversations are deleted. 0 sets no limit."""
+    store_max_bytes: int = 10 * 1024**3
+    """Bytes of what is stored; above, the oldest conversations are deleted. 0 sets no limit."""
     store_max_responses_per_key: int = 0
     """Stored responses of one API key; further ones are a 429. 0 sets no limit."""
     engine: str = "plumbline"

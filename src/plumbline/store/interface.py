@@ -80,9 +80,14 @@ class Store(ABC):
         If it is finished and has a conversation, its input and output are appended there in the same transaction, once.
         An unfinished one is leased to this process, which renews the lease as long as it runs. A response that was
         stored unfinished and then deleted is not stored again.
+        """
+
+    @abstractmethod
+    async def check_room(self, owner: str) -> None:
+        """Check that the owner may store one more response.
 
         Raises:
-            StoreFullError: the owner has too many; unfinished and replaced ones are counted once.
+            StoreFullError: it has as many as it may.
         """
 
     @abstractmethod

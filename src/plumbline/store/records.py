@@ -114,9 +114,13 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of a store, for metrics."""
 
     responses: int
+    conversations: int
+    chats: int
     bytes: int
     """Bytes of the payloads of all records."""
     pending_writes: int
     """Writes that wait for a commit."""
+    max_responses_per_owner: int
+    """0 is any number."""
     failed_writes: int
     """Writes since the start that were reported as failed."""

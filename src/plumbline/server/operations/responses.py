@@ -135,9 +135,9 @@ class ResponseOperations(Operations):
         turn = read_response(request, self._model.defaults, self._sealer, context)
         if request.background is True:
             self._runs.check_room()
-        (prepared,) = await self._generation.prepare(call, request, [turn], "input")
         wants_logprobs = turn.sampling.logprobs is not None
-        keeper = self._keeper(request, call, context, wants_logprobs)
+        keeper = await self._keeper(request, call, context, wants_logprobs)
+        (prepared,) = await self._generation.prepare(call, request, [turn], "input")
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer if seals else None)
         response = initial_response(
@@ -194,14 +194,14 @@ class ResponseOperations(Operations):
         close_with_request(hold.end_with_request)
         return hold
 
-    def _keeper(
+    async def _keeper(
         self, request: CreateResponse, call: Call, context: Context | None, logprobs: bool
     ) -> Keeper | None:
         """Return what stores the response; None for `store: false` (ST-01)."""
         if self._memory is None or context is None or request.store is False:
             return None
         log = EventLog(logprobs=logprobs, background=request.background is True)
-        return self._memory.keeper(self._memory.owner(call), context, log)
+        return await self._memory.keeper(self._memory.owner(call), context, log)
 
     async def _in_background(
         self,

@@ -75,7 +75,7 @@ class Keeper:
         """Store the response as it is; returns when that is durable.
 
         Raises:
-            ApiError: 503 if the store cannot be used, 429 if the owner has too many responses.
+            ApiError: 503 if the store cannot be used.
         """
         body = encode(response)
         conversation = response.conversation
@@ -190,8 +190,14 @@ class Memory:
                     )
                 )
 
-    def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
-        """Return what stores the response to a request."""
+    async def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
+        """Return what stores the response to a request.
+
+        Raises:
+            ApiError: 429 if the owner has as many responses as it may; 503 if the store cannot be used.
+        """
+        with store_errors():
+            await self.store.check_room(owner)
         return Keeper(self.store, owner, stored_input(context.own), log)
 
     async def _items(self, owner: str, name: str) -> list[InputItem]:

@@ -23,7 +23,7 @@ class ConversationRows(ResponseRows):
         async def work(connection: AsyncConnection) -> None:
             values = {"metadata": encode_pairs(record.metadata), "used_at": now()}
             insert = self._insert(conversations).values(
-                id=record.id, owner=record.owner, created_at=record.created_at, **values
+                id=record.id, owner=record.owner, created_at=record.created_at, size=0, **values
             )
             own = conversations.c.owner == record.owner
             await connection.execute(

@@ -35,18 +35,25 @@ class ResponseRows(Rows):
     """Unfinished responses that this process has stored."""
 
     async def save_response(self, record: ResponseRecord) -> None:
-        async def work(connection: AsyncConnection) -> StoreFullError | None:
-            return await self._save(connection, record)
+        async def work(connection: AsyncConnection) -> None:
+            await self._save(connection, record)
 
-        def committed(refusal: StoreFullError | None) -> None:
-            if refusal is None and record.status in UNFINISHED:
+        def committed(_: None) -> None:
+            if record.status in UNFINISHED:
                 self._unfinished.add(record.id)
             else:
                 self._unfinished.discard(record.id)
 
-        refusal = await self._writer.write(work, committed)
-        if refusal is not None:
-            raise refusal
+        await self._writer.write(work, committed)
+
+    async def check_room(self, owner: str) -> None:
+        limit = self._max_responses_per_owner
+        if limit is None:
+            return
+        counted = sa.select(responses.c.owner).where(responses.c.owner == owner).limit(limit).subquery()
+        query = sa.select(sa.func.count()).select_from(counted)
+        if (await self._database.run(lambda connection: connection.scalar(query)) or 0) >= limit:
+            raise StoreFullError(limit)
 
     async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
         async def work(connection: AsyncConnection) -> ResponseRecord | None:
@@ -153,7 +160,7 @@ class ResponseRows(Rows):
 
         await self._writer.write(work)
 
-    async def _save(self, connection: AsyncConnection, record: ResponseRecord) -> StoreFullError | None:
+    async def _save(self, connection: AsyncConnection, record: ResponseRecord) -> None:
         values = _values(record)
         values |= self._lease() if record.status in UNFINISHED else {"runner": None, "lease_until": None}
         update = sa.update(responses).where(
@@ -166,9 +173,7 @@ class ResponseRows(Rows):
         else:
             known = sa.select(responses.c.id).where(responses.c.id == record.id)
             if record.id in self._unfinished or (await connection.execute(known)).first() is not None:
-                return None  # It was deleted, or has ended.
-            if (refusal := await self._refusal(connection, record.owner)) is not None:
-                return refusal
+                return  # It was deleted, or has ended.
             thread = None
             if record.parent is not None:
                 query = sa.select(responses.c.thread).where(responses.c.id == record.parent)
@@ -178,15 +183,6 @@ class ResponseRows(Rows):
         await self._note_items(connection, record.owner, record.id, every)
         if record.conversation is not None and record.status not in UNFINISHED:
             await self._append(connection, record.owner, record.conversation, every)
-        return None
-
-    async def _refusal(self, connection: AsyncConnection, owner: str) -> StoreFullError | None:
-        limit = self._max_responses_per_owner
-        if limit is None:
-            return None
-        query = sa.select(sa.func.count()).select_from(responses).where(responses.c.owner == owner)
-        count = (await connection.execute(query)).scalar() or 0
-        return StoreFullError(limit) if count >= limit else None
 
     async def _note_items(
         self, connection: AsyncConnection, owner: str, holder: str, every: Sequence[ItemRecord]
@@ -231,7 +227,7 @@ class ResponseRows(Rows):
         touched = await connection.execute(
             sa.update(conversations)
             .where(conversations.c.id == conversation, conversations.c.owner == owner)
-            .values(used_at=now())
+            .values(used_at=now(), size=conversations.c.size + sum(len(item.body) for item in every))
         )
         if not touched.rowcount:
             return False

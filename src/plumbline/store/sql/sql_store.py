@@ -17,8 +17,8 @@ from plumbline.store.sql.chat_rows import ChatRows
 from plumbline.store.sql.conversation_rows import ConversationRows
 from plumbline.store.sql.database import Database
 from plumbline.store.sql.response_rows import LEASE_SECONDS
-from plumbline.store.sql.sweep import Retention, delete_expired, find_expired
-from plumbline.store.sql.tables import responses, secrets
+from plumbline.store.sql.sweep import Retention, Sizes, delete_expired, find_expired, sizes
+from plumbline.store.sql.tables import secrets
 from plumbline.store.sql.writer import GroupWriter
 
 __all__ = ["SqlStore"]
@@ -43,7 +43,7 @@ class SqlStore(ConversationRows, ChatRows):
         self._runner = randomness.token_hex(8)
         self._writer = GroupWriter(database)
         self._tasks: list[asyncio.Task[None]] = []
-        self._sizes = (0, 0)
+        self._sizes = Sizes()
 
     @property
     def description(self) -> str:
@@ -67,12 +67,14 @@ class SqlStore(ConversationRows, ChatRows):
         await self._database.close()
 
     def stats(self) -> StoreStats:
-        count, size = self._sizes
         return StoreStats(
-            responses=count,
-            bytes=size,
+            responses=self._sizes.responses,
+            conversations=self._sizes.conversations,
+            chats=self._sizes.chats,
+            bytes=self._sizes.bytes,
             pending_writes=self._writer.pending,
             failed_writes=self._writer.failed,
+            max_responses_per_owner=self._max_responses_per_owner or 0,
         )
 
     async def secret(self, name: str) -> bytes:
@@ -92,7 +94,7 @@ class SqlStore(ConversationRows, ChatRows):
             await self._writer.write(partial(delete_expired, expired=expired))
         if self._database.is_sqlite:
             await self._writer.write(lambda c: c.execute(sa.text(f"PRAGMA incremental_vacuum({_PAGES})")))
-        self._sizes = await self._database.run(_sizes)
+        self._sizes = await self._database.run(sizes)
 
     async def _every(self, seconds: float, work: object) -> None:
         assert callable(work)
@@ -100,9 +102,3 @@ class SqlStore(ConversationRows, ChatRows):
             with contextlib.suppress(StoreUnavailableError):
                 await work()
             await asyncio.sleep(seconds)
-
-
-async def _sizes(connection: AsyncConnection) -> tuple[int, int]:
-    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(responses.c.size), 0))
-    row = (await connection.execute(query.select_from(responses))).one()
-    return int(row[0]), int(row[1])

@@ -16,7 +16,7 @@ from plumbline.store.sql.tables import (
     responses,
 )
 
-__all__ = ["Expired", "Retention", "delete_expired", "find_expired"]
+__all__ = ["Expired", "Retention", "Sizes", "delete_expired", "find_expired", "sizes"]
 
 _BATCH = 200
 """Chains, conversations or completions that are deleted in one transaction."""
@@ -29,7 +29,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_age: int | None = 30 * _DAY
     """Seconds since the newest response of a chain, or since the last use of a conversation; None is for ever."""
     max_bytes: int | None = None
-    """Bytes of all responses; above, the oldest chains go first. None is any number."""
+    """Bytes of all payloads; above, the oldest chains, conversations and completions go first. None is any number."""
     max_responses_per_owner: int | None = None
     """Responses of one API key; further ones are refused. None is any number."""
 
@@ -38,6 +38,15 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         """For the line that the server prints at its start."""
         age = "for ever" if self.max_age is None else f"for {self.max_age / _DAY:g} days"
         return f"kept {age}" + ("" if self.max_bytes is None else f", {self.max_bytes} bytes at most")
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How much is kept."""
+
+    responses: int = 0
+    conversations: int = 0
+    chats: int = 0
+    bytes: int = 0
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -71,11 +80,45 @@ async def find_expired(connection: AsyncConnection, retention: Retention) -> Exp
             await _names(connection, sa.select(chats.c.id).where(chats.c.created_at < before).limit(_BATCH)),
         )
     if not expired and retention.max_bytes is not None:
-        total = (await connection.execute(sa.select(sa.func.sum(responses.c.size)))).scalar() or 0
-        if total > retention.max_bytes:
-            oldest = threads.order_by(newest).limit(max(1, _BATCH // 20))
-            expired = Expired(await _names(connection, oldest))
+        excess = (await sizes(connection)).bytes - retention.max_bytes
+        if excess > 0:
+            expired = await _oldest(connection, excess)
     return expired
+
+
+async def sizes(connection: AsyncConnection) -> Sizes:
+    """Count records and bytes. It reads indices only."""
+    counts: list[int] = []
+    total = 0
+    for table in (responses, conversations, chats):
+        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.c.size), 0)).select_from(table)
+        count, size = (await connection.execute(query)).one()
+        counts.append(int(count))
+        total += int(size)
+    return Sizes(counts[0], counts[1], counts[2], total)
+
+
+async def _oldest(connection: AsyncConnection, excess: int) -> Expired:
+    """Select the oldest records that make up so many bytes, or a batch of them."""
+    thread, newest = responses.c.thread, sa.func.max(responses.c.created_at)
+    of_kinds = (
+        sa.select(thread, newest, sa.func.sum(responses.c.size)).group_by(thread).order_by(newest),
+        sa.select(conversations.c.id, conversations.c.used_at, conversations.c.size).order_by(
+            conversations.c.used_at
+        ),
+        sa.select(chats.c.id, chats.c.created_at, chats.c.size).order_by(chats.c.created_at),
+    )
+    candidates: list[tuple[int, int, str, int]] = []
+    for kind, query in enumerate(of_kinds):
+        rows = (await connection.execute(query.limit(_BATCH))).all()
+        candidates += [(int(row[1]), kind, str(row[0]), int(row[2])) for row in rows]
+    names: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for _, kind, name, size in sorted(candidates)[:_BATCH]:
+        if excess <= 0:
+            break
+        names[kind].append(name)
+        excess -= size
+    return Expired(*map(tuple, names))
 
 
 async def delete_expired(connection: AsyncConnection, expired: Expired) -> None:

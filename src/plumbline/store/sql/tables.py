@@ -43,6 +43,7 @@ _TEXT = _AnyText()
 # A sequence, not only an id: lists are ordered by it, and several records may be made in one second.
 _SEQUENCE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
+# Indices end with the sizes that a sweep adds up, so that it reads no row.
 # Small columns come first: SQLite reads a row up to the last column that it needs.
 responses = sa.Table(
     "responses",
@@ -60,8 +61,8 @@ responses = sa.Table(
     sa.Column("response", sa.LargeBinary, nullable=False),
     sa.Column("input", sa.LargeBinary, nullable=False),
     sa.Column("events", sa.LargeBinary, nullable=False),
-    sa.Index("responses_by_thread", "thread", "created_at"),
-    sa.Index("responses_by_owner", "owner"),
+    sa.Index("responses_by_thread", "thread", "created_at", "size"),
+    sa.Index("responses_by_owner", "owner", "size"),
     sa.Index("responses_by_runner", "runner"),
 )
 
@@ -84,8 +85,11 @@ conversations = sa.Table(
     sa.Column("owner", _TEXT, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("used_at", sa.BigInteger, nullable=False),
+    sa.Column(
+        "size", sa.BigInteger, nullable=False, comment="bytes of its items; an item sent again counts again"
+    ),
     sa.Column("metadata", sa.LargeBinary, nullable=False),
-    sa.Index("conversations_by_use", "used_at"),
+    sa.Index("conversations_by_use", "used_at", "size"),
 )
 
 conversation_items = sa.Table(
@@ -112,7 +116,7 @@ chats = sa.Table(
     sa.Column("completion", sa.LargeBinary, nullable=False),
     sa.Column("messages", sa.LargeBinary, nullable=False),
     sa.Index("chats_by_owner", "owner", "position"),
-    sa.Index("chats_by_time", "created_at"),
+    sa.Index("chats_by_time", "created_at", "size"),
 )
 
 chat_metadata = sa.Table(
