@@ -166,6 +166,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def openresponses(session: nox.Session) -> None:
+    """Run the compliance suite of Open Responses on our server: of its public repository, or of `-- CHECKOUT`."""
+    Environment(session, SERVE).run("python", "conformance/own_server/openresponses.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def peers(session: nox.Session) -> None:
     """Judge the reference servers, each in an environment of its own: all, or some with `-- vllm llama-cpp`."""
     Environment(session, SERVE).run("python", "conformance/reference_servers/run.py", *session.posargs)

@@ -1,0 +1,33 @@
+"""The report on Open Responses fails for every result that is not expected."""
+
+from __future__ import annotations
+
+import pytest
+
+from own_server.openresponses import EXPECTED_FAILURES, report, run
+
+
+def result(name: str, status: str) -> dict[str, object]:
+    return {"id": name, "status": status, "errors": ["something"]}
+
+
+BY_DESIGN = [result(name, "failed") for name in EXPECTED_FAILURES]
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [
+        ([*BY_DESIGN, result("one", "passed")], 0),
+        ([*BY_DESIGN, result("one", "failed")], 1),
+        ([*BY_DESIGN, result("one", "skipped")], 1),
+        ([result(name, "passed") for name in EXPECTED_FAILURES], 1),
+        ([], 1),
+    ],
+)
+def test_only_expected_results_are_a_success(results: list[dict[str, object]], status: int) -> None:
+    assert report(results) == status
+
+
+def test_a_folder_without_the_suite_is_named(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(tmp_path)]) == 2
+    assert "give the folder of a checkout" in capsys.readouterr().err
