@@ -178,6 +178,13 @@ def _add_server_options(group: _Group) -> None:
         help="maximum number of stored responses of one API key; further ones get a 429. 0 sets no limit",
     )
     group.add_argument(
+        "--compaction",
+        choices=("auto", "summary", "lossless"),
+        default="auto",
+        help="how conversations are compacted: the model writes a summary, or all of it is sealed; auto lets models "
+        "with a gigabyte of weights or more write summaries",
+    )
+    group.add_argument(
         "--sealing-key-file",
         metavar="FILE",
         help="file with the random secret that seals reasoning for clients (reasoning.encrypted_content); give "

@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
@@ -26,6 +27,7 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.responses.compaction import Compacted
 from plumbline.protocols.responses.event_order import EVENT_ORDER, StepError, transition
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
 from plumbline.wire.errors import server_error
@@ -48,7 +50,9 @@ BEGINS: list[Begin] = ["start", "queue"]
 ENDS: list[End] = ["failed", "cancelled"]
 
 
-def sent(events: list[OutputEvent], begin: Begin = "start", end: End = "whole") -> list[dict[str, Any]]:
+def sent(
+    events: Sequence[OutputEvent | Compacted], begin: Begin = "start", end: End = "whole"
+) -> list[dict[str, Any]]:
     """The wire events of an answer, or of its beginning and what ended it. One that is queued starts with an event."""
     writer = response_writer()
     found = writer.start() if begin == "start" else writer.queue()
@@ -101,7 +105,8 @@ def test_every_stream_is_a_walk_of_the_table(
 def test_every_transition_occurs() -> None:
     """Law 2."""
     call = [ToolCallDelta("{}"), ToolCallEnd()]
-    items: list[OutputEvent] = [
+    items: list[OutputEvent | Compacted] = [
+        Compacted("sealed"),
         ReasoningDelta("a"),
         TextDelta("b"),
         ToolCallStart("f", "call_1"),

@@ -121,6 +121,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "request_id",
         "rid",
         "max_tool_calls",
+        "context_management",
         "top_logprobs",
         "parallel_tool_calls",
         *_IDENTITY,

@@ -57,7 +57,7 @@ class StoreModel:
             read += len(one.response) + len(msgspec.msgpack.encode(one.input))
             if read > most_bytes:
                 return None
-            wanted = one.parent
+            wanted = None if one.compacts else one.parent
         return found[::-1]
 
     def delete_response(self, owner: str, name: str) -> bool:

@@ -129,8 +129,8 @@ class Generation:
     async def stream(
         self,
         call: Call,
-        events: AsyncGenerator[ChoiceEvent, None],
-        frames: Callable[[AsyncIterator[ChoiceEvent]], Frames],
+        events: AsyncGenerator[T, None],
+        frames: Callable[[AsyncIterator[T]], Frames],
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Stream an answer: await its first event, then send frames and comments until the client leaves."""
@@ -196,8 +196,8 @@ class Generation:
     async def finish(
         self,
         call: Call,
-        events: AsyncGenerator[ChoiceEvent, None],
-        read: Callable[[AsyncIterator[ChoiceEvent]], Awaitable[None]],
+        events: AsyncGenerator[T, None],
+        read: Callable[[AsyncIterator[T]], Awaitable[None]],
     ) -> None:
         """Let `read` read a whole answer, unless the client leaves."""
 

@@ -57,6 +57,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         default_factory=lambda: {"tokenizer_class": _TOKENIZER_CLASS}
     )
     """The tokenizer's configuration with the chat template."""
+    weight_bytes: int = 0
+    """Size of the files with its weights; 0 if it is not known."""
     dialect: ModelDialect = PLAIN
     """How the model writes reasoning and calls; by default every answer is text."""
 
@@ -97,6 +99,7 @@ def load(settings: Settings) -> ServedModel:
         tokenizer_info=_tokenizer_info(folder, template),
         dialect=build_dialect(chosen, tokenizer),
         names=names,
+        weight_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
         defaults=_defaults(folder, settings, engine.info.vocab_size),
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",

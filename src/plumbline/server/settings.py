@@ -64,6 +64,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of what is stored; above, the oldest conversations are deleted. 0 sets no limit."""
     store_max_responses_per_key: int = 0
     """Stored responses of one API key; further ones are a 429. 0 sets no limit."""
+    compaction: str = "auto"
+    """How conversations are compacted: `summary` by the model, `lossless`, or `auto`: by models with a gigabyte of
+    weights or more."""
     engine: str = "plumbline"
     """`plumbline` or `transformers`."""
     device: str = "auto"
@@ -120,6 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
         if self.engine not in ("plumbline", "transformers"):
             raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
+        if self.compaction not in ("auto", "summary", "lossless"):
+            raise SettingsError(f"--compaction must be auto, summary or lossless, got {self.compaction!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
         for name in (

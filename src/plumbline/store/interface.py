@@ -100,6 +100,8 @@ class Store(ABC):
     ) -> Sequence[ResponseRecord]:
         """Return a response and the ones that it continues, the oldest first, without `events`.
 
+        A response that compacts what it continues is the oldest of the result.
+
         Args:
             owner: whom all of them belong to.
             response_id: the newest.

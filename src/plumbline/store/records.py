@@ -65,6 +65,8 @@ class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     parent: str | None = None
     """The response that it continues (`previous_response_id`)."""
+    compacts: bool = False
+    """Its output stands for all that it continues: a chain begins with it."""
     conversation: str | None = None
     """The conversation that it belongs to. A finished response appends its input and output there."""
     response: bytes

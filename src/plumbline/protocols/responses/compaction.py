@@ -1,24 +1,61 @@
 """Seal the items of a conversation into one item, and open it again (ST-15).
 
-Nothing is lost: the sealed content carries the items themselves. It makes a conversation portable and opaque to its
-client, without a store; it does not shorten the prompt.
+A compaction stands for everything before it. Its sealed content is a list of items: all of them, so that nothing is
+lost and nothing is shorter; or the last ones, with a summary of the others in the first of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from plumbline._generated.items import CompactionBody, CompactionSummaryItemParam, InputItem
+from plumbline._generated.content import InputTextContent
+from plumbline._generated.items import (
+    CompactionBody,
+    CompactionSummaryItemParam,
+    EasyInputMessage,
+    InputItem,
+)
+from plumbline.events import OutputEvent
+from plumbline.protocols.common.fields import tag_of
 from plumbline.protocols.common.ids import new_id
 from plumbline.protocols.common.sealing import MAX_SEALED, Sealer, UnsealError
 from plumbline.protocols.responses.stored_items import as_context, stored_input
 from plumbline.wire.errors import ApiError, invalid_request
 
-__all__ = ["cannot_open", "compacted", "opened"]
+__all__ = [
+    "SUMMARY_REQUEST",
+    "AnswerEvent",
+    "Compacted",
+    "cannot_open",
+    "compacted",
+    "opened",
+    "opened_all",
+    "since_compaction",
+    "split",
+    "with_summary",
+]
 
+SUMMARY_REQUEST = (
+    "Summarise this conversation so far, so that it can go on from your summary alone. Keep every fact, name, number, "
+    "decision, open question and the results of tools. Write only the summary."
+)
+"""What a model is asked at the end of a conversation that it summarises."""
+
+_INTRODUCTION = "Summary of the earlier conversation:\n\n"
 _PURPOSE = "compaction"
+
+
+class Compacted(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
+    """The event of an answer that begins with a compaction of what came before."""
+
+    encrypted_content: str
+
+
+AnswerEvent: TypeAlias = tuple[int, OutputEvent | Compacted]
+"""An event of an answer with the index of its choice, which is 0."""
 
 
 def compacted(items: Sequence[InputItem], sealer: Sealer) -> CompactionBody:
@@ -27,9 +64,11 @@ def compacted(items: Sequence[InputItem], sealer: Sealer) -> CompactionBody:
     Raises:
         ApiError: 400 if the items are too large to be sent back, or one of them cannot be opened.
     """
-    every = [item for index, one in enumerate(items) for item in opened(one, f"input[{index}]", sealer)]
     sealed = sealer.seal(
-        msgspec.json.encode([msgspec.Raw(record.body) for record in stored_input(every)]).decode(), _PURPOSE
+        msgspec.json.encode(
+            [msgspec.Raw(record.body) for record in stored_input(opened_all(items, sealer))]
+        ).decode(),
+        _PURPOSE,
     )
     if len(sealed) > MAX_SEALED:
         raise invalid_request(
@@ -39,6 +78,16 @@ def compacted(items: Sequence[InputItem], sealer: Sealer) -> CompactionBody:
             "string_above_max_length",
         )
     return CompactionBody(id=new_id("cmp_"), encrypted_content=sealed)
+
+
+def opened_all(items: Sequence[InputItem], sealer: Sealer | None) -> list[InputItem]:
+    """Return the items from the last compaction on, with those that it stands for in its place.
+
+    Raises:
+        ApiError: 400 for content that this server did not seal (ST-16).
+    """
+    wanted = range(since_compaction(items), len(items))
+    return [item for index in wanted for item in opened(items[index], f"input[{index}]", sealer)]
 
 
 def opened(item: InputItem, where: str, sealer: Sealer | None) -> Iterator[InputItem]:
@@ -57,6 +106,37 @@ def opened(item: InputItem, where: str, sealer: Sealer | None) -> Iterator[Input
     except UnsealError as error:
         raise cannot_open(where, str(error)) from None
     yield from as_context(bytes(raw) for raw in msgspec.json.decode(text, type=list[msgspec.Raw]))
+
+
+def since_compaction(items: Sequence[InputItem]) -> int:
+    """Return the index of the last compaction, which stands for everything before it; 0 if there is none.
+
+    Clients may leave out what stands before a compaction. Those that do not would pay for it twice.
+    """
+    found = (index for index in range(len(items) - 1, -1, -1) if tag_of(items[index]) == "compaction")
+    return next(found, 0)
+
+
+def split(items: Sequence[InputItem]) -> tuple[Sequence[InputItem], Sequence[InputItem]]:
+    """Split a conversation before its last message of the user: what a summary replaces, and what it does not."""
+    at = next((index for index in range(len(items) - 1, -1, -1) if _is_of_user(items[index])), 0)
+    return items[:at], items[at:]
+
+
+def with_summary(summary: str, kept: Sequence[InputItem]) -> list[InputItem]:
+    """Return the end of a conversation, which begins with a message of the user, with a summary in that message.
+
+    The summary has no message of its own, because many chat templates want the roles to alternate.
+    """
+    first, *rest = kept
+    assert isinstance(first, EasyInputMessage)
+    content: list[Any] = [InputTextContent(text=f"{_INTRODUCTION}{summary}\n\n")]
+    content += [InputTextContent(text=first.content)] if isinstance(first.content, str) else first.content
+    return [EasyInputMessage(role="user", content=content), *rest]
+
+
+def _is_of_user(item: InputItem) -> bool:
+    return isinstance(item, EasyInputMessage) and item.role == "user"
 
 
 def cannot_open(where: str, reason: str) -> ApiError:

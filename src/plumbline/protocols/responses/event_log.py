@@ -14,6 +14,7 @@ import msgspec
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline._generated.responses import Response
 from plumbline.events import OutputEvent, Progress, TokenIds
+from plumbline.protocols.responses.compaction import Compacted
 from plumbline.protocols.responses.identity import Repeated
 from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
 from plumbline.wire.errors import ApiError
@@ -47,9 +48,9 @@ class EventLog(msgspec.Struct, array_like=True):
     """Whether the client asked for logprobs."""
     background: bool = False
     """Whether the response began as `queued`."""
-    events: list[OutputEvent | Failure] = []
+    events: list[OutputEvent | Compacted | Failure] = []
 
-    def append(self, event: OutputEvent | Failure) -> None:
+    def append(self, event: OutputEvent | Compacted | Failure) -> None:
         """Add an event, if the stream depends on it."""
         if not isinstance(event, TokenIds | Progress):
             self.events.append(event)
@@ -98,7 +99,9 @@ def replayed_by(writer: ResponsesWriter, log: EventLog) -> Iterator[ResponseStre
         yield from written(writer, event)
 
 
-def written(writer: ResponsesWriter, event: OutputEvent | Failure) -> Iterator[ResponseStreamEvent]:
+def written(
+    writer: ResponsesWriter, event: OutputEvent | Compacted | Failure
+) -> Iterator[ResponseStreamEvent]:
     """Write one event of a log."""
     if isinstance(event, Failure):
         error = event.error()

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["EVENT_ORDER", "Machine", "State", "Step", "StepError", "Transition", "transition"]
 
-Machine = Literal["response", "message", "reasoning", "function_call", "custom_tool_call"]
+Machine = Literal["response", "message", "reasoning", "function_call", "custom_tool_call", "compaction"]
 State = Literal["new", "queued", "open", "done"]
 Step = Literal["start", "queue", "complete", "cut", "fail", "cancel", "add", "delta", "finish"]
 
@@ -94,6 +94,12 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
                 "done", ("response.custom_tool_call_input.done", "response.output_item.done")
             ),
         },
+        "done": {},
+    },
+    # ST-15: sealed content comes in one piece
+    "compaction": {
+        "new": {"add": Transition("open", ("response.output_item.added",))},
+        "open": {"finish": Transition("done", ("response.output_item.done",))},
         "done": {},
     },
 }

@@ -25,7 +25,7 @@ from plumbline._generated.items import (
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
-from plumbline.protocols.responses.compaction import cannot_open, opened
+from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
 from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import Message, ToolCall
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
@@ -108,12 +108,17 @@ def read_input(
 def _entries(
     items: Sequence[InputItem], earlier: Sequence[InputItem], sealer: Sealer | None
 ) -> Iterator[tuple[str, InputItem]]:
-    """Yield all items with the fields that they come from; the items of a compaction come from its field."""
-    for item in earlier:
+    """Yield all items with the fields that they come from; the items of a compaction come from its field.
+
+    The last compaction stands for everything before it.
+    """
+    first = since_compaction(items)
+    is_compacted = bool(items) and tag_of(items[first]) == "compaction"
+    for item in () if is_compacted else earlier[since_compaction(earlier) :]:
         yield from (("input", one) for one in opened(item, "input", sealer))
-    for index, item in enumerate(items):
+    for index in range(first, len(items)):
         where = f"input[{index}]"
-        yield from ((where, one) for one in opened(item, where, sealer))
+        yield from ((where, one) for one in opened(items[index], where, sealer))
 
 
 def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> str:

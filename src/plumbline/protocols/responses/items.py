@@ -17,6 +17,7 @@ from plumbline._generated.content import (
     TopLogProb,
 )
 from plumbline._generated.items import (
+    CompactionBody,
     CustomToolCallResource,
     FunctionToolCallResource,
     OutputItem,
@@ -29,6 +30,7 @@ from plumbline.protocols.responses.event_order import Machine, State
 
 __all__ = [
     "CallItem",
+    "CompactionItem",
     "ContentItem",
     "CustomCallItem",
     "ItemKind",
@@ -144,6 +146,19 @@ class ReasoningTextItem(ContentItem):
         return ReasoningItem(
             id=self.id, summary=[], content=[part], status=status, encrypted_content=self.sealed
         )
+
+
+class CompactionItem(OpenItem):
+    """A compaction of what came before the answer; it is written at once."""
+
+    machine = "compaction"
+    prefix = "cmp_"
+
+    def added(self) -> OutputItem:
+        return CompactionBody(id=self.id, encrypted_content="")
+
+    def _finished(self, status: ItemStatus) -> OutputItem:
+        return CompactionBody(id=self.id, encrypted_content=self.text)
 
 
 class CallItem(OpenItem):

@@ -67,6 +67,7 @@ __all__ = [
     "Continuing",
     "check_continued",
     "check_storeless",
+    "compaction_threshold",
     "conversation_id",
     "own_input",
     "read_response",
@@ -78,7 +79,6 @@ LOGPROBS = "message.output_text.logprobs"
 _REFUSED = {
     "prompt": "is not supported: this server keeps no prompt templates",
     "moderation": "is not supported by this server",
-    "context_management": "is not supported by this server yet",
 }
 
 
@@ -176,6 +176,27 @@ def conversation_id(request: Continuing) -> str | None:
     if isinstance(found, ResponseConversation):
         return found.id
     return found if isinstance(found, str) else None
+
+
+def compaction_threshold(request: CreateResponse, default: int) -> int | None:
+    """Return the number of prompt tokens above which the context is compacted; None if it never is.
+
+    Args:
+        request: the request.
+        default: the number where the request leaves it to the server.
+
+    Raises:
+        ApiError: 400 for a way of context management that this server does not know.
+    """
+    found: list[int] = []
+    for index, way in enumerate(or_default(request.context_management, [])):
+        if way.type != "compaction":
+            raise unsupported_value(
+                f"context_management[{index}].type", way.type, "is not supported: only 'compaction' is"
+            )
+        threshold = or_default(way.compact_threshold, None)
+        found.append(default if threshold is None else threshold)
+    return min(found, default=None)
 
 
 def check_storeless(request: CreateResponse | TokenCountsBody) -> None:

@@ -28,10 +28,12 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.responses.compaction import Compacted
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
 from plumbline.protocols.responses.identity import Identity
 from plumbline.protocols.responses.items import (
     CallItem,
+    CompactionItem,
     CustomCallItem,
     ItemKind,
     ItemStatus,
@@ -89,9 +91,14 @@ class ResponsesWriter:
         self._step_response("queue")
         return self._take_emitted()
 
-    def event(self, event: OutputEvent) -> list[ResponseStreamEvent]:
+    def event(self, event: OutputEvent | Compacted) -> list[ResponseStreamEvent]:
         """Write one event of the answer."""
         match event:
+            case Compacted():
+                compaction = CompactionItem()
+                compaction.append(event.encrypted_content)
+                self._add_item(compaction)
+                self._finish_item("completed")
             case TextDelta():
                 text = self._open_item(TextItem)
                 text.append(event.text, event.logprobs if self._wants_logprobs else ())  # LP-06

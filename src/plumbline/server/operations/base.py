@@ -6,6 +6,7 @@ from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.generation import Generation
 from plumbline.server.responses.background import BackgroundRuns
+from plumbline.server.responses.compactor import Compactor
 from plumbline.server.responses.memory import Memory
 from plumbline.wire.errors import no_store
 
@@ -30,6 +31,7 @@ class Operations(Service):
         self._sealer = sealer
         self._memory = memory
         self._runs = runs
+        self._compactor = Compactor(generation, sealer)
         self._model = generation.model
         self._settings = generation.settings
         self._metrics = generation.metrics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.items import EasyInputMessage
+from plumbline._generated.items import CompactionSummaryItemParam, EasyInputMessage, InputItem
 from plumbline._generated.responses import (
     CompactResource,
     CompactResponseMethodPublicBody,
@@ -24,7 +23,7 @@ from plumbline.events import ChoiceEvent, Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.obfuscation import wants_obfuscation
-from plumbline.protocols.responses.compaction import compacted
+from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
 from plumbline.protocols.responses.event_log import EventLog
 from plumbline.protocols.responses.identity import Fresh
 from plumbline.protocols.responses.initial_response import initial_response
@@ -34,6 +33,7 @@ from plumbline.protocols.responses.reader import (
     Context,
     Continuing,
     check_storeless,
+    compaction_threshold,
     conversation_id,
     own_input,
     read_response,
@@ -43,12 +43,13 @@ from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
 from plumbline.server.frames import event_frames
 from plumbline.server.operations.base import Operations
 from plumbline.server.responses.background import BackgroundRun
+from plumbline.server.responses.compactor import Compaction
 from plumbline.server.responses.conversations import Hold
 from plumbline.server.responses.foreground import streamed, whole
 from plumbline.server.responses.latest_turn import LatestTurn
 from plumbline.server.responses.memory import Keeper
 from plumbline.server.streams import close_with_request, until_disconnect
-from plumbline.turn import ChatPrompt
+from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import previous_response_not_found
@@ -62,7 +63,7 @@ class _Begun(NamedTuple):
 
     writer: ResponsesWriter
     identity: Fresh
-    answer: AsyncGenerator[ChoiceEvent, None]
+    answer: AsyncGenerator[AnswerEvent, None]
     keeper: Keeper | None
 
 
@@ -137,6 +138,10 @@ class ResponseOperations(Operations):
             self._runs.check_room()
         wants_logprobs = turn.sampling.logprobs is not None
         keeper = await self._keeper(request, call, context, wants_logprobs)
+        compaction = await self._compaction(request, call, context, turn)
+        if compaction is not None:
+            short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
+            turn = read_response(request, self._model.defaults, self._sealer, Context(earlier=[short]))
         (prepared,) = await self._generation.prepare(call, request, [turn], "input")
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer if seals else None)
@@ -148,10 +153,23 @@ class ResponseOperations(Operations):
             conversation=conversation_id(request),
         )
         writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
-        return _Begun(writer, identity, self._generation.answer(prepared, call, arrived), keeper)
+        answer = self._generation.answer(prepared, call, arrived)
+        return _Begun(writer, identity, _behind(compaction, answer), keeper)
+
+    async def _compaction(
+        self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
+    ) -> Compaction | None:
+        """Compact the context of a request, if it asks for that and the prompt is too long (ST-15)."""
+        threshold = compaction_threshold(request, self._model.engine.info.max_model_len * 3 // 4)
+        if threshold is None:
+            return None
+        assert isinstance(turn.prompt, ChatPrompt)
+        if len(await self._generation.token_ids(turn.prompt, "input")) <= threshold:
+            return None
+        return await self._compactor.compact(_items(request, context), call)
 
     def _events(
-        self, begun: _Begun, answer: AsyncIterator[ChoiceEvent], call: Call
+        self, begun: _Begun, answer: AsyncIterator[AnswerEvent], call: Call
     ) -> AsyncIterator[ResponseStreamEvent]:
         return streamed(
             begun.writer, answer, begun.keeper, lambda error: self._generation.midway(error, call)
@@ -170,13 +188,15 @@ class ResponseOperations(Operations):
         context = await self._context(request, call)
         if context is None and isinstance(request.previous_response_id, str):
             raise previous_response_not_found(request.previous_response_id)
-        earlier, own = ((), own_input(request)) if context is None else context
-        messages = read_input(own, or_default(request.instructions, None), self._sealer, earlier)
-        ids = await self._generation.token_ids(ChatPrompt(messages=messages), "input")
-        own_items = [EasyInputMessage(role="user", content=own)] if isinstance(own, str) else own
-        item = await asyncio.to_thread(compacted, [*earlier, *own_items], self._sealer)
-        usage = response_usage(Usage(prompt_tokens=len(ids), completion_tokens=0))
-        answer = CompactResource(id=new_id("cmp_"), created_at=now(), output=[item], usage=usage)
+        items = _items(request, context)
+        messages = read_input(items, or_default(request.instructions, None), self._sealer)
+        item, usage = await self._compactor.compact(items, call)
+        if usage is None:
+            ids = await self._generation.token_ids(ChatPrompt(messages=messages), "input")
+            usage = Usage(prompt_tokens=len(ids), completion_tokens=0)
+        answer = CompactResource(
+            id=new_id("cmp_"), created_at=now(), output=[item], usage=response_usage(usage)
+        )
         return JsonReply(encode(answer))
 
     async def _context(self, request: Continuing, call: Call) -> Context | None:
@@ -206,7 +226,7 @@ class ResponseOperations(Operations):
     async def _in_background(
         self,
         run: BackgroundRun,
-        answer: AsyncGenerator[ChoiceEvent, None],
+        answer: AsyncGenerator[AnswerEvent, None],
         request: CreateResponse,
         call: Call,
         headers: Mapping[str, str],
@@ -224,3 +244,20 @@ def _unavailable_header(request: CreateResponse) -> dict[str, str]:
     """Name the hosted tools of a request, which this server accepts and does not run (TOOL-15)."""
     kinds = unavailable_tools(or_default(request.tools, []))
     return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
+
+
+def _items(request: Continuing, context: Context | None) -> list[InputItem]:
+    """Return all items that a request is answered from, in order."""
+    earlier, own = ((), own_input(request)) if context is None else context
+    return [*earlier, *([EasyInputMessage(role="user", content=own)] if isinstance(own, str) else own)]
+
+
+async def _behind(
+    compaction: Compaction | None, answer: AsyncGenerator[ChoiceEvent, None]
+) -> AsyncGenerator[AnswerEvent, None]:
+    """Yield the answer, behind the compaction of its context."""
+    async with aclosing(answer):
+        if compaction is not None:
+            yield 0, Compacted(compaction.item.encrypted_content)
+        async for event in answer:
+            yield event

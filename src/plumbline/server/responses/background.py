@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from plumbline._generated.events import ResponseStreamEvent
-from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.events import OutputEvent
+from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
 from plumbline.protocols.responses.event_log import Failure, begun, written
 from plumbline.protocols.responses.identity import Fresh, Repeated
 from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
@@ -40,7 +41,7 @@ class BackgroundRun:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, answer: AsyncGenerator[ChoiceEvent, None]) -> None:
+    async def start(self, answer: AsyncGenerator[AnswerEvent, None]) -> None:
         """Store the response as queued, and let it run."""
         self.writer.queue()
         await self._keeper.save(self.writer.response)
@@ -86,7 +87,7 @@ class BackgroundRun:
         if not self.writer.ended:
             await self._end(error)
 
-    async def _run(self, answer: AsyncGenerator[ChoiceEvent, None]) -> None:
+    async def _run(self, answer: AsyncGenerator[AnswerEvent, None]) -> None:
         try:
             async with aclosing(answer):
                 async for _, event in answer:
@@ -94,7 +95,7 @@ class BackgroundRun:
         except Exception as error:
             await self._end(self._midway(error))
 
-    async def _take(self, event: OutputEvent) -> None:
+    async def _take(self, event: OutputEvent | Compacted) -> None:
         if self.writer.queued:
             self.writer.start()
         self.writer.event(event)
@@ -150,7 +151,7 @@ class BackgroundRuns:
     async def start(
         self,
         run: BackgroundRun,
-        answer: AsyncGenerator[ChoiceEvent, None],
+        answer: AsyncGenerator[AnswerEvent, None],
         at_end: Callable[[], None] | None = None,
     ) -> None:
         """Start a run, and forget it when it has ended: from then on the store has it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from plumbline._generated.events import ResponseStreamEvent
-from plumbline.events import ChoiceEvent
+from plumbline.protocols.responses.compaction import AnswerEvent
 from plumbline.protocols.responses.event_log import Failure
 from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.server.responses.memory import Keeper
@@ -16,7 +16,7 @@ __all__ = ["streamed", "whole"]
 
 async def streamed(
     writer: ResponsesWriter,
-    answer: AsyncIterator[ChoiceEvent],
+    answer: AsyncIterator[AnswerEvent],
     keeper: Keeper | None,
     midway: Callable[[Exception], ApiError],
 ) -> AsyncIterator[ResponseStreamEvent]:
@@ -54,7 +54,7 @@ async def streamed(
             yield out
 
 
-async def whole(writer: ResponsesWriter, answer: AsyncIterator[ChoiceEvent], keeper: Keeper | None) -> None:
+async def whole(writer: ResponsesWriter, answer: AsyncIterator[AnswerEvent], keeper: Keeper | None) -> None:
     """Run a response to its end, and store it. A failure is raised, and nothing is stored then."""
     writer.start()
     async for _, event in answer:

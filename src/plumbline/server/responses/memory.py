@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from plumbline._generated.items import InputItem
+from plumbline._generated.items import CompactionBody, InputItem
 from plumbline._generated.responses import Response
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.responses.event_log import EventLog, Failure, begun
@@ -87,6 +87,7 @@ class Keeper:
                     created_at=response.created_at,
                     status=response.status,
                     parent=response.previous_response_id,
+                    compacts=any(isinstance(item, CompactionBody) for item in response.output),
                     conversation=conversation.id if isinstance(conversation, msgspec.Struct) else None,
                     response=body,
                     input=self._input,
@@ -220,7 +221,7 @@ class Memory:
             records = await self.store.chain(owner, response_id, MAX_TURNS, MAX_CONTEXT_BYTES)
         if not records:
             raise previous_response_not_found(response_id)
-        if (missing := records[0].parent) is not None:
+        if (missing := records[0].parent) is not None and not records[0].compacts:
             if len(records) >= MAX_TURNS:
                 raise invalid_request(
                     f"The conversation has more than {MAX_TURNS} responses. Begin a new one with a summary.",

@@ -71,7 +71,7 @@ class ResponseRows(Rows):
             size = 0
             wanted: str | None = response_id
             while wanted is not None and len(names) < most:
-                query = sa.select(responses.c.parent, _PAYLOAD_BYTES).where(
+                query = sa.select(responses.c.parent, _PAYLOAD_BYTES, responses.c.compacts).where(
                     responses.c.id == wanted, responses.c.owner == owner
                 )
                 row = (await connection.execute(query)).first()
@@ -81,7 +81,7 @@ class ResponseRows(Rows):
                 size += row[1]
                 if size > most_bytes:
                     return None
-                wanted = row.parent
+                wanted = None if row.compacts else row.parent
             rows: dict[str, Any] = {}
             for start in range(0, len(names), _VARIABLES):
                 part = names[start : start + _VARIABLES]
@@ -267,6 +267,7 @@ def _values(record: ResponseRecord) -> dict[str, Any]:
         "size": len(record.response) + len(given) + len(record.events),
         "status": record.status,
         "parent": record.parent,
+        "compacts": record.compacts,
         "conversation": record.conversation,
         "response": record.response,
         "input": given,
@@ -282,6 +283,7 @@ def _record(row: Any) -> ResponseRecord:
         created_at=row.created_at,
         status=row.status,
         parent=row.parent,
+        compacts=row.compacts,
         conversation=row.conversation,
         response=row.response,
         input=decode_items(row.input),

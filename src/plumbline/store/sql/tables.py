@@ -55,6 +55,7 @@ responses = sa.Table(
     sa.Column("size", sa.BigInteger, nullable=False, comment="bytes of the payloads"),
     sa.Column("status", _TEXT, nullable=False),
     sa.Column("parent", _TEXT),
+    sa.Column("compacts", sa.Boolean, nullable=False),
     sa.Column("conversation", _TEXT),
     sa.Column("runner", _TEXT, comment="the process that generates it; null when it has ended"),
     sa.Column("lease_until", sa.Double, comment="Unix time at which the runner counts as gone"),

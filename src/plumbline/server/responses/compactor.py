@@ -1,0 +1,99 @@
+"""Compact a conversation: a summary by the model where that pays, or everything without loss (ST-15)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from plumbline._generated.items import CompactionBody, InputItem
+from plumbline.engines.port import SamplingParams
+from plumbline.events import Finish, OutputEvent, TextDelta, Usage
+from plumbline.protocols.common.sealing import Sealer
+from plumbline.protocols.responses.compaction import (
+    SUMMARY_REQUEST,
+    compacted,
+    opened_all,
+    split,
+    with_summary,
+)
+from plumbline.protocols.responses.input import read_input
+from plumbline.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.server.generation import Generation
+from plumbline.text.templates.template import TemplateError
+from plumbline.turn import ChatPrompt, Message, Turn
+from plumbline.wire.call import Call
+
+__all__ = ["Compaction", "Compactor"]
+
+_log = logging.getLogger("plumbline.server")
+
+_MAX_SUMMARY = 2048
+"""Tokens of a summary; at most an eighth of the model's context."""
+_LARGE_MODEL = 10**9
+"""Bytes of weights from which on a model is trusted to summarise, unless the operator says otherwise."""
+
+
+class Compaction(NamedTuple):
+    """An item that stands for a conversation, and what it cost."""
+
+    item: CompactionBody
+    usage: Usage | None
+    """Of the summary; None if there is none."""
+
+
+class Compactor:
+    """Compacts conversations of one served model."""
+
+    def __init__(self, generation: Generation, sealer: Sealer) -> None:
+        self._generation = generation
+        self._sealer = sealer
+        mode = generation.settings.compaction
+        large = generation.model.weight_bytes >= _LARGE_MODEL
+        self._summarises = mode == "summary" or (mode == "auto" and large)
+
+    async def compact(self, items: Sequence[InputItem], call: Call) -> Compaction:
+        """Return one item that stands for a conversation.
+
+        A summary replaces what comes before the last message of the user. If the model is not to write one, if there is
+        nothing before that message, or if the summary fails or is cut, nothing is left out.
+
+        Raises:
+            ApiError: 400 if the items are too large, or hold what this server did not seal; the engine's failures.
+        """
+        every = opened_all(items, self._sealer)
+        earlier, kept = split(every)
+        summary = await self._summary(earlier, call) if self._summarises and earlier else None
+        text, usage = (None, None) if summary is None else summary
+        chosen = every if text is None else with_summary(text, kept)
+        return Compaction(await asyncio.to_thread(compacted, chosen, self._sealer), usage)
+
+    async def _summary(self, items: Sequence[InputItem], call: Call) -> tuple[str | None, Usage] | None:
+        """Let the model summarise items. The text is None if it was cut or is empty; all is None if it cannot begin."""
+        request = Message(role="user", content=SUMMARY_REQUEST)
+        limit = min(_MAX_SUMMARY, self._generation.model.engine.info.max_model_len // 8)
+        turn = Turn(
+            prompt=ChatPrompt(messages=(*read_input(items, None, self._sealer), request), effort="none"),
+            sampling=SamplingParams(temperature=0.0, max_tokens=limit),
+            truncate_prompt=True,  # Of a conversation that does not fit, the newest messages are summarised.
+        )
+        try:
+            prepared = await self._generation.road.prepare(turn)
+        except (PromptTooLongError, EmptyPromptError, TemplateError) as error:
+            _log.warning("request %s: a conversation cannot be summarised: %s", call.request_id, error)
+            return None
+        text: list[str] = []
+        ends: list[Finish] = []
+
+        def take(_: int, event: OutputEvent) -> None:
+            if isinstance(event, TextDelta):
+                text.append(event.text)
+            elif isinstance(event, Finish):
+                ends.append(event)
+
+        client = self._generation.admission.client(call)
+        answer = self._generation.road.answer(prepared, f"{call.work_id}-summary", client)
+        await self._generation.consume(call, answer, take)
+        summary = "".join(text).strip()
+        return summary if summary and ends[0].reason == "stop" else None, ends[0].usage
