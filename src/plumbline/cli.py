@@ -185,6 +185,13 @@ def _add_server_options(group: _Group) -> None:
         "with a gigabyte of weights or more write summaries",
     )
     group.add_argument(
+        "--prompts",
+        default="",
+        metavar="DIR",
+        help="folder with prompt templates for the field 'prompt' of Responses: DIR/ID/VERSION.json, with fields of a "
+        "request and {{variables}} in its instructions and input (default: none)",
+    )
+    group.add_argument(
         "--sealing-key-file",
         metavar="FILE",
         help="file with the random secret that seals reasoning for clients (reasoning.encrypted_content); give "

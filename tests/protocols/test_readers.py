@@ -122,6 +122,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "rid",
         "max_tool_calls",
         "context_management",
+        "prompt",
         "top_logprobs",
         "parallel_tool_calls",
         *_IDENTITY,

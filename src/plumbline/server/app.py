@@ -21,6 +21,7 @@ from plumbline.server.front import Front
 from plumbline.server.generation import Generation
 from plumbline.server.loading import ServedModel
 from plumbline.server.metrics import Metrics
+from plumbline.server.prompts import load_prompts
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory, remembering
 from plumbline.server.service import PlumblineService
@@ -54,7 +55,9 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
     runs = BackgroundRuns(settings.max_num_waiting)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys))
-    service = PlumblineService(Generation(model, settings, metrics), sealer, memory, runs)
+    service = PlumblineService(
+        Generation(model, settings, metrics), sealer, memory, runs, load_prompts(settings.prompts)
+    )
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:

@@ -67,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: str = "auto"
     """How conversations are compacted: `summary` by the model, `lossless`, or `auto`: by models with a gigabyte of
     weights or more."""
+    prompts: str = ""
+    """A folder with prompt templates, `FOLDER/ID/VERSION.json`; empty for none."""
     engine: str = "plumbline"
     """`plumbline` or `transformers`."""
     device: str = "auto"

@@ -36,6 +36,7 @@ __all__ = [
     "model_not_found",
     "no_store",
     "previous_response_not_found",
+    "prompt_not_found",
     "rate_limited",
     "response_not_found",
     "server_error",
@@ -189,6 +190,19 @@ def model_not_found(model: str) -> ApiError:
     """Return the 404 for an unknown model (MOD-03, ERR-06)."""
     message = f"The model `{_cut(model)}` does not exist or you do not have access to it."
     return ApiError(404, message, INVALID_REQUEST, None, "model_not_found")
+
+
+def prompt_not_found(prompt_id: str, version: str | None = None) -> ApiError:
+    """Return the 404 for an unknown prompt template, or an unknown version of one."""
+    which = "" if version is None else f" and version '{_cut(version)}'"
+    param = "prompt.id" if version is None else "prompt.version"
+    return ApiError(
+        404,
+        f"Prompt with id '{_cut(prompt_id)}'{which} not found.",
+        INVALID_REQUEST,
+        param,
+        "prompt_not_found",
+    )
 
 
 def response_not_found(response_id: str) -> ApiError:

@@ -41,7 +41,7 @@ def initial_response(
     sampling = turn.sampling
     echoed: Mapping[str, Any] = {
         name: getattr(request, name)
-        for name in ("user", "prompt_cache_retention")
+        for name in ("user", "prompt", "prompt_cache_retention")
         if given(getattr(request, name))
     }
     return Response(

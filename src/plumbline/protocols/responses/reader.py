@@ -77,7 +77,6 @@ __all__ = [
 LOGPROBS = "message.output_text.logprobs"
 
 _REFUSED = {
-    "prompt": "is not supported: this server keeps no prompt templates",
     "moderation": "is not supported by this server",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
+from plumbline.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.generation import Generation
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.compactor import Compactor
@@ -17,7 +18,12 @@ class Operations(Service):
     """A group of operations. What it does not define answers 404."""
 
     def __init__(
-        self, generation: Generation, sealer: Sealer, memory: Memory | None, runs: BackgroundRuns
+        self,
+        generation: Generation,
+        sealer: Sealer,
+        memory: Memory | None,
+        runs: BackgroundRuns,
+        prompts: PromptTemplates,
     ) -> None:
         """Share what the operations work with.
 
@@ -26,11 +32,13 @@ class Operations(Service):
             sealer: seals reasoning for clients, and opens it.
             memory: what was stored; None if nothing is.
             runs: the responses in the background.
+            prompts: the templates that requests may name.
         """
         self._generation = generation
         self._sealer = sealer
         self._memory = memory
         self._runs = runs
+        self._prompts = prompts
         self._compactor = Compactor(generation, sealer)
         self._model = generation.model
         self._settings = generation.settings

@@ -72,6 +72,7 @@ class ResponseOperations(Operations):
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
+        request = self._prompts.applied(request)
         hold = self._hold(request, call)
         begun = await self._begin(request, call, await self._context(request, call))
         headers = _unavailable_header(request)
@@ -106,6 +107,7 @@ class ResponseOperations(Operations):
         Raises:
             ApiError: before the first event, as for a request over HTTP.
         """
+        request = self._prompts.applied(request)
         previous = latest.take(or_default(request.previous_response_id, None))
         if previous is not None:
             request = msgspec.structs.replace(request, previous_response_id=UNSET)

@@ -1,0 +1,44 @@
+"""Load the prompt templates of a folder: `FOLDER/ID/VERSION.json`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from plumbline.protocols.responses.prompt_templates import (
+    BadTemplateError,
+    PromptTemplate,
+    PromptTemplates,
+)
+from plumbline.server.settings import SettingsError
+
+__all__ = ["load_prompts"]
+
+
+def load_prompts(folder: str) -> PromptTemplates:
+    """Return the templates of a folder; the latest version of each is the one that sorts last, by numbers and names.
+
+    Args:
+        folder: the folder, or an empty string for none.
+
+    Raises:
+        SettingsError: the folder cannot be read, or a template in it cannot be used.
+    """
+    if not folder:
+        return PromptTemplates()
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise SettingsError(f"--prompts: {folder} is no folder")
+    found: dict[str, dict[str, PromptTemplate]] = {}
+    for path in sorted(root.glob("*/*.json"), key=lambda path: (path.parent.name, _order(path.stem))):
+        try:
+            template = PromptTemplate(path.stem, path.read_bytes())
+        except (OSError, BadTemplateError) as error:
+            raise SettingsError(f"--prompts: {path} cannot be used: {error}") from None
+        found.setdefault(path.parent.name, {})[path.stem] = template
+    return PromptTemplates(found)
+
+
+def _order(version: str) -> list[tuple[int, str]]:
+    """Return a key that sorts `2` before `10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", version) if part]
