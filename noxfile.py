@@ -166,6 +166,13 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def clients(session: nox.Session) -> None:
+    """Run unmodified clients of others against our server, each in its own environment: all, or `-- NAME…`."""
+    variables = {"PYTHONPATH": "tests"}
+    Environment(session, SERVE).run("python", "tests/clients/run.py", *session.posargs, **variables)
+
+
+@nox.session(venv_backend="none")
 def openresponses(session: nox.Session) -> None:
     """Run the compliance suite of Open Responses on our server: of its public repository, or of `-- CHECKOUT`."""
     Environment(session, SERVE).run("python", "conformance/own_server/openresponses.py", *session.posargs)

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,11 +25,13 @@ class DidNotStart(Exception):  # noqa: N818 - it says what happened
 
 
 @contextmanager
-def launched_server(key: str | None = None) -> Iterator[str]:
+def launched_server(key: str | None = None, *options: str, program: Sequence[str] = ()) -> Iterator[str]:
     """Run our server with the pocket model on a free port until the block ends; yield the base URL.
 
     Args:
         key: the API key that the server requires; None for none.
+        options: further options of `plumbline serve`.
+        program: what to run instead, with the port and the path of the store behind it.
 
     Raises:
         DidNotStart: the server exited or was not healthy in time.
@@ -39,7 +41,9 @@ def launched_server(key: str | None = None) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
     folder = tempfile.TemporaryDirectory()
-    command += ["--store", f"{folder.name}/responses.db"]
+    command += ["--store", f"{folder.name}/responses.db", *options]
+    if program:
+        command = [*program, str(port), f"{folder.name}/responses.db"]
     process = subprocess.Popen(command, env={**os.environ, "PLUMBLINE_API_KEY": key or ""})
     try:
         deadline = time.monotonic() + 60

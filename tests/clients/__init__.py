@@ -1,0 +1,1 @@
+"""Programs that use the server with unmodified clients of others (`nox -s clients`)."""

@@ -1,0 +1,41 @@
+"""List the clients: their packages with exact releases, and the program that uses them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["CLIENTS", "Client"]
+
+
+class Client(NamedTuple):
+    """A client, or a few packages that are used together."""
+
+    name: str
+    packages: tuple[str, ...]
+    """Requirements of pip, or of npm."""
+    program: str
+    """A file in `programs`."""
+    scripted: bool = False
+    """Whether it talks to `scripted_server.py` and not to the pocket model."""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether pip installs it; else npm does."""
+        return self.program.endswith(".py")
+
+
+CLIENTS = (
+    Client("openai-python", ("openai[realtime]==3.54.0",), "openai_python.py"),
+    Client("openai-node", ("openai@6.49.0", "ws@8.23.0", "zod@4.6.7"), "openai_node.mjs"),
+    Client("ai-sdk", ("ai@7.0.173", "@ai-sdk/openai@4.0.118", "zod@4.6.7"), "ai_sdk.mjs"),
+    Client("openai-agents", ("openai-agents==0.24.0",), "openai_agents.py"),
+    Client("langchain", ("langchain-openai==1.7.3",), "langchain_openai_.py"),
+    Client("litellm", ("litellm==1.106.2", "mcp"), "litellm_.py"),
+    Client("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), "pydantic_ai_.py"),
+    Client("llama-index", ("llama-index-llms-openai==0.8.3",), "llama_index_.py"),
+    Client("instructor", ("instructor==1.17.0",), "instructor_.py"),
+    Client("smolagents", ("smolagents[openai]==1.26.0",), "smolagents_.py"),
+    Client("llm", ("llm==0.36",), "llm_.py"),
+    Client("lm-eval", ("lm-eval[api]==0.4.13", "transformers==5.23.0"), "lm_eval_.py"),
+    Client("codex", ("@openai/codex@0.169.0",), "codex.mjs", scripted=True),
+)

@@ -1,0 +1,57 @@
+"""Serve a model that calls the agent's shell once and then answers, with 65,536 tokens of context.
+
+It has the pocket model's tokenizer, chat template and dialects, so that only the choice of tokens is scripted. Agents
+send instructions and tools of 15,000 tokens and more, and a small model could not be trusted to use them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+
+import msgspec
+
+from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.listener import listener
+from plumbline.server.loading import load
+from plumbline.server.settings import Settings
+from plumbline.server.storage import build_store
+
+PRINTED = "plumbline-was-here"
+ANSWER = "The command has printed its line."
+CALLS = {
+    "exec_command": {"cmd": f"echo {PRINTED}"},
+    "shell_command": {"command": f"echo {PRINTED}"},
+    "shell": {"command": ["bash", "-lc", f"echo {PRINTED}"]},
+}
+"""What a call of each agent's shell looks like."""
+
+
+def main(port: int, store: str) -> None:
+    """Serve until a signal."""
+    settings = Settings(host="127.0.0.1", port=port, store=store)
+    pocket = load(settings)
+    tokenizer = pocket.renderer.tokenizer
+    info = msgspec.structs.replace(pocket.engine.info, name="scripted", max_model_len=65_536, num_blocks=0)
+
+    def script(request: GenerateRequest) -> Iterable[TokenChunk]:
+        turn = tokenizer.decode(request.prompt_token_ids)
+        tool = next((name for name in CALLS if re.search(rf'"name": ?"{name}"', turn)), None)
+        latest = turn[turn.rfind("<|im_start|>user\n") :]
+        if PRINTED in latest or tool is None:
+            text = ANSWER
+        else:
+            text = f"<tool_call>\n{json.dumps({'name': tool, 'arguments': CALLS[tool]})}\n</tool_call>"
+        for token_id in tokenizer.encode_text(text):
+            yield TokenChunk(token_ids=(token_id,))
+        yield TokenChunk(token_ids=(min(info.eos_token_ids),), finish_reason="stop")
+
+    model = msgspec.structs.replace(pocket, engine=ScriptedEngine(info, script))
+    listener(model, settings, build_store(settings), host=settings.host, port=port).run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
