@@ -267,6 +267,32 @@ async def test_a_conversation_is_changed_item_by_item(tmp_path: Path) -> None:
         ).status == 404
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "compaction_trigger"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "item_reference", "id": "msg_unknown"},
+    ],
+)
+async def test_a_conversation_keeps_only_items_that_it_can_go_on_from(
+    tmp_path: Path, item: dict[str, Any]
+) -> None:
+    hello = {"role": "user", "content": "Hello."}
+    async with remembering(tmp_path) as server:
+        made = (await server.post("/v1/conversations", {"items": [hello]})).json
+        for path in ("/v1/conversations", f"/v1/conversations/{made['id']}/items"):
+            answer = await server.post(path, {"items": [hello, item]})
+
+            assert answer.status == 400, answer.body
+            assert answer.error["param"].startswith("items[1].")
+        kept = (await server.get(f"/v1/conversations/{made['id']}/items")).json["data"]
+        assert len(kept) == 1
+        again = {"items": [{"type": "item_reference", "id": kept[0]["id"]}]}
+        copied = (await server.post("/v1/conversations", again)).json
+        assert (await server.get(f"/v1/conversations/{copied['id']}/items")).json["data"] == kept
+
+
 async def test_two_requests_do_not_work_on_one_conversation(tmp_path: Path) -> None:
     """ST-09: the second is refused while the first runs, and goes through afterwards."""
     async with remembering(tmp_path) as server:

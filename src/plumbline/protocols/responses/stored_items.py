@@ -29,9 +29,9 @@ from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.ids import new_id
 from plumbline.store.records import ItemRecord
 from plumbline.wire.decode import encode
-from plumbline.wire.errors import invalid_request
+from plumbline.wire.errors import invalid_request, unsupported_value
 
-__all__ = ["as_context", "referenced_ids", "resolve_references", "stored_input"]
+__all__ = ["as_context", "check_storable", "referenced_ids", "resolve_references", "stored_input"]
 
 _PREFIXES = {
     "message": "msg_",
@@ -86,8 +86,21 @@ def referenced_ids(items: str | Sequence[InputItem]) -> list[str]:
     return [item.id for item in items if isinstance(item, ItemReferenceParam)]
 
 
+def check_storable(items: Sequence[InputItem], param: str) -> None:
+    """Refuse items that no response could be answered from, before a conversation keeps them.
+
+    Raises:
+        ApiError: 400 naming the first one.
+    """
+    for index, item in enumerate(items):
+        if tag_of(item) not in _PREFIXES:
+            raise unsupported_value(
+                f"{param}[{index}].type", tag_of(item), "cannot be part of a conversation on this server"
+            )
+
+
 def resolve_references(
-    items: str | Sequence[InputItem], found: Mapping[str, bytes]
+    items: str | Sequence[InputItem], found: Mapping[str, bytes], param: str = "input"
 ) -> str | Sequence[InputItem]:
     """Put stored items in the place of references to them.
 
@@ -103,7 +116,7 @@ def resolve_references(
         elif item.id in found:
             resolved.append(_decoder.decode(found[item.id]))
         else:
-            raise invalid_request(f"Item with id '{item.id}' not found.", f"input[{index}].id")
+            raise invalid_request(f"Item with id '{item.id}' not found.", f"{param}[{index}].id")
     return resolved
 
 

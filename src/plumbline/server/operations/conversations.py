@@ -13,7 +13,6 @@ from plumbline._generated.conversations import (
 )
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
-from plumbline.protocols.responses.stored_items import stored_input
 from plumbline.server.failures import store_errors
 from plumbline.server.operations.base import Operations
 from plumbline.server.responses.pages import item_list, unknown_cursor
@@ -39,8 +38,9 @@ class ConversationOperations(Operations):
             created_at=now(),
             metadata=or_default(request.metadata, {}),
         )
+        items = await memory.storable(or_default(request.items, []), record.owner)
         with store_errors():
-            await memory.store.save_conversation(record, stored_input(or_default(request.items, [])))
+            await memory.store.save_conversation(record, items)
         return _resource(record)
 
     async def get_conversation(self, call: Call, *, conversation_id: str) -> Reply:
@@ -74,8 +74,8 @@ class ConversationOperations(Operations):
     ) -> Reply:
         """Append items."""
         memory = self._required_memory()
-        records = stored_input(request.items)
         owner = memory.owner(call)
+        records = await memory.storable(request.items, owner)
         hold = memory.locks.acquire(owner, conversation_id)
         try:
             with store_errors():

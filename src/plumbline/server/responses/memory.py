@@ -24,6 +24,7 @@ from plumbline.protocols.responses.reader import (
 )
 from plumbline.protocols.responses.stored_items import (
     as_context,
+    check_storable,
     referenced_ids,
     resolve_references,
     stored_input,
@@ -145,11 +146,7 @@ class Memory:
                 cannot be used.
         """
         check_continued(request)
-        own = own_input(request)
-        wanted = referenced_ids(own)
-        if wanted:
-            with store_errors():
-                own = resolve_references(own, await self.store.items(owner, wanted, MAX_CONTEXT_BYTES))
+        own = await self._resolved(own_input(request), owner)
         previous = or_default(request.previous_response_id, None)
         conversation = conversation_id(request)
         earlier: list[InputItem] = []
@@ -158,6 +155,27 @@ class Memory:
         elif conversation is not None:
             earlier = await self._items(owner, conversation)
         return Context(earlier, own)
+
+    async def storable(self, items: Sequence[InputItem], owner: str) -> Sequence[ItemRecord]:
+        """Return items that a client adds to a conversation as they are stored.
+
+        Raises:
+            ApiError: 400 for an unknown reference, and for items that no response could be answered from; 503 if the
+                store cannot be used.
+        """
+        resolved = await self._resolved(items, owner, "items")
+        assert not isinstance(resolved, str)
+        check_storable(resolved, "items")
+        return stored_input(resolved)
+
+    async def _resolved(
+        self, items: str | Sequence[InputItem], owner: str, param: str = "input"
+    ) -> str | Sequence[InputItem]:
+        wanted = referenced_ids(items)
+        if not wanted:
+            return items
+        with store_errors():
+            return resolve_references(items, await self.store.items(owner, wanted, MAX_CONTEXT_BYTES), param)
 
     async def conversation(self, owner: str, name: str, param: str = "conversation_id") -> ConversationRecord:
         """Return a conversation.
