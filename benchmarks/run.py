@@ -19,13 +19,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "conformance/reference_parsers")]
 
 from environment import run as run_with_other_parsers  # noqa: E402
 
-from benchmarks import serving, startup, structured_output  # noqa: E402
+from benchmarks import serving, startup, store, streams, structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS = ("transformers", "transformers-cb")
-PARTS = ("micro", "parsers", "startup", "structured_output", "serving")
+PARTS = ("micro", "parsers", "startup", "structured_output", "serving", "streams", "store")
 
 COLUMNS = {
     "micro": {
@@ -54,6 +54,16 @@ COLUMNS = {
         "accept_us": "accept us",
         "compile_ms": "compile ms",
     },
+    "streams": {
+        "server": "server",
+        "streams": "streams",
+        "events_per_second": "events/s",
+        "delay_ms": "delay ms",
+        "delay_ms_p99": "p99",
+        "delay_ms_max": "longest",
+        "server_cpu": "CPU",
+    },
+    "store": {"name": "what", "median_ms": "median ms", "p99_ms": "p99", "count": "measured"},
     "serving": {
         "server": "server",
         "concurrency": "concurrency",
@@ -118,6 +128,10 @@ def main() -> None:
         if len(names) == 1:
             print("transformers serve is not installed: no peer in this run", file=sys.stderr)
         result["serving"] = serving.measure(options.model, names, rounds=options.rounds)
+    if "streams" in parts:
+        result["streams"] = streams.measure()
+    if "store" in parts:
+        result["store"] = store.measure()
     show(result)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{result['taken'][:10]}-{options.name}.json"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from plumbline._generated.content import (
     InputTextContent,
@@ -125,7 +126,9 @@ def _resource(item: InputItem, item_id: str) -> Any:
         return Message(
             id=item_id, role=item.role, status="completed", content=_content(item), phase=item.phase
         )
-    changes: dict[str, Any] = {"id": item_id}
+    # Clients may send null for what they leave out; items that are listed have no null there.
+    empty = (name for name in item.__struct_fields__ if getattr(item, name) is None)
+    changes: dict[str, Any] = dict.fromkeys(empty, UNSET) | {"id": item_id}
     if isinstance(item, _WITH_STATUS):
         changes["status"] = or_default(item.status, None) or "completed"
     return msgspec.structs.replace(item, **changes)

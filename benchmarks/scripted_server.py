@@ -1,0 +1,41 @@
+"""Serve tokens from a script, so that only the server's own work is measured: PORT STORE TOKENS SECONDS_BETWEEN_TOKENS.
+
+The text of each token is the time at which the engine gave it, so that a client on the same machine can tell how long
+the way to it was.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.listener import listener
+from plumbline.server.loading import load
+from plumbline.server.run import make_collections_rare
+from plumbline.server.settings import Settings
+from plumbline.server.storage import build_store
+
+
+def main(port: int, store: str, tokens: int, seconds: float) -> None:
+    """Serve until a signal."""
+    settings = Settings(host="127.0.0.1", port=port, store=store, served_model_names=("bench",))
+    pocket = load(settings)
+    encode = pocket.renderer.tokenizer.encode_text
+
+    def script(request: GenerateRequest) -> Iterator[TokenChunk]:
+        for _ in range(tokens):
+            yield TokenChunk(token_ids=tuple(encode(f"{time.monotonic():.6f} ")))
+
+    info = msgspec.structs.replace(pocket.engine.info, name="scripted", num_blocks=0)
+    model = msgspec.structs.replace(pocket, engine=ScriptedEngine(info, script, delay=seconds))
+    make_collections_rare()
+    listener(model, settings, build_store(settings), host=settings.host, port=port).run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
