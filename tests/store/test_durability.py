@@ -40,10 +40,8 @@ async def killed_writers(url: str, kills: int) -> None:
     for name in acknowledged:
         assert await store.response("a", name) == written(name)
     async with asyncio.timeout(10):
-        rows = await store._database.run(
-            lambda c: c.execute(sa.select(responses.c.id))  # type: ignore[arg-type,return-value]
-        )
-    for (name,) in rows.all():
+        rows = await store._database.run(lambda c: c.execute(sa.select(responses.c.id)).all())
+    for (name,) in rows:
         assert await store.response("a", name) == written(name), "half written"
     await store.stop()
 

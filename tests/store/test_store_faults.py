@@ -98,9 +98,9 @@ async def test_a_full_disk_fails_what_does_not_fit(tmp_path: Path) -> None:
 
 def _at_every_begin(store: SqlStore, pragma: str) -> None:
     """Run a pragma in every transaction: it holds for one connection, and the store has several."""
-    engine = store._database._engine
+    engine = store._database.engine
     assert engine is not None
-    sa.event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql(pragma))
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(pragma))
 
 
 async def test_a_file_that_may_not_be_written_is_named_as_such(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from plumbline.store.sql.sweep import Retention
 __all__ = ["BadStoreUrlError", "default_url", "open_store"]
 
 _DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
+    "sqlite": "sqlite",
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
 }

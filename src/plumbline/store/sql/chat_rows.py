@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.interface import UnknownCursorError
 from plumbline.store.records import ChatRecord, Order, Page
@@ -22,7 +21,7 @@ class ChatRows(Rows):
     """The tables of chat completions."""
 
     async def save_chat(self, record: ChatRecord) -> None:
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: sa.Connection) -> None:
             messages = encode_items(record.messages)
             pairs = encode_pairs(record.metadata)
             insert = self._insert(chats).values(
@@ -35,21 +34,21 @@ class ChatRows(Rows):
                 completion=record.completion,
                 messages=messages,
             )
-            await connection.execute(
+            connection.execute(
                 insert.on_conflict_do_update(
                     index_elements=["id"], set_={"metadata": pairs}, where=chats.c.owner == record.owner
                 )
             )
-            await connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat == record.id))
+            connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat == record.id))
             if record.metadata:
                 rows = [{"chat": record.id, "key": k, "value": v} for k, v in record.metadata.items()]
-                await connection.execute(sa.insert(chat_metadata), rows)
+                connection.execute(sa.insert(chat_metadata), rows)
 
         await self._writer.write(work)
 
     async def chat(self, owner: str, completion_id: str) -> ChatRecord | None:
-        async def work(connection: AsyncConnection) -> ChatRecord | None:
-            row = (await connection.execute(sa.select(chats).where(_mine(owner, completion_id)))).first()
+        def work(connection: sa.Connection) -> ChatRecord | None:
+            row = (connection.execute(sa.select(chats).where(_mine(owner, completion_id)))).first()
             return None if row is None else _record(row)
 
         return await self._database.run(work)
@@ -64,7 +63,7 @@ class ChatRows(Rows):
         order: Order = "asc",
         after: str | None = None,
     ) -> Page[ChatRecord]:
-        async def work(connection: AsyncConnection) -> Page[ChatRecord] | None:
+        def work(connection: sa.Connection) -> Page[ChatRecord] | None:
             query = sa.select(*_WITHOUT_MESSAGES).where(chats.c.owner == owner)
             if model is not None:
                 query = query.where(chats.c.model == model)
@@ -75,13 +74,13 @@ class ChatRows(Rows):
                 query = query.where(chats.c.id.in_(pair))
             if after is not None:
                 at = sa.select(chats.c.position).where(_mine(owner, after))
-                position = (await connection.execute(at)).scalar()
+                position = (connection.execute(at)).scalar()
                 if position is None:
                     return None
                 later = chats.c.position > position if order == "asc" else chats.c.position < position
                 query = query.where(later)
             query = query.order_by(chats.c.position if order == "asc" else chats.c.position.desc())
-            rows = (await connection.execute(query.limit(limit + 1))).all()
+            rows = (connection.execute(query.limit(limit + 1))).all()
             return Page(tuple(_record(row) for row in rows[:limit]), len(rows) > limit)
 
         found = await self._database.run(work)
@@ -90,12 +89,10 @@ class ChatRows(Rows):
         return found
 
     async def delete_chat(self, owner: str, completion_id: str) -> bool:
-        async def work(connection: AsyncConnection) -> bool:
-            found = await connection.execute(sa.delete(chats).where(_mine(owner, completion_id)))
+        def work(connection: sa.Connection) -> bool:
+            found = connection.execute(sa.delete(chats).where(_mine(owner, completion_id)))
             if found.rowcount:
-                await connection.execute(
-                    sa.delete(chat_metadata).where(chat_metadata.c.chat == completion_id)
-                )
+                connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat == completion_id))
             return bool(found.rowcount)
 
         return await self._writer.write(work)

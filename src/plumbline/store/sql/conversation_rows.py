@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.interface import TooLargeError, UnknownCursorError
 from plumbline.store.records import ConversationRecord, ItemRecord, Order, Page
@@ -20,23 +19,21 @@ class ConversationRows(ResponseRows):
     """The tables of conversations."""
 
     async def save_conversation(self, record: ConversationRecord, items: Sequence[ItemRecord] = ()) -> None:
-        async def work(connection: AsyncConnection) -> None:
+        def work(connection: sa.Connection) -> None:
             values = {"metadata": encode_pairs(record.metadata), "used_at": now()}
             insert = self._insert(conversations).values(
                 id=record.id, owner=record.owner, created_at=record.created_at, size=0, **values
             )
             own = conversations.c.owner == record.owner
-            await connection.execute(
-                insert.on_conflict_do_update(index_elements=["id"], set_=values, where=own)
-            )
-            await self._append(connection, record.owner, record.id, items)
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values, where=own))
+            self._append(connection, record.owner, record.id, items)
 
         await self._writer.write(work)
 
     async def conversation(self, owner: str, conversation_id: str) -> ConversationRecord | None:
-        async def work(connection: AsyncConnection) -> ConversationRecord | None:
+        def work(connection: sa.Connection) -> ConversationRecord | None:
             query = sa.select(conversations).where(_mine(owner, conversation_id))
-            row = (await connection.execute(query)).first()
+            row = (connection.execute(query)).first()
             if row is None:
                 return None
             return ConversationRecord(
@@ -46,20 +43,20 @@ class ConversationRows(ResponseRows):
         return await self._database.run(work)
 
     async def delete_conversation(self, owner: str, conversation_id: str) -> bool:
-        async def work(connection: AsyncConnection) -> bool:
-            found = await connection.execute(sa.delete(conversations).where(_mine(owner, conversation_id)))
+        def work(connection: sa.Connection) -> bool:
+            found = connection.execute(sa.delete(conversations).where(_mine(owner, conversation_id)))
             if found.rowcount:
-                await connection.execute(
+                connection.execute(
                     sa.delete(conversation_items).where(conversation_items.c.conversation == conversation_id)
                 )
-                await connection.execute(sa.delete(items).where(items.c.holder == conversation_id))
+                connection.execute(sa.delete(items).where(items.c.holder == conversation_id))
             return bool(found.rowcount)
 
         return await self._writer.write(work)
 
     async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
-        async def work(connection: AsyncConnection) -> bool:
-            return await self._append(connection, owner, conversation_id, items)
+        def work(connection: sa.Connection) -> bool:
+            return self._append(connection, owner, conversation_id, items)
 
         return await self._writer.write(work)
 
@@ -73,17 +70,17 @@ class ConversationRows(ResponseRows):
         after: str | None = None,
         most_bytes: int | None = None,
     ) -> Page[ItemRecord]:
-        async def work(connection: AsyncConnection) -> Page[ItemRecord] | None:
+        def work(connection: sa.Connection) -> Page[ItemRecord] | None:
             table = conversation_items.c
             if most_bytes is not None:
                 total = sa.select(sa.func.sum(sa.func.length(table.body)))
-                size = (await connection.execute(total.where(table.conversation == conversation_id))).scalar()
+                size = (connection.execute(total.where(table.conversation == conversation_id))).scalar()
                 if (size or 0) > most_bytes:
                     raise TooLargeError
             query = sa.select(table.id, table.body).where(table.conversation == conversation_id)
             if after is not None:
                 at = sa.select(table.position).where(table.conversation == conversation_id, table.id == after)
-                position = (await connection.execute(at.order_by(table.position))).scalar()
+                position = (connection.execute(at.order_by(table.position))).scalar()
                 if position is None:
                     return None
                 query = query.where(
@@ -92,7 +89,7 @@ class ConversationRows(ResponseRows):
             query = query.order_by(table.position if order == "asc" else table.position.desc())
             if limit is not None:
                 query = query.limit(limit + 1)
-            rows = (await connection.execute(query)).all()
+            rows = (connection.execute(query)).all()
             kept = rows if limit is None else rows[:limit]
             return Page(tuple(ItemRecord(row.id, row.body) for row in kept), len(rows) > len(kept))
 
@@ -102,20 +99,20 @@ class ConversationRows(ResponseRows):
         return found
 
     async def conversation_item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
-        async def work(connection: AsyncConnection) -> ItemRecord | None:
+        def work(connection: sa.Connection) -> ItemRecord | None:
             query = sa.select(conversation_items.c.body).where(_item(owner, conversation_id, item_id))
-            body = (await connection.execute(query)).scalar()
+            body = (connection.execute(query)).scalar()
             return None if body is None else ItemRecord(item_id, body)
 
         return await self._database.run(work)
 
     async def delete_conversation_item(self, owner: str, conversation_id: str, item_id: str) -> bool:
-        async def work(connection: AsyncConnection) -> bool:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> bool:
+            found = connection.execute(
                 sa.delete(conversation_items).where(_item(owner, conversation_id, item_id))
             )
             if found.rowcount:
-                await connection.execute(
+                connection.execute(
                     sa.delete(items).where(
                         items.c.owner == owner, items.c.id == item_id, items.c.holder == conversation_id
                     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from plumbline.store.interface import StoreUnavailableError
 
@@ -20,6 +21,9 @@ HEAD = "0001"
 """The revision of the tables that this version reads and writes."""
 
 T = TypeVar("T")
+
+_CONNECTIONS = 5
+"""Connections of one process: one writes, the others read."""
 
 _MIGRATION_LOCK = 0x706C756D  # "plum"
 """The number of PostgreSQL's lock that a migration holds."""
@@ -33,19 +37,27 @@ class UnresponsiveError(StoreUnavailableError):
 
 
 class Database:
-    """Connections to one database: one for writes, several for reads."""
+    """Connections to one database: one for writes, several for reads.
+
+    Work on it is a plain function of a connection. For SQLite it runs in a thread, as a whole: a thread for each
+    statement, as asynchronous drivers have it, takes several times as long as the statements. For PostgreSQL it runs on
+    the event loop, where the asynchronous driver waits for the server.
+    """
 
     def __init__(self, url: sa.URL, *, timeout: float = 10.0) -> None:
         """Describe the database; nothing is opened yet.
 
         Args:
-            url: of SQLite or PostgreSQL, with an asynchronous driver.
+            url: of SQLite, or of PostgreSQL with an asynchronous driver.
             timeout: seconds after which an operation has failed.
         """
         self.url = url
         self.timeout = timeout
         self.is_sqlite = url.get_backend_name() == "sqlite"
-        self._engine: AsyncEngine | None = None
+        self.engine: sa.Engine | None = None
+        """None while it is closed. Of an asynchronous driver, the engine that it is built on."""
+        self._asynchronous: AsyncEngine | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
     async def open(self) -> None:
         """Connect, and create or upgrade the tables.
@@ -53,39 +65,45 @@ class Database:
         Raises:
             StoreUnavailableError: the database cannot be opened, or was written by a newer version.
         """
-        if self.is_sqlite and self.url.database and self.url.database != ":memory:":
-            _make_private(Path(self.url.database))
-        self._engine = create_async_engine(
-            self.url,
-            pool_size=5,
-            max_overflow=0,
-            pool_timeout=self.timeout,
-            # A connection whose server has restarted is replaced before it is used.
-            pool_pre_ping=not self.is_sqlite,
-        )
+        limits: dict[str, Any] = {
+            "pool_size": _CONNECTIONS,
+            "max_overflow": 0,
+            "pool_timeout": self.timeout,
+        }
         if self.is_sqlite:
-            sa.event.listen(self._engine.sync_engine, "connect", self._set_up_sqlite)
+            if self.url.database and self.url.database != ":memory:":
+                _make_private(Path(self.url.database))
+            self.engine = sa.create_engine(self.url, poolclass=sa.QueuePool, **limits)
+            sa.event.listen(self.engine, "connect", self._set_up_sqlite)
+            self._threads = ThreadPoolExecutor(_CONNECTIONS, "plumbline-store")
+        else:
+            # A connection whose server has restarted is replaced before it is used.
+            self._asynchronous = create_async_engine(self.url, pool_pre_ping=True, **limits)
+            self.engine = self._asynchronous.sync_engine
         await self.run(self._upgrade, write=True)
 
     async def close(self) -> None:
         """Close all connections. Idempotent."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.dispose()
+        engine, self.engine = self.engine, None
+        if self._asynchronous is not None:
+            await self._asynchronous.dispose()
+        elif engine is not None and self._threads is not None:
+            # Work that its caller has given up may still run, until SQLite gives up as well.
+            await asyncio.to_thread(self._threads.shutdown)
+            engine.dispose()
+        self._asynchronous = self._threads = None
 
-    async def run(self, work: Callable[[AsyncConnection], Awaitable[T]], *, write: bool = False) -> T:
+    async def run(self, work: Callable[[sa.Connection], T], *, write: bool = False) -> T:
         """Run statements in one transaction, which is committed if they write.
 
         Raises:
             StoreUnavailableError: the database failed, or took longer than the timeout.
         """
+        if self.engine is None:
+            raise StoreUnavailableError("it is closed")
         try:
-            async with asyncio.timeout(self.timeout), self._connection() as connection:
-                async with connection.begin() as transaction:
-                    found = await work(connection)
-                    if not write:
-                        await transaction.rollback()
-                return found
+            async with asyncio.timeout(self.timeout):
+                return await (self._in_thread if self.is_sqlite else self._on_loop)(work, write)
         except TimeoutError:
             raise UnresponsiveError(f"it did not answer within {self.timeout:g} seconds") from None
         except DBAPIError as error:
@@ -94,16 +112,35 @@ class Database:
             raise UnresponsiveError(f"no connection was free within {self.timeout:g} seconds") from error
         except OSError as error:
             raise UnresponsiveError(f"it cannot be reached: {_reason(error)}") from error
-        except (SQLAlchemyError, ValueError) as error:
-            # aiosqlite raises ValueError where its connection is closed.
+        except SQLAlchemyError as error:
             raise StoreUnavailableError(_reason(error)) from error
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection]:
-        if self._engine is None:
-            raise StoreUnavailableError("it is closed")
-        async with self._engine.connect() as connection:
-            yield connection
+    async def _on_loop(self, work: Callable[[sa.Connection], T], write: bool) -> T:
+        assert self._asynchronous is not None
+        async with self._asynchronous.connect() as connection, connection.begin() as transaction:
+            found = await connection.run_sync(work)
+            if not write:
+                await transaction.rollback()
+        return found
+
+    async def _in_thread(self, work: Callable[[sa.Connection], T], write: bool) -> T:
+        engine = self.engine
+        assert engine is not None
+        given_up = threading.Event()
+
+        def run() -> T:
+            with engine.connect() as connection, connection.begin() as transaction:
+                found = work(connection)
+                # What was reported as failed is not stored after all.
+                if not write or given_up.is_set():
+                    transaction.rollback()
+            return found
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
 
     def _set_up_sqlite(self, connection: Any, _: Any) -> None:
         cursor = connection.cursor()
@@ -117,14 +154,14 @@ class Database:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
-    async def _upgrade(self, connection: AsyncConnection) -> None:
+    def _upgrade(self, connection: sa.Connection) -> None:
         # Of several servers that start at once, one creates the tables and the others wait.
         if self.is_sqlite:
-            await connection.execute(sa.text("BEGIN IMMEDIATE"))
+            connection.execute(sa.text("BEGIN IMMEDIATE"))
         else:
-            await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        if await connection.run_sync(_revision) != HEAD:
-            await connection.run_sync(_migrate)
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        if _revision(connection) != HEAD:
+            _migrate(connection)
 
 
 def _revision(connection: sa.Connection) -> str | None:

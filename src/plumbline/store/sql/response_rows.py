@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.interface import StoreFullError, TooLargeError
 from plumbline.store.records import UNFINISHED, ItemRecord, ResponseRecord, output_items
@@ -22,6 +22,15 @@ LEASE_SECONDS = 10.0
 _PAYLOAD_BYTES = sa.func.length(responses.c.response) + sa.func.length(responses.c.input)
 _VARIABLES = 500
 """Values in one statement."""
+_REPLACE_UNFINISHED = (
+    sa.update(responses)
+    .where(
+        responses.c.id == sa.bindparam("its_id"),
+        responses.c.owner == sa.bindparam("its_owner"),
+        responses.c.status.in_(UNFINISHED),
+    )
+    .values({column.name: sa.bindparam(column.name) for column in responses.c if column.name != "thread"})
+)
 _WITHOUT_EVENTS = [column for column in responses.c if column.name != "events"]
 
 
@@ -35,8 +44,8 @@ class ResponseRows(Rows):
     """Unfinished responses that this process has stored."""
 
     async def save_response(self, record: ResponseRecord) -> None:
-        async def work(connection: AsyncConnection) -> None:
-            await self._save(connection, record)
+        def work(connection: sa.Connection) -> None:
+            self._save(connection, record)
 
         def committed(_: None) -> None:
             if record.status in UNFINISHED:
@@ -56,9 +65,9 @@ class ResponseRows(Rows):
             raise StoreFullError(limit)
 
     async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
-        async def work(connection: AsyncConnection) -> ResponseRecord | None:
+        def work(connection: sa.Connection) -> ResponseRecord | None:
             query = sa.select(responses).where(responses.c.id == response_id, responses.c.owner == owner)
-            row = (await connection.execute(query)).first()
+            row = (connection.execute(query)).first()
             return None if row is None else _record(row)
 
         return await self._database.run(work)
@@ -66,7 +75,7 @@ class ResponseRows(Rows):
     async def chain(
         self, owner: str, response_id: str, most: int, most_bytes: int
     ) -> Sequence[ResponseRecord]:
-        async def work(connection: AsyncConnection) -> list[ResponseRecord] | None:
+        def work(connection: sa.Connection) -> list[ResponseRecord] | None:
             names: list[str] = []
             size = 0
             wanted: str | None = response_id
@@ -74,7 +83,7 @@ class ResponseRows(Rows):
                 query = sa.select(responses.c.parent, _PAYLOAD_BYTES, responses.c.compacts).where(
                     responses.c.id == wanted, responses.c.owner == owner
                 )
-                row = (await connection.execute(query)).first()
+                row = (connection.execute(query)).first()
                 if row is None:
                     break
                 names.append(wanted)
@@ -86,7 +95,7 @@ class ResponseRows(Rows):
             for start in range(0, len(names), _VARIABLES):
                 part = names[start : start + _VARIABLES]
                 query = sa.select(*_WITHOUT_EVENTS).where(responses.c.id.in_(part))
-                rows |= {row.id: row for row in (await connection.execute(query)).all()}
+                rows |= {row.id: row for row in (connection.execute(query)).all()}
             return [_record(rows[name]) for name in reversed(names) if name in rows]
 
         found = await self._database.run(work)
@@ -95,12 +104,12 @@ class ResponseRows(Rows):
         return found
 
     async def delete_response(self, owner: str, response_id: str) -> bool:
-        async def work(connection: AsyncConnection) -> bool:
-            found = await connection.execute(
+        def work(connection: sa.Connection) -> bool:
+            found = connection.execute(
                 sa.delete(responses).where(responses.c.id == response_id, responses.c.owner == owner)
             )
             if found.rowcount:
-                await connection.execute(sa.delete(items).where(items.c.holder == response_id))
+                connection.execute(sa.delete(items).where(items.c.holder == response_id))
             return bool(found.rowcount)
 
         return await self._writer.write(work)
@@ -108,20 +117,20 @@ class ResponseRows(Rows):
     async def items(self, owner: str, item_ids: Collection[str], most_bytes: int) -> Mapping[str, bytes]:
         every = list(dict.fromkeys(item_ids))
 
-        async def work(connection: AsyncConnection) -> dict[str, bytes] | None:
+        def work(connection: sa.Connection) -> dict[str, bytes] | None:
             wanted: dict[str, set[str]] = {}
             for start in range(0, len(every), _VARIABLES):
                 newest = _newest_holders(owner, every[start : start + _VARIABLES])
-                for row in (await connection.execute(newest)).all():
+                for row in (connection.execute(newest)).all():
                     wanted.setdefault(row.holder, set()).add(row.id)
             found: dict[str, bytes] = {}
             size = 0
             for holder, names in wanted.items():
                 query = sa.select(_PAYLOAD_BYTES).where(responses.c.id == holder)
-                size += (await connection.execute(query)).scalar() or 0
+                size += (connection.execute(query)).scalar() or 0
                 if size > most_bytes:
                     return None
-                found |= await self._items_of(connection, holder, names)
+                found |= self._items_of(connection, holder, names)
             return found
 
         found = await self._database.run(work)
@@ -130,17 +139,17 @@ class ResponseRows(Rows):
         return found
 
     async def take_abandoned(self) -> Sequence[ResponseRecord]:
-        async def work(connection: AsyncConnection) -> list[ResponseRecord]:
+        def work(connection: sa.Connection) -> list[ResponseRecord]:
             gone = (
                 responses.c.runner.is_not(None),
                 responses.c.runner != self._runner,
                 responses.c.lease_until < time.time(),
             )
-            rows = (await connection.execute(sa.select(responses).where(*gone))).all()
+            rows = (connection.execute(sa.select(responses).where(*gone))).all()
             taken = []
             for row in rows:
                 update = sa.update(responses).where(responses.c.id == row.id, *gone).values(self._lease())
-                if (await connection.execute(update)).rowcount:
+                if (connection.execute(update)).rowcount:
                     taken.append(_record(row))
             return taken
 
@@ -153,57 +162,54 @@ class ResponseRows(Rows):
         if not self._unfinished:
             return
 
-        async def work(connection: AsyncConnection) -> None:
-            await connection.execute(
+        def work(connection: sa.Connection) -> None:
+            connection.execute(
                 sa.update(responses).where(responses.c.runner == self._runner).values(self._lease())
             )
 
         await self._writer.write(work)
 
-    async def _save(self, connection: AsyncConnection, record: ResponseRecord) -> None:
+    def _save(self, connection: sa.Connection, record: ResponseRecord) -> None:
         values = _values(record)
         values |= self._lease() if record.status in UNFINISHED else {"runner": None, "lease_until": None}
-        update = sa.update(responses).where(
-            responses.c.id == record.id,
-            responses.c.owner == record.owner,
-            responses.c.status.in_(UNFINISHED),
-        )
-        if (await connection.execute(update.values(values))).rowcount:
-            await connection.execute(sa.delete(items).where(items.c.holder == record.id))
-        else:
-            known = sa.select(responses.c.id).where(responses.c.id == record.id)
-            if record.id in self._unfinished or (await connection.execute(known)).first() is not None:
+        new = record.id not in self._unfinished and connection.execute(self._insert_response, values).rowcount
+        if not new:
+            mine = {"its_id": record.id, "its_owner": record.owner}
+            if not connection.execute(_REPLACE_UNFINISHED, values | mine).rowcount:
                 return  # It was deleted, or has ended.
-            thread = None
-            if record.parent is not None:
-                query = sa.select(responses.c.thread).where(responses.c.id == record.parent)
-                thread = (await connection.execute(query)).scalar()
-            await connection.execute(sa.insert(responses).values(values | {"thread": thread or record.id}))
+            connection.execute(sa.delete(items).where(items.c.holder == record.id))
         every = [*record.input, *record.output]
-        await self._note_items(connection, record.owner, record.id, every)
+        self._note_items(connection, record.owner, record.id, every)
         if record.conversation is not None and record.status not in UNFINISHED:
-            await self._append(connection, record.owner, record.conversation, every)
+            self._append(connection, record.owner, record.conversation, every)
 
-    async def _note_items(
-        self, connection: AsyncConnection, owner: str, holder: str, every: Sequence[ItemRecord]
+    @cached_property
+    def _insert_response(self) -> Any:
+        """Inserts a response that is not there yet, in the thread of its parent."""
+        parents = responses.alias()
+        thread = sa.select(parents.c.thread).where(parents.c.id == sa.bindparam("parent")).scalar_subquery()
+        values: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in responses.c}
+        values["thread"] = sa.func.coalesce(thread, sa.bindparam("id"))
+        return self._insert(responses).values(values).on_conflict_do_nothing(index_elements=["id"])
+
+    def _note_items(
+        self, connection: sa.Connection, owner: str, holder: str, every: Sequence[ItemRecord]
     ) -> None:
-        if not every:
-            return
-        insert = self._insert(items)
         moment = time.time_ns()
         rows = [{"owner": owner, "id": item.id, "holder": holder, "noted_at": moment} for item in every]
-        await connection.execute(
-            insert.on_conflict_do_update(
-                index_elements=["owner", "id", "holder"], set_={"noted_at": insert.excluded.noted_at}
-            ),
-            rows,
+        if rows:
+            connection.execute(self._upsert_items, rows)
+
+    @cached_property
+    def _upsert_items(self) -> Any:
+        insert = self._insert(items)
+        return insert.on_conflict_do_update(
+            index_elements=["owner", "id", "holder"], set_={"noted_at": insert.excluded.noted_at}
         )
 
-    async def _items_of(
-        self, connection: AsyncConnection, holder: str, wanted: Collection[str]
-    ) -> dict[str, bytes]:
+    def _items_of(self, connection: sa.Connection, holder: str, wanted: Collection[str]) -> dict[str, bytes]:
         query = sa.select(responses.c.response, responses.c.input).where(responses.c.id == holder)
-        row = (await connection.execute(query)).first()
+        row = (connection.execute(query)).first()
         if row is not None:
             every = (*decode_items(row.input), *output_items(row.response))
             return {item.id: item.body for item in every if item.id in wanted}
@@ -214,17 +220,17 @@ class ResponseRows(Rows):
                 conversation_items.c.conversation == holder,
                 conversation_items.c.id.in_(names[start : start + _VARIABLES]),
             )
-            found |= {row.id: row.body for row in (await connection.execute(listed)).all()}
+            found |= {row.id: row.body for row in (connection.execute(listed)).all()}
         return found
 
-    async def _append(
-        self, connection: AsyncConnection, owner: str, conversation: str, every: Sequence[ItemRecord]
+    def _append(
+        self, connection: sa.Connection, owner: str, conversation: str, every: Sequence[ItemRecord]
     ) -> bool:
         """Append items to a conversation; return whether it exists.
 
         An item that the conversation has already stays where it is: cursors are ids, so an id has one place.
         """
-        touched = await connection.execute(
+        touched = connection.execute(
             sa.update(conversations)
             .where(conversations.c.id == conversation, conversations.c.owner == owner)
             .values(used_at=now(), size=conversations.c.size + sum(len(item.body) for item in every))
@@ -234,13 +240,13 @@ class ResponseRows(Rows):
         if every:
             rows = [{"conversation": conversation, "id": item.id, "body": item.body} for item in every]
             insert = self._insert(conversation_items)
-            await connection.execute(
+            connection.execute(
                 insert.on_conflict_do_update(
                     index_elements=["conversation", "id"], set_={"body": insert.excluded.body}
                 ),
                 rows,
             )
-            await self._note_items(connection, owner, conversation, every)
+            self._note_items(connection, owner, conversation, every)
         return True
 
     def _lease(self) -> dict[str, Any]:

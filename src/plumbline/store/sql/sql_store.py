@@ -9,7 +9,6 @@ import secrets as randomness
 from functools import partial
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.records import StoreStats
@@ -78,13 +77,11 @@ class SqlStore(ConversationRows, ChatRows):
         )
 
     async def secret(self, name: str) -> bytes:
-        async def work(connection: AsyncConnection) -> bytes:
+        def work(connection: sa.Connection) -> bytes:
             fresh = randomness.token_bytes(_SECRET_BYTES)
-            await connection.execute(
-                self._insert(secrets).values(name=name, value=fresh).on_conflict_do_nothing()
-            )
+            connection.execute(self._insert(secrets).values(name=name, value=fresh).on_conflict_do_nothing())
             query = sa.select(secrets.c.value).where(secrets.c.name == name)
-            return bytes((await connection.execute(query)).scalar_one())
+            return bytes((connection.execute(query)).scalar_one())
 
         return await self._writer.write(work)
 

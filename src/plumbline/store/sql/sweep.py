@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from plumbline.store.sql.rows import now
 from plumbline.store.sql.tables import (
@@ -60,7 +59,7 @@ class Expired(msgspec.Struct, frozen=True):
         return bool(self.threads or self.conversations or self.chats)
 
 
-async def find_expired(connection: AsyncConnection, retention: Retention) -> Expired:
+def find_expired(connection: sa.Connection, retention: Retention) -> Expired:
     """Look for a batch of what is not kept. It only reads.
 
     A chain of responses is kept or deleted as a whole, by the time of its newest one: without its beginning it could
@@ -72,33 +71,33 @@ async def find_expired(connection: AsyncConnection, retention: Retention) -> Exp
     if retention.max_age is not None:
         before = now() - retention.max_age
         expired = Expired(
-            await _names(connection, threads.having(newest < before).limit(_BATCH)),
-            await _names(
+            _names(connection, threads.having(newest < before).limit(_BATCH)),
+            _names(
                 connection,
                 sa.select(conversations.c.id).where(conversations.c.used_at < before).limit(_BATCH),
             ),
-            await _names(connection, sa.select(chats.c.id).where(chats.c.created_at < before).limit(_BATCH)),
+            _names(connection, sa.select(chats.c.id).where(chats.c.created_at < before).limit(_BATCH)),
         )
     if not expired and retention.max_bytes is not None:
-        excess = (await sizes(connection)).bytes - retention.max_bytes
+        excess = (sizes(connection)).bytes - retention.max_bytes
         if excess > 0:
-            expired = await _oldest(connection, excess)
+            expired = _oldest(connection, excess)
     return expired
 
 
-async def sizes(connection: AsyncConnection) -> Sizes:
+def sizes(connection: sa.Connection) -> Sizes:
     """Count records and bytes. It reads indices only."""
     counts: list[int] = []
     total = 0
     for table in (responses, conversations, chats):
         query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.c.size), 0)).select_from(table)
-        count, size = (await connection.execute(query)).one()
+        count, size = (connection.execute(query)).one()
         counts.append(int(count))
         total += int(size)
     return Sizes(counts[0], counts[1], counts[2], total)
 
 
-async def _oldest(connection: AsyncConnection, excess: int) -> Expired:
+def _oldest(connection: sa.Connection, excess: int) -> Expired:
     """Select the oldest records that make up so many bytes, or a batch of them."""
     thread, newest = responses.c.thread, sa.func.max(responses.c.created_at)
     of_kinds = (
@@ -110,7 +109,7 @@ async def _oldest(connection: AsyncConnection, excess: int) -> Expired:
     )
     candidates: list[tuple[int, int, str, int]] = []
     for kind, query in enumerate(of_kinds):
-        rows = (await connection.execute(query.limit(_BATCH))).all()
+        rows = (connection.execute(query.limit(_BATCH))).all()
         candidates += [(int(row[1]), kind, str(row[0]), int(row[2])) for row in rows]
     names: tuple[list[str], list[str], list[str]] = ([], [], [])
     for _, kind, name, size in sorted(candidates)[:_BATCH]:
@@ -121,19 +120,19 @@ async def _oldest(connection: AsyncConnection, excess: int) -> Expired:
     return Expired(*map(tuple, names))
 
 
-async def delete_expired(connection: AsyncConnection, expired: Expired) -> None:
+def delete_expired(connection: sa.Connection, expired: Expired) -> None:
     """Delete a batch, with its items. A chain that has gone on meanwhile goes, too."""
     gone = sa.select(responses.c.id).where(responses.c.thread.in_(expired.threads))
-    await connection.execute(sa.delete(items).where(items.c.holder.in_(gone)))
-    await connection.execute(sa.delete(responses).where(responses.c.thread.in_(expired.threads)))
-    await connection.execute(sa.delete(items).where(items.c.holder.in_(expired.conversations)))
-    await connection.execute(
+    connection.execute(sa.delete(items).where(items.c.holder.in_(gone)))
+    connection.execute(sa.delete(responses).where(responses.c.thread.in_(expired.threads)))
+    connection.execute(sa.delete(items).where(items.c.holder.in_(expired.conversations)))
+    connection.execute(
         sa.delete(conversation_items).where(conversation_items.c.conversation.in_(expired.conversations))
     )
-    await connection.execute(sa.delete(conversations).where(conversations.c.id.in_(expired.conversations)))
-    await connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat.in_(expired.chats)))
-    await connection.execute(sa.delete(chats).where(chats.c.id.in_(expired.chats)))
+    connection.execute(sa.delete(conversations).where(conversations.c.id.in_(expired.conversations)))
+    connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat.in_(expired.chats)))
+    connection.execute(sa.delete(chats).where(chats.c.id.in_(expired.chats)))
 
 
-async def _names(connection: AsyncConnection, query: sa.Select[tuple[str]]) -> tuple[str, ...]:
-    return tuple(str(row[0]) for row in (await connection.execute(query)).all())
+def _names(connection: sa.Connection, query: sa.Select[tuple[str]]) -> tuple[str, ...]:
+    return tuple(str(row[0]) for row in (connection.execute(query)).all())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection
+import sqlalchemy as sa
 
 from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.sql.database import Database, UnresponsiveError
@@ -17,7 +17,7 @@ from plumbline.store.sql.database import Database, UnresponsiveError
 __all__ = ["GroupWriter"]
 
 T = TypeVar("T")
-Work = Callable[[AsyncConnection], Awaitable[Any]]
+Work = Callable[[sa.Connection], Any]
 
 _GROUP = 64
 """Writes in one transaction."""
@@ -73,7 +73,7 @@ class GroupWriter:
 
     async def write(
         self,
-        work: Callable[[AsyncConnection], Awaitable[T]],
+        work: Callable[[sa.Connection], T],
         committed: Callable[[T], None] | None = None,
     ) -> T:
         """Run statements, and return when they are committed.
@@ -116,8 +116,8 @@ class GroupWriter:
         return True
 
     async def _commit(self, group: list[_Write]) -> None:
-        async def run(connection: AsyncConnection) -> list[Any]:
-            return [await write.work(connection) for write in group]
+        def run(connection: sa.Connection) -> list[Any]:
+            return [write.work(connection) for write in group]
 
         if not group:
             return
