@@ -19,7 +19,7 @@ from plumbline._generated.responses import (
     TokenCountsBody,
     TokenCountsResource,
 )
-from plumbline.events import ChoiceEvent, Usage
+from plumbline.events import Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.obfuscation import wants_obfuscation
@@ -155,8 +155,10 @@ class ResponseOperations(Operations):
             conversation=conversation_id(request),
         )
         writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
-        answer = self._generation.answer(prepared, call, arrived)
-        return _Begun(writer, identity, _behind(compaction, answer), keeper)
+        answer: AsyncGenerator[AnswerEvent, None] = self._generation.answer(prepared, call, arrived)
+        if compaction is not None:
+            answer = _behind(compaction, answer)
+        return _Begun(writer, identity, answer, keeper)
 
     async def _compaction(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
@@ -255,11 +257,10 @@ def _items(request: Continuing, context: Context | None) -> list[InputItem]:
 
 
 async def _behind(
-    compaction: Compaction | None, answer: AsyncGenerator[ChoiceEvent, None]
+    compaction: Compaction, answer: AsyncGenerator[AnswerEvent, None]
 ) -> AsyncGenerator[AnswerEvent, None]:
     """Yield the answer, behind the compaction of its context."""
     async with aclosing(answer):
-        if compaction is not None:
-            yield 0, Compacted(compaction.item.encrypted_content)
+        yield 0, Compacted(compaction.item.encrypted_content)
         async for event in answer:
             yield event
