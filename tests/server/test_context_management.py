@@ -28,6 +28,7 @@ EARLIER: list[dict[str, Any]] = [
     {"role": "assistant", "content": "The one of 41 mm."},
 ]
 LAST = {"role": "user", "content": "What is my name?"}
+TRIGGER = {"type": "compaction_trigger"}
 MANAGED = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
 
 
@@ -151,3 +152,57 @@ async def test_an_unknown_way_is_refused_by_name() -> None:
         )
 
     assert (answer.status, answer.error["param"]) == (400, "context_management[0].type")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_trigger_at_the_end_is_answered_by_the_compaction_alone(stream: bool) -> None:
+    model = Model()
+    async with serving(served(scripted(model)), compaction="summary") as server:
+        body = {"model": "test-model", "input": [*EARLIER, LAST, TRIGGER], "stream": stream}
+        answer = await server.post(PATH, body)
+        first = sent(answer)[-1]["response"] if stream else answer.json
+        await create(server, input=[*first["output"], {"role": "user", "content": "Sure?"}])
+
+    assert (first["status"], types(first)) == ("completed", ["compaction"])
+    assert first["usage"]["output_tokens"] > 0
+    assert (model.num_summaries, len(model.prompts)) == (1, 1)
+    assert SUMMARY in model.prompts[0]
+    assert "Hello, Ada." not in model.prompts[0]
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_stored_chain_goes_on_from_a_triggered_compaction(tmp_path: Path, background: bool) -> None:
+    """The trigger is no item of the input: it asks for something and says nothing."""
+    model = Model()
+    async with serving(
+        served(scripted(model)), compaction="lossless", store=str(tmp_path / "s.db")
+    ) as server:
+        first = await create(server, input=[*EARLIER, LAST], context_management=None)
+        fields = {"input": [TRIGGER], "previous_response_id": first["id"], "stream": True}
+        events = sent(await server.post(PATH, {"model": "test-model", **fields, "background": background}))
+        name = events[-1]["response"]["id"]
+        items = (await server.get(f"{PATH}/{name}/input_items")).json["data"]
+        await create(server, previous_response_id=name, input="Sure?")
+
+    assert types(events[-1]["response"]) == ["compaction"]
+    assert "compaction_trigger" not in [item["type"] for item in items]
+    assert model.num_summaries == 0
+    for words in ("My name is Ada.", "41 mm", "What is my name?", "Sure?"):
+        assert words in model.prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("items", "where"),
+    [
+        ([TRIGGER], "input"),
+        ([TRIGGER, LAST], "input[0].type"),
+        ([LAST, TRIGGER, TRIGGER], "input[1].type"),
+    ],
+)
+async def test_a_trigger_comes_last_and_has_something_to_compact(
+    items: list[dict[str, Any]], where: str
+) -> None:
+    async with serving(served(scripted())) as server:
+        answer = await server.post(PATH, {"model": "test-model", "input": items})
+
+    assert (answer.status, answer.error["param"]) == (400, where)

@@ -112,6 +112,22 @@ async def test_a_file_that_may_not_be_written_is_named_as_such(tmp_path: Path) -
         await store.save_response(record("r1"))
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_nothing_is_acknowledged_into_a_deleted_file(tmp_path: Path, replaced: bool) -> None:
+    path, aside = tmp_path / "s.db", tmp_path / "aside.db"
+    async with opened(path) as store:
+        await store.save_response(record("r1"))
+        path.rename(aside)
+        if replaced:
+            path.touch()
+        with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+            await store.save_response(record("r2"))
+        aside.replace(path)
+        await store.save_response(record("r3"))
+        assert await store.response("a", "r2") is None
+        assert await store.response("a", "r3") == record("r3")
+
+
 async def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailableError, match="cannot be opened"):

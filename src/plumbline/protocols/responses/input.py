@@ -13,6 +13,7 @@ from plumbline._generated.content import (
     RefusalContent,
 )
 from plumbline._generated.items import (
+    CompactionTriggerItemParam,
     CustomToolCall,
     CustomToolCallOutput,
     EasyInputMessage,
@@ -86,6 +87,8 @@ def read_input(
                 )
             case ItemReferenceParam():
                 raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
+            case CompactionTriggerItemParam():
+                raise unsupported_value(f"{where}.type", tag_of(item), "must be the last item of the input")
             case _:
                 raise unsupported_value(f"{where}.type", tag_of(item), "is not supported by this server")
         if message.role == "assistant":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import UNSET
 
-from plumbline._generated.items import InputItem
+from plumbline._generated.items import CompactionTriggerItemParam, InputItem
 from plumbline._generated.responses import (
     CompactResponseMethodPublicBody,
     CreateResponse,
@@ -72,6 +73,7 @@ __all__ = [
     "own_input",
     "read_response",
     "read_response_prompt",
+    "without_trigger",
 ]
 
 LOGPROBS = "message.output_text.logprobs"
@@ -175,6 +177,21 @@ def conversation_id(request: Continuing) -> str | None:
     if isinstance(found, ResponseConversation):
         return found.id
     return found if isinstance(found, str) else None
+
+
+_Request = TypeVar("_Request", bound=Continuing)
+
+
+def without_trigger(request: _Request) -> tuple[_Request, bool]:
+    """Return a request without the item that asks to compact its context, and whether it had one.
+
+    The item is the last of the input; `read_input` refuses it elsewhere. It asks for something and says nothing, so it
+    is neither stored nor part of a prompt.
+    """
+    items = own_input(request)
+    if isinstance(items, str) or not items or not isinstance(items[-1], CompactionTriggerItemParam):
+        return request, False
+    return msgspec.structs.replace(request, input=items[:-1]), True
 
 
 def compaction_threshold(request: CreateResponse, default: int) -> int | None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from plumbline._generated.events import ResponseStreamEvent
-from plumbline._generated.items import CompactionSummaryItemParam, EasyInputMessage, InputItem
+from plumbline._generated.items import CompactionBody, CompactionSummaryItemParam, EasyInputMessage, InputItem
 from plumbline._generated.responses import (
     CompactResource,
     CompactResponseMethodPublicBody,
@@ -19,7 +19,7 @@ from plumbline._generated.responses import (
     TokenCountsBody,
     TokenCountsResource,
 )
-from plumbline.events import Usage
+from plumbline.events import Finish, Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.obfuscation import wants_obfuscation
@@ -38,6 +38,7 @@ from plumbline.protocols.responses.reader import (
     own_input,
     read_response,
     read_response_prompt,
+    without_trigger,
 )
 from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
 from plumbline.server.frames import event_frames
@@ -49,7 +50,7 @@ from plumbline.server.responses.foreground import streamed, whole
 from plumbline.server.responses.latest_turn import LatestTurn
 from plumbline.server.responses.memory import Keeper
 from plumbline.server.streams import close_with_request, until_disconnect
-from plumbline.turn import ChatPrompt, Turn
+from plumbline.turn import ChatPrompt, Prompt, Turn
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import previous_response_not_found
@@ -72,9 +73,9 @@ class ResponseOperations(Operations):
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
-        request = self._prompts.applied(request)
+        request, triggered = without_trigger(self._prompts.applied(request))
         hold = self._hold(request, call)
-        begun = await self._begin(request, call, await self._context(request, call))
+        begun = await self._begin(request, call, await self._context(request, call), triggered)
         headers = _unavailable_header(request)
         if request.background is True:
             assert begun.keeper is not None  # `read_response` refuses it otherwise.
@@ -107,7 +108,7 @@ class ResponseOperations(Operations):
         Raises:
             ApiError: before the first event, as for a request over HTTP.
         """
-        request = self._prompts.applied(request)
+        request, triggered = without_trigger(self._prompts.applied(request))
         previous = latest.take(or_default(request.previous_response_id, None))
         if previous is not None:
             request = msgspec.structs.replace(request, previous_response_id=UNSET)
@@ -118,7 +119,7 @@ class ResponseOperations(Operations):
             context = Context(own=own_input(request)) if previous is not None else None
         if context is not None and previous is not None:
             context = Context(previous.items, context.own)
-        begun = await self._begin(request, call, context)
+        begun = await self._begin(request, call, context, triggered)
         if previous is not None:
             begun.writer.response.previous_response_id = previous.response_id
         async with aclosing(begun.answer):
@@ -127,8 +128,16 @@ class ResponseOperations(Operations):
         if begun.keeper is None and begun.writer.response.status in ("completed", "incomplete"):
             latest.keep(begun.writer.response, context or Context(own=own_input(request)))
 
-    async def _begin(self, request: CreateResponse, call: Call, context: Context | None) -> _Begun:
+    async def _begin(
+        self, request: CreateResponse, call: Call, context: Context | None, triggered: bool
+    ) -> _Begun:
         """Check a request and prepare its answer, which begins when it is read.
+
+        Args:
+            request: the request.
+            call: its call.
+            context: the items that it is answered from.
+            triggered: whether it asks to compact them and for nothing else.
 
         Raises:
             ApiError: for a request that cannot be answered.
@@ -140,11 +149,10 @@ class ResponseOperations(Operations):
             self._runs.check_room()
         wants_logprobs = turn.sampling.logprobs is not None
         keeper = await self._keeper(request, call, context, wants_logprobs)
-        compaction = await self._compaction(request, call, context, turn)
-        if compaction is not None:
-            short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
-            turn = read_response(request, self._model.defaults, self._sealer, Context(earlier=[short]))
-        (prepared,) = await self._generation.prepare(call, request, [turn], "input")
+        if triggered:
+            answer = _alone(*await self._compact(request, context, turn.prompt, call))
+        else:
+            turn, answer = await self._answer(request, call, context, turn, arrived)
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer if seals else None)
         response = initial_response(
@@ -155,10 +163,19 @@ class ResponseOperations(Operations):
             conversation=conversation_id(request),
         )
         writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
-        answer: AsyncGenerator[AnswerEvent, None] = self._generation.answer(prepared, call, arrived)
-        if compaction is not None:
-            answer = _behind(compaction, answer)
         return _Begun(writer, identity, answer, keeper)
+
+    async def _answer(
+        self, request: CreateResponse, call: Call, context: Context | None, turn: Turn, arrived: float
+    ) -> tuple[Turn, AsyncGenerator[AnswerEvent, None]]:
+        """Prepare the model's answer. The turn may change, because its context may be compacted before it."""
+        compaction = await self._compaction(request, call, context, turn)
+        if compaction is not None:
+            short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
+            turn = read_response(request, self._model.defaults, self._sealer, Context(earlier=[short]))
+        (prepared,) = await self._generation.prepare(call, request, [turn], "input")
+        answer: AsyncGenerator[AnswerEvent, None] = self._generation.answer(prepared, call, arrived)
+        return turn, answer if compaction is None else _behind(compaction, answer)
 
     async def _compaction(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
@@ -182,6 +199,7 @@ class ResponseOperations(Operations):
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
         self._admission.check_optional_model(request.model)
+        request, _ = without_trigger(request)
         prompt = read_response_prompt(request, self._sealer, await self._context(request, call))
         ids = await self._generation.token_ids(prompt, "input")
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
@@ -189,19 +207,28 @@ class ResponseOperations(Operations):
     async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
         """Seal a conversation into one item (ST-15)."""
         self._admission.check_model(request.model)
+        request, _ = without_trigger(request)
         context = await self._context(request, call)
         if context is None and isinstance(request.previous_response_id, str):
             raise previous_response_not_found(request.previous_response_id)
         items = _items(request, context)
         messages = read_input(items, or_default(request.instructions, None), self._sealer)
-        item, usage = await self._compactor.compact(items, call)
-        if usage is None:
-            ids = await self._generation.token_ids(ChatPrompt(messages=messages), "input")
-            usage = Usage(prompt_tokens=len(ids), completion_tokens=0)
+        item, usage = await self._compact(request, context, ChatPrompt(messages=messages), call)
         answer = CompactResource(
             id=new_id("cmp_"), created_at=now(), output=[item], usage=response_usage(usage)
         )
         return JsonReply(encode(answer))
+
+    async def _compact(
+        self, request: Continuing, context: Context | None, prompt: Prompt, call: Call
+    ) -> tuple[CompactionBody, Usage]:
+        """Compact the context of a request. Without a summary the usage counts what a prompt of it has."""
+        item, usage = await self._compactor.compact(_items(request, context), call)
+        if usage is None:
+            assert isinstance(prompt, ChatPrompt)
+            ids = await self._generation.token_ids(prompt, "input")
+            usage = Usage(prompt_tokens=len(ids), completion_tokens=0)
+        return item, usage
 
     async def _context(self, request: Continuing, call: Call) -> Context | None:
         """Return the stored past of a request; None if nothing is stored."""
@@ -254,6 +281,12 @@ def _items(request: Continuing, context: Context | None) -> list[InputItem]:
     """Return all items that a request is answered from, in order."""
     earlier, own = ((), own_input(request)) if context is None else context
     return [*earlier, *([EasyInputMessage(role="user", content=own)] if isinstance(own, str) else own)]
+
+
+async def _alone(item: CompactionBody, usage: Usage) -> AsyncGenerator[AnswerEvent, None]:
+    """Yield an answer that is nothing but a compaction."""
+    yield 0, Compacted(item.encrypted_content)
+    yield 0, Finish("stop", usage)
 
 
 async def _behind(

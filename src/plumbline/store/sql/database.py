@@ -58,6 +58,10 @@ class Database:
         """None while it is closed. Of an asynchronous driver, the engine that it is built on."""
         self._asynchronous: AsyncEngine | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._file: Path | None = None
+        """Of SQLite; None if it is kept in memory."""
+        self._identity: tuple[int, int] | None = None
+        """What the file system knows the open file by."""
 
     async def open(self) -> None:
         """Connect, and create or upgrade the tables.
@@ -72,7 +76,9 @@ class Database:
         }
         if self.is_sqlite:
             if self.url.database and self.url.database != ":memory:":
-                _make_private(Path(self.url.database))
+                self._file = Path(self.url.database)
+                _make_private(self._file)
+                self._identity = _identity(self._file)
             self.engine = sa.create_engine(self.url, poolclass=sa.QueuePool, **limits)
             sa.event.listen(self.engine, "connect", self._set_up_sqlite)
             self._threads = ThreadPoolExecutor(_CONNECTIONS, "plumbline-store")
@@ -131,6 +137,8 @@ class Database:
         def run() -> T:
             with engine.connect() as connection, connection.begin() as transaction:
                 found = work(connection)
+                if write:
+                    self._check_file()
                 # What was reported as failed is not stored after all.
                 if not write or given_up.is_set():
                     transaction.rollback()
@@ -141,6 +149,13 @@ class Database:
         except asyncio.CancelledError:
             given_up.set()
             raise
+
+    def _check_file(self) -> None:
+        """Check that the open file is still the one at its path: what is written to a deleted one is lost."""
+        if self._file is not None and _identity(self._file) != self._identity:
+            raise StoreUnavailableError(
+                f"{self._file} was deleted or replaced while it was open; put it back, or restart the server"
+            )
 
     def _set_up_sqlite(self, connection: Any, _: Any) -> None:
         cursor = connection.cursor()
@@ -195,6 +210,14 @@ def _make_private(path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
     except OSError as error:
         raise StoreUnavailableError(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _reason(error: BaseException) -> str:
