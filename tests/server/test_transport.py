@@ -153,7 +153,9 @@ def test_incomplete_tls_settings_are_refused(changes: dict[str, str], named: str
         ("/v1/responses", "wrong", 401, "invalid_api_key"),
     ],
 )
-def test_a_refused_upgrade_has_the_envelope(path: str, key: str, status: int, code: str | None) -> None:
+def test_a_refused_upgrade_has_the_envelope(
+    path: str, key: str, status: int, code: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
     with (
         live(lambda: served(scripted()), Settings(api_keys=("test-key",))) as server,
         pytest.raises(InvalidStatus) as refused,
@@ -164,6 +166,7 @@ def test_a_refused_upgrade_has_the_envelope(path: str, key: str, status: int, co
         )
     response = refused.value.response
     error = json.loads(response.body or b"")["error"]
+    assert "handshake" not in capfd.readouterr().err
 
     assert response.status_code == status
     assert error["code"] == code

@@ -1,4 +1,4 @@
-"""Listen with uvicorn, and change four things.
+"""Listen with uvicorn, and change five things.
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
@@ -6,6 +6,7 @@
   descriptors.
 * Connections that do not finish the headers of a request within `header_timeout` are closed; uvicorn keeps a silent
   connection for ever.
+* A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import math
 import socket
 import ssl
 from http import HTTPStatus
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
@@ -142,6 +145,16 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
+class _WebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket connection."""
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
+
+
 def listener(
     model: ServedModel, settings: Settings, store: Store | None = None, *, host: str, port: int
 ) -> Listener:
@@ -158,7 +171,7 @@ def listener(
         ssl_ca_certs=settings.ssl_ca_certs or None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_ca_certs else ssl.CERT_NONE,
         http=protocol,
-        ws="websockets-sansio",
+        ws=_WebSocket,
         ws_max_size=settings.max_body_bytes,
         log_level=logging.WARNING,
         access_log=False,
