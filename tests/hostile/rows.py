@@ -432,6 +432,20 @@ add("modalities", CHAT, lambda: {"modalities": ["text"] * 16, "user": "u" * 4_09
 add("prompt of a template", RESPONSES, lambda: {
     "prompt": {"id": "p", "variables": {f"v{n}": "x" * 8_000 for n in range(1_024)}},
 }, "Prompt.*", "ResponsePromptVariables*")  # fmt: skip
+for size in (100_000, 1_000_000):
+    add(f"a variable of {size:,} characters in a hundred places", RESPONSES, lambda size=size: {
+        "prompt": {"id": "repeated", "variables": {"text": "x " * (size // 2), "word": "hi"}},
+    }, "Prompt.*", "ResponsePromptVariables*")  # fmt: skip
+for count in (4_000, 16_000):
+    add(f"compacting {count:,} messages before an answer", RESPONSES, lambda count=count: {
+        "input": [{"role": "user", "content": "x" * (5 * MB // count)}] * count,
+        "context_management": [{"type": "compaction", "compact_threshold": 1_000}],
+    }, "*.context_management", "*.compact_threshold")  # fmt: skip
+    add(f"compacting {count:,} messages by a trigger", RESPONSES, lambda count=count: {
+        "input": [{"role": "user", "content": "x" * (5 * MB // count)}] * count + [{"type": "compaction_trigger"}],
+    }, "CompactionTriggerItemParam.*")  # fmt: skip
+add("many triggers", RESPONSES, lambda: {"input": [{"type": "compaction_trigger"}] * 16_000},
+    "CompactionTriggerItemParam.*")  # fmt: skip
 add("metadata", CHAT, lambda: {"metadata": {"k" * 64 + str(n): "v" * 512 for n in range(10_000)}}, "*.metadata",
     "Metadata")  # fmt: skip
 add("keys", CHAT, lambda: {"prompt_cache_key": "k" * 4_096, "cache_salt": "s" * 4_096}, "*.prompt_cache_key",

@@ -147,7 +147,7 @@ def running(*options: str) -> Iterator[Target]:
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     folder = tempfile.TemporaryDirectory()
-    command += ["--store", f"{folder.name}/responses.db"]
+    command += ["--store", f"{folder.name}/responses.db", "--prompts", str(_prompts(Path(folder.name)))]
     server = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.DEVNULL)
     try:
         _await_server(port, server)
@@ -168,6 +168,14 @@ def running(*options: str) -> Iterator[Target]:
         server.kill()
         server.wait()
         folder.cleanup()
+
+
+def _prompts(folder: Path) -> Path:
+    """Write a prompt template with a variable in a hundred places, and return the folder of templates."""
+    path = folder / "prompts" / "repeated" / "1.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"instructions": "{{text}} " * 100, "input": "{{word}}"}), "utf-8")
+    return folder / "prompts"
 
 
 def _collect(reader: subprocess.Popen[bytes], reports: list[tuple[float, float]]) -> None:
