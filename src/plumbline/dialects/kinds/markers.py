@@ -176,4 +176,4 @@ def thinking_markers(
     if reasoning is None or reasoning.append:
         return None
     reopen_after = tuple(dict.fromkeys((*reasoning.close, *calls_inside)))
-    return ThinkingMarkers(reasoning.open, reasoning.close[0], reopen_after)
+    return ThinkingMarkers(reasoning.open, reasoning.close[0], reopen_after, reasoning.anywhere)

@@ -97,6 +97,8 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     prompt_encoding: PromptEncoding | None = None
     silent: tuple[str, ...] = ()
     """Texts around calls or answers that a client does not get where an answer begins or ends."""
+    headed: tuple[str, ...] = ()
+    """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     content_gap: str = ""
     """What models write between text and a section."""
     detect: tuple[str, ...] = ()
@@ -126,6 +128,11 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     calls_inside: bool = False
     """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on behind the call, up to its
     end marker or the end of the answer."""
+    anywhere: bool = False
+    """Its markers are control tokens, which no model writes in prose: thinking may begin amid text, and a marker where
+    it means nothing (a second opening, an end outside of thinking) is dropped."""
+    headed: tuple[str, ...] = ()
+    """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     append: bool = False
     """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()
