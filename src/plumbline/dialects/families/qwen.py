@@ -31,6 +31,7 @@ _CODER = TaggedCall(
     close="</function>",
     newline="\n",
     wrapped=True,
+    unended=True,
 )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.json_calls import numbered
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce
-from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Steps, finder
+from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between, unwrapped
 
@@ -60,6 +60,10 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
     """Written after `opened` and after each `end`."""
     wrapped: bool = False
     """One line feed at each side of a value belongs to the markup."""
+    unended: bool = False
+    """Models leave `end` out before the next parameter. So a value also ends before a line that begins with `KEY name
+    KEY_END` and, if values are wrapped, consists of it, where `name` is a parameter of the tool that has not come yet.
+    Any other such text belongs to the value."""
     typed: Literal["", "string", "type"] = ""
     """An attribute of each parameter: whether the value is a string (`string="true"`), or its type
     (`type="number"`)."""
@@ -110,23 +114,26 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         root = call.schemas.get(name, {})
         properties = root.get("properties")
         comma = "{"
-        keys: set[str] = set()
+        parameters = _Parameters(properties if self.unended and isinstance(properties, Mapping) else ())
+        following: str | None = None
         while True:
-            yield from cursor.space()
-            if not (yield from cursor.take(self.key)):
-                break
-            key, is_string = yield from self._key(cursor)
+            if following is None:
+                yield from cursor.space()
+                if not (yield from cursor.take(self.key)):
+                    break
+                key, is_string = yield from self._key(cursor)
+            else:
+                key, is_string = following, None
             types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
             if is_string is not None:
                 types = _STRING if is_string else _ANYTHING
             is_json = is_string is False or (bool(types) and "string" not in types)
-            if key in keys:  # The first one counts.
-                yield from self._skip(cursor, is_json)
-                continue
-            keys.add(key)
-            call.arguments(f"{comma}{quoted(key)}: ")
-            comma = ", "
-            yield from self._value(cursor, call, types, is_json)
+            put = None if key in parameters.come else call.arguments  # The first one counts.
+            if put is not None:
+                parameters.come.add(key)
+                put(f"{comma}{quoted(key)}: ")
+                comma = ", "
+            following = yield from self._value(cursor, put, types, is_json, parameters)
         closed = bool(self.close) and (yield from cursor.take(self.close))
         if not closed:
             char = yield from cursor.peek()
@@ -233,31 +240,113 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         yes = "true" if self.typed == "string" else "string"
         return key.strip(), attribute.endswith(yes) if attribute else None
 
-    def _skip(self, cursor: Cursor, is_json: bool) -> Steps[None]:
-        """Skip a value."""
-        if is_json:
-            yield from json_between(cursor, JsonWriter(None, _ANYTHING), finder(self.end))
-        else:
-            yield from cursor.collect(finder(self.end))
+    def _value(
+        self,
+        cursor: Cursor,
+        put: Callable[[str], None] | None,
+        types: frozenset[str],
+        is_json: bool,
+        parameters: _Parameters,
+    ) -> Steps[str | None]:
+        """Read a value through its end.
 
-    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str], is_json: bool) -> Steps[None]:
+        Args:
+            cursor: stands behind the opening tag.
+            put: takes the JSON of the value; None to skip it.
+            types: the types that its schema allows.
+            is_json: it is no string.
+            parameters: those that may follow without an end of this one.
+
+        Returns:
+            The next parameter, if its opening tag has been read instead of the end.
+        """
         end = self.end
         if self.cdata and (yield from cursor.take(_CDATA)):
             end = f"]]>{end}"
-        if not is_json:
-            yield from self._string(cursor, call, end, types)
-            return
-        out = JsonWriter(call.arguments, types)
-        yield from json_between(cursor, out, finder(end))
-        if not out.begun:
-            call.arguments(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
-
-    def _string(self, cursor: Cursor, call: CallSink, end: str, types: frozenset[str]) -> Steps[None]:
-        """Read a value that may be a string, and pass it on as soon as its type is certain."""
-        out = StringWriter(call.arguments, types, wrapped=self.wrapped)
-        if (yield from cursor.until(finder(end), out.write)) is None:
-            raise EndOfOutputError(f"expected {end!r}")
+        ends = finder(end, self._another) if parameters.names else finder(end)
+        if is_json:
+            return (yield from self._json(cursor, put, types, ends, parameters))
+        out = StringWriter(put or _ignore, types, wrapped=self.wrapped)
+        following = None
+        while following is None:
+            marker = yield from cursor.until(ends, out.write)
+            if marker is None:
+                raise EndOfOutputError(f"expected {end!r}")
+            if marker == end:
+                break
+            following = yield from self._following(cursor, out.write, parameters)
         out.close()
+        return following
+
+    def _json(
+        self,
+        cursor: Cursor,
+        put: Callable[[str], None] | None,
+        types: frozenset[str],
+        ends: Finder,
+        parameters: _Parameters,
+    ) -> Steps[str | None]:
+        """Read a value that is no string; see `_value`."""
+        out = JsonWriter(put, types)
+        following = None
+        while following is None and (yield from json_between(cursor, out, ends)) == self._another:
+            following = yield from self._following(cursor, out.write, parameters)
+        if put is not None and not out.begun:
+            put(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
+        return following
+
+    @property
+    def _another(self) -> str:
+        """What the next parameter begins with if the value before it has no end."""
+        return f"\n{self.key}"
+
+    def _following(
+        self, cursor: Cursor, write: Callable[[str], None], parameters: _Parameters
+    ) -> Steps[str | None]:
+        """Read the rest of the tag of another parameter behind `key`; None if this is text, which goes to `write`."""
+        line = "\n" if self.wrapped else ""
+        tags = parameters.tags(self.key_end + line)
+        while not (found := tags.at(cursor.text, cursor.pos, False))[0]:
+            if cursor.closed:
+                cursor.pos = len(cursor.text)
+                raise EndOfOutputError(f"expected {self.end!r}")
+            yield
+        tag = found[1]
+        if tag is not None:
+            cursor.pos += len(tag) - len(line)  # The line feed belongs to the value.
+            name = tag.removesuffix(line).removesuffix(self.key_end)
+            if name not in parameters.come:
+                write(line)
+                return name
+            write(f"\n{self.key}{name}{self.key_end}")
+        else:
+            write(f"\n{self.key}")
+        return None
+
+
+class _Parameters:
+    """Keep which parameters of a call have come.
+
+    Args:
+        names: those of its schema that may begin without the end of the one before them.
+    """
+
+    __slots__ = ("_tags", "come", "names")
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self.come: set[str] = set()
+        self._tags: Finder | None = None
+
+    def tags(self, end: str) -> Finder:
+        """Return what finds the names with this text behind them; made at most once a call."""
+        if self._tags is None:
+            self._tags = finder(*(name + end for name in self.names))
+        return self._tags
+
+
+def _ignore(_: str) -> None:
+    """Drop a piece."""
 
 
 def _type_name(value: Any) -> str:
