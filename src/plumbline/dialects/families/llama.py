@@ -11,6 +11,8 @@ from plumbline.dialects.spec.dialect import Section, ToolDialect
 __all__ = ["REASONING", "TOOLS"]
 
 _JSON = JsonCall(arguments_key="parameters")
+_UNESCAPED = PythonCall(unescaped=True)
+"""For families with templates that write strings without escapes."""
 _PART = ">>>"
 _RECIPIENT = NamedJson(separator="\n")
 _NAME_STARTS = string.ascii_letters + string.digits + "_-"
@@ -55,9 +57,9 @@ TOOLS = (
     ToolDialect(
         name="llama4_pythonic",
         sections=(
-            Section(call_format=PythonCall(), array=True, starts="["),
+            Section(call_format=_UNESCAPED, array=True, starts="["),
             Section(
-                call_format=PythonCall(),
+                call_format=_UNESCAPED,
                 array=True,
                 open=("<|python_start|>",),
                 close=("<|python_end|>",),
@@ -77,7 +79,7 @@ TOOLS = (
         name="lfm2",
         sections=(
             Section(
-                call_format=PythonCall(),
+                call_format=_UNESCAPED,
                 array=True,
                 open=("<|tool_call_start|>",),
                 close=("<|tool_call_end|>",),
