@@ -19,6 +19,7 @@ __all__ = ["TaggedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
 _STRING = frozenset(("string",))
+_NUMBERS = frozenset(("integer", "number"))
 _ANYTHING: frozenset[str] = frozenset()
 _TYPE_NAMES = {"integer": "number"}
 _CDATA = "<![CDATA["
@@ -68,6 +69,9 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
     """An attribute of each parameter: whether the value is a string (`string="true"`), or its type
     (`type="number"`)."""
 
+    type_open: str = ""
+    type_close: str = ""
+    """Around the name of the value's type, which may stand before `value_open`. It is read, and never written."""
     cdata: bool = False
     """A value may stand between `<![CDATA[` and `]]>`. They are read, and never written."""
 
@@ -84,6 +88,8 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
             self.opened,
             self.key,
             self.key_end,
+            self.type_open,
+            self.type_close,
             self.value_open,
             self.end,
             self.close,
@@ -121,13 +127,13 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
                 yield from cursor.space()
                 if not (yield from cursor.take(self.key)):
                     break
-                key, is_string = yield from self._key(cursor)
+                key, kind = yield from self._key(cursor)
             else:
-                key, is_string = following, None
+                key, kind = following, None
             types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
-            if is_string is not None:
-                types = _STRING if is_string else _ANYTHING
-            is_json = is_string is False or (bool(types) and "string" not in types)
+            if kind is not None:
+                types = self._given(kind, types)
+            is_json = (bool(types) or (bool(self.typed) and kind is not None)) and "string" not in types
             put = None if key in parameters.come else call.arguments  # The first one counts.
             if put is not None:
                 parameters.come.add(key)
@@ -227,18 +233,34 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
                 return f'" type="{kind}'
         return ""
 
-    def _key(self, cursor: Cursor) -> Steps[tuple[str, bool | None]]:
-        """Read the name of a parameter, and whether it is a string; None if there is no attribute."""
+    def _given(self, kind: str, types: frozenset[str]) -> frozenset[str]:
+        """Return the types of a value whose type the model writes, from those that its schema allows."""
+        if self.typed:
+            return _STRING if kind == "string" else _ANYTHING
+        named = allowed_types({"type": kind.partition("[")[0].strip()}, {})
+        if named & _NUMBERS:
+            named |= _NUMBERS
+        return types & named or types or named - {"integer"}
+
+    def _key(self, cursor: Cursor) -> Steps[tuple[str, str | None]]:
+        """Read the name of a parameter, and the type that the model writes for it, if there is one."""
         yield from cursor.space()
         text, _ = yield from cursor.collect(finder(self.key_end))
+        kind = None
+        if self.type_open:
+            yield from cursor.space()
+            if (yield from cursor.take(self.type_open)):
+                kind, _ = yield from cursor.collect(finder(self.type_close))
         if self.value_open:
             yield from cursor.space()
             yield from cursor.expect(self.value_open)
         if not self.typed:
-            return text.strip(), None
+            return text.strip(), kind
         key, _, attribute = text.partition('"')
         yes = "true" if self.typed == "string" else "string"
-        return key.strip(), attribute.endswith(yes) if attribute else None
+        if attribute:
+            kind = "string" if attribute.endswith(yes) else "any"
+        return key.strip(), kind
 
     def _value(
         self,

@@ -189,13 +189,17 @@ class MarkerParser(CursorParser):
         cursor.mark(marker)
         self._prose_offset = start = cursor.offset - len(marker)
         section = sections[0]
+        at_item = bool(marker) and marker == section.item_open
         if len(sections) > 1:
             if cursor.has_space():
                 yield from cursor.space()
+            if section.item_open and not at_item:
+                at_item = yield from cursor.take(section.item_open)
+                if cursor.has_space():
+                    yield from cursor.space()
             char = yield from cursor.peek()
             fitting = [s for s in sections if char and char in s.starts]
             section = (fitting or [s for s in sections if not s.starts] or [section])[0]
-        at_item = bool(marker) and marker == section.item_open
         first = not at_item
         announced = False
         while True:

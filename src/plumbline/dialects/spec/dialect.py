@@ -76,7 +76,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     single: bool = False
     """A section has one call; each further call has another section, with `between` before it."""
     starts: str = ""
-    """The characters that calls may begin with. They find bare calls, and choose between sections with one marker."""
+    """The characters that calls may begin with. They find bare calls, and choose between sections with one marker,
+    which have the same `item_open`."""
     inner: tuple[str, ...] = ()
     """Control tokens inside its calls that another section with the same markers does not have."""
     at_line: bool = False
