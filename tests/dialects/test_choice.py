@@ -47,6 +47,7 @@ _WHOLE = {
     "step3p5": ("qwen3_coder", "step3"),
     "xlam": ("xlam", None),
     "command_a": ("cohere_command3", "cohere_command3"),
+    "command_r.tool_use": ("command_r_plus", None),
     "deepseek_r1": (None, "deepseek_r1"),
     "deepseek_v3": ("deepseek_v3", None),
     "functiongemma": ("functiongemma", None),

@@ -47,7 +47,7 @@ def _coder(call_format: TaggedCall) -> tuple[Section, ...]:
 TOOLS = (
     ToolDialect(
         name="hermes",
-        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4", "trinity"),
+        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4", "trinity", "reka"),
         sections=(_JSON,),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),
@@ -113,6 +113,7 @@ REASONING = (
             "poolside_v1",
             "dots",
             "minicpmv",
+            "reka",
         ),
         open=("<think>", "<longcat_think>"),
         close=("</think>", "</longcat_think>"),
