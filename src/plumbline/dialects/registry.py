@@ -19,6 +19,7 @@ from plumbline.dialects.families import (
     llama,
     minimax,
     mistral,
+    muse,
     openai,
     qwen,
     step,
@@ -36,7 +37,21 @@ __all__ = [
     "matching",
 ]
 
-_FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step, blocks)
+_FAMILIES: Final = (
+    qwen,
+    mistral,
+    llama,
+    deepseek,
+    kimi,
+    glm,
+    openai,
+    google,
+    minimax,
+    arrays,
+    step,
+    blocks,
+    muse,
+)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING

@@ -72,6 +72,8 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
     type_open: str = ""
     type_close: str = ""
     """Around the name of the value's type, which may stand before `value_open`. It is read, and never written."""
+    doubled: bool = False
+    """Models write a name without a namespace twice, with a dot between."""
     cdata: bool = False
     """A value may stand between `<![CDATA[` and `]]>`. They are read, and never written."""
 
@@ -116,6 +118,9 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
             yield from cursor.space()
             if (yield from cursor.look_for(finder(*self.name_ends))) is None:
                 cursor.fail(f"expected {self.key!r}")
+        if self.doubled and name not in call.schemas:
+            namespace, _, rest = name.partition(".")
+            name = rest if rest == namespace else name
         call.begin(name)
         root = call.schemas.get(name, {})
         properties = root.get("properties")

@@ -114,6 +114,9 @@ class MarkerParser(CursorParser):
         if not char:
             return False
         marker = yield from cursor.take_one(markers.at_boundary)
+        if marker in markers.sections:
+            self._next_marker = marker
+            return False
         if marker is not None:
             self._content.drop()
             if marker in markers.opens:
@@ -130,18 +133,22 @@ class MarkerParser(CursorParser):
 
     def _header(self) -> Steps[bool]:
         """Drop the name of a tool in the header of a message; any other word is text. Returns whether it was one."""
-        cursor = self._cursor
+        cursor, markers = self._cursor, self._markers
         cursor.mark()
         self._prose_offset = start = cursor.offset
-        try:
-            name = yield from cursor.run(_NAME, 64)
-        except MalformedError:
-            name = ""
-        named = name in self._tools if self._tools else bool(name)
-        ends = named and (yield from cursor.may_become(self._markers.headed))
+        name = ""
+        if not markers.header or (yield from cursor.take(markers.header)):
+            try:
+                name = yield from cursor.run(_NAME, 128)
+            except MalformedError:
+                name = ""
+        named = bool(name) and (bool(markers.header) or not self._tools or name in self._tools)
+        ends = named and (yield from cursor.may_become(markers.headed))
         raw = cursor.unmark()
         self._prose_offset = None
-        if not ends:
+        if ends:
+            self._content.drop()
+        else:
             self._content.write(raw, start)
         return ends
 

@@ -100,6 +100,8 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Texts around calls or answers that a client does not get where an answer begins or ends."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
+    header: str = ""
+    """What stands before that name. With it, any name is markup."""
     content_gap: str = ""
     """What models write between text and a section."""
     detect: tuple[str, ...] = ()
@@ -134,6 +136,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     it means nothing (a second opening, an end outside of thinking) is dropped."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
+    header: str = ""
+    """What stands before that name. With it, any name is markup."""
     append: bool = False
     """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()

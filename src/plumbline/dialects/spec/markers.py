@@ -39,7 +39,10 @@ class Markers:
         self.opening = Finder(self.opens)
         self.reopening = Finder(self.opens if anywhere else ())
         self.headed = Finder((tool.headed if tool else ()) + (reasoning.headed if reasoning else ()), least=2)
-        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent))
+        self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
+        # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
+        longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
+        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer))
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere))
         # Amid a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
