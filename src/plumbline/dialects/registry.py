@@ -196,7 +196,7 @@ def matching(
 def _shown(show_call: ShowCall | None) -> list[ToolDialect]:
     """Return the dialect of the call that a template renders."""
     text = "" if show_call is None else show_call("abcdefghi")
-    dialect = dialect_of_example(_TOOLS, text) if text else None
+    dialect = dialect_of_example([d for d in _TOOLS if d.detect], text) if text else None
     return [] if dialect is None else [dialect]
 
 

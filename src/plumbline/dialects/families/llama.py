@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import string
 
+import msgspec
+
 from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
 from plumbline.dialects.formats.pythonic import PythonCall
 from plumbline.dialects.spec.dialect import Section, ToolDialect
@@ -15,6 +17,7 @@ _UNESCAPED = PythonCall(unescaped=True)
 """For families with templates that write strings without escapes."""
 _PART = ">>>"
 _RECIPIENT = NamedJson(separator="\n")
+_CALLS = Section(call_format=JsonCall(), open=('{"tool_calls":',), close=("}",), after_open=" ", array=True)
 _NAME_STARTS = string.ascii_letters + string.digits + "_-"
 
 TOOLS = (
@@ -118,6 +121,16 @@ TOOLS = (
             Section(call_format=JsonCall(), array=True, open=("[TOOL_CALLS]",), starts="["),
         ),
         detect=(r"(?i)xlam|\"tool_calls\"\s*:",),
+    ),
+    ToolDialect(
+        name="generic_json",
+        aliases=("generic",),
+        # llama.cpp makes models without a format of their own write it. No template shows it.
+        sections=(
+            _CALLS,
+            msgspec.structs.replace(_CALLS, open=('{"tool_call":',), array=False, single=True),
+        ),
+        answer_key="response",
     ),
 )
 

@@ -102,10 +102,12 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     header: str = ""
     """What stands before that name. With it, any name is markup."""
+    answer_key: str = ""
+    """Every answer is a JSON object. This key has the text, and keys that sections begin with have the calls."""
     content_gap: str = ""
     """What models write between text and a section."""
     detect: tuple[str, ...] = ()
-    """Regular expressions, all of which a chat template of this family matches."""
+    """Regular expressions, all of which a template of this family matches. Without any, only the name chooses it."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False
