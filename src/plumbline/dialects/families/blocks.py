@@ -10,8 +10,9 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
-_INKLING = ("<|message_model|>", "<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
-_INKLING_KINDS = ("<|content_text|>", "<|content_thinking|>")
+_INKLING_TEXTS = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")
+_INKLING_KINDS = ("<|content_thinking|>", *_INKLING_TEXTS)
+_INKLING = ("<|message_model|>", *_INKLING_TEXTS, "<|end_message|>", "<|content_model_end_sampling|>")
 _SOLAR = ("<|begin|>assistant", "<|content|>", "<|end|>", "<|calls|>")
 
 
