@@ -207,6 +207,11 @@ class MarkerParser(CursorParser):
             char = yield from cursor.peek()
             fitting = [s for s in sections if char and char in s.starts]
             section = (fitting or [s for s in sections if not s.starts] or [section])[0]
+        again = self._markers.again.get(id(section)) if marker else None
+        while (
+            again is not None and cursor.may_take(again) and (yield from cursor.take_one(again)) is not None
+        ):
+            pass
         first = not at_item
         announced = False
         while True:

@@ -134,8 +134,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on behind the call, up to its
     end marker or the end of the answer."""
     anywhere: bool = False
-    """Its markers are control tokens, which no model writes in prose: thinking may begin amid text, and a marker where
-    it means nothing (a second opening, an end outside of thinking) is dropped."""
+    """The family's markers are control tokens, which no model writes in prose: thinking may begin amid text, and a
+    marker where it means nothing (a second opening, an end outside of thinking or behind calls) is dropped."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     header: str = ""

@@ -15,6 +15,7 @@ class Markers:
         sections: for each marker of calls, the sections that begin with it.
         bare: the sections without a marker.
         opening: the beginnings of thinking; `reopening` are those that are dropped within it.
+        again: for a section, by its identity, the beginnings that are dropped behind one.
         texts: all texts of the dialects. Those that are control tokens have to come to the parser as text.
     """
 
@@ -42,15 +43,18 @@ class Markers:
         self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
-        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer))
+        sections = tool.sections if tool is not None and anywhere else ()
+        ends = [end for section in sections for end in (*section.close, section.item_close)]
+        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
+        self.again = {id(section): Finder(section.open) for section in sections}
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere))
         # Amid a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
             marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
         )
         calls = tuple(marker for marker in self.sections if marker not in self.at_line)
-        ends = calls if reasoning is not None and reasoning.calls_inside else ()
-        self.in_thought = Finder((*self.closes, *ends, *self.reopening.markers), least=2)
+        inside = calls if reasoning is not None and reasoning.calls_inside else ()
+        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
