@@ -19,6 +19,8 @@ __all__ = ["TaggedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
 _STRING = frozenset(("string",))
+_LONGEST = 64
+_IN_TAGS = frozenset("<>\n")
 _NUMBERS = frozenset(("integer", "number"))
 _ANYTHING: frozenset[str] = frozenset()
 _TYPE_NAMES = {"integer": "number"}
@@ -331,45 +333,50 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         self, cursor: Cursor, write: Callable[[str], None], parameters: _Parameters
     ) -> Steps[str | None]:
         """Read the rest of the tag of another parameter behind `key`; None if this is text, which goes to `write`."""
-        line = "\n" if self.wrapped else ""
-        tags = parameters.tags(self.key_end + line)
-        while not (found := tags.at(cursor.text, cursor.pos, False))[0]:
+        end = self.key_end + ("\n" if self.wrapped else "")
+        while not (found := parameters.next_in(cursor.text, cursor.pos, end))[0]:
             if cursor.closed:
                 cursor.pos = len(cursor.text)
                 raise EndOfOutputError(f"expected {self.end!r}")
             yield
-        tag = found[1]
-        if tag is not None:
-            cursor.pos += len(tag) - len(line)  # The line feed belongs to the value.
-            name = tag.removesuffix(line).removesuffix(self.key_end)
-            if name not in parameters.come:
-                write(line)
-                return name
-            write(f"\n{self.key}{name}{self.key_end}")
-        else:
+        name = found[1]
+        if name is None:
             write(f"\n{self.key}")
-        return None
+            return None
+        cursor.pos += len(name) + len(self.key_end)
+        if self.wrapped:
+            write("\n")
+        return name
 
 
 class _Parameters:
     """Keep which parameters of a call have come.
 
     Args:
-        names: those of its schema that may begin without the end of the one before them.
+        names: those of its schema that may begin without the end of the one before them. Names of more than
+            64 characters, and those with characters of tags, are left out.
     """
 
-    __slots__ = ("_tags", "come", "names")
+    __slots__ = ("_short", "come", "names")
 
     def __init__(self, names: Collection[str]) -> None:
         self.names = names
         self.come: set[str] = set()
-        self._tags: Finder | None = None
+        self._short: frozenset[str] | None = None
 
-    def tags(self, end: str) -> Finder:
-        """Return what finds the names with this text behind them; made at most once a call."""
-        if self._tags is None:
-            self._tags = finder(*(name + end for name in self.names))
-        return self._tags
+    def next_in(self, text: str, start: int, end: str) -> tuple[bool, str | None]:
+        """Return whether it is certain which parameter that has not come stands at `start` with `end` behind it.
+
+        Returns:
+            And its name; None if there is none.
+        """
+        if self._short is None:  # Made at most once a call, because most calls never get here.
+            self._short = frozenset(n for n in self.names if len(n) <= _LONGEST and not _IN_TAGS & set(n))
+        rest = text[start : start + _LONGEST + len(end)]
+        name, found, _ = rest.partition(end)
+        if found:
+            return True, name if name in self._short and name not in self.come else None
+        return len(rest) == _LONGEST + len(end) or not _IN_TAGS.isdisjoint(rest.removesuffix(end[:-1])), None
 
 
 def _ignore(_: str) -> None:
