@@ -17,7 +17,7 @@ _UNESCAPED = PythonCall(unescaped=True)
 """For families with templates that write strings without escapes."""
 _PART = ">>>"
 _RECIPIENT = NamedJson(separator="\n")
-_CALLS = Section(call_format=JsonCall(), open=('{"tool_calls":',), close=("}",), after_open=" ", array=True)
+_CALLS = Section(call_format=JsonCall(), open=('{"tool_calls": ',), close=("}",), array=True)
 _NAME_STARTS = string.ascii_letters + string.digits + "_-"
 
 TOOLS = (
@@ -128,7 +128,7 @@ TOOLS = (
         # llama.cpp makes models without a format of their own write it. No template shows it.
         sections=(
             _CALLS,
-            msgspec.structs.replace(_CALLS, open=('{"tool_call":',), array=False, single=True),
+            msgspec.structs.replace(_CALLS, open=('{"tool_call": ',), array=False, single=True),
         ),
         answer_key="response",
     ),

@@ -36,7 +36,7 @@ class JsonAnswerParser(MarkerParser):
         """Read an object with a known key; any other is text. Returns whether it was calls or an answer."""
         cursor, tool = self._cursor, self._markers.tool
         assert tool is not None
-        sections = {section.open[0][2:-2]: section for section in tool.sections}
+        sections = {section.open[0].split('"')[1]: section for section in tool.sections}
         begun = cursor.offset
         key, raw = yield from self._key((tool.answer_key, *sections))
         if key in sections:
