@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.dialects import Folded, fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
@@ -180,3 +182,20 @@ def test_a_value_that_the_limit_cuts_behind_an_end_ends_before_it() -> None:
     (call,) = read("glm47", cut, "length").calls
 
     assert (call.complete, call.arguments) == (False, '{"list": ["x')
+
+
+_LINES = st.lists(st.text("ab <>/=\n", max_size=8), max_size=4).map("\n".join)
+
+
+@given(value=_LINES, tag=st.sampled_from(["b", "q", "list"]), own_line=st.booleans())
+def test_a_value_without_its_end_stops_before_a_line_with_another_parameter(
+    value: str, tag: str, own_line: bool
+) -> None:
+    text = f"<parameter={tag}>" + ("" if own_line else " x")
+    output = f"<tool_call>\n<function=f>\n<parameter=b>\n{value}\n{text}\n[1]\n</parameter>\n</function>\n</tool_call>"
+    (call,) = read("qwen3_coder", output).calls
+
+    expected: dict[str, Any] = {"b": f"{value}\n{text}\n[1]"}
+    if tag == "list" and own_line:
+        expected = {"b": value, "list": [1]}
+    assert (call.complete, json.loads(call.arguments)) == (True, expected)

@@ -47,6 +47,7 @@ _WHOLE = {
     "step3p5": ("qwen3_coder", "step3"),
     "xlam": ("xlam", None),
     "command_a": ("cohere_command3", "cohere_command3"),
+    "command_r.tool_use": ("command_r_plus", None),
     "deepseek_r1": (None, "deepseek_r1"),
     "deepseek_v3": ("deepseek_v3", None),
     "functiongemma": ("functiongemma", None),
@@ -116,7 +117,7 @@ def test_tokens_count_only_where_the_template_is_silent() -> None:
 _HEADERS = ("", "<|assistant|>\n", "<think>\n\n</think>\n\n")
 
 
-@pytest.mark.parametrize("name", sorted({dialect.name for dialect in TOOL_DIALECTS.values()}))
+@pytest.mark.parametrize("name", sorted({d.name for d in TOOL_DIALECTS.values() if d.detect}))
 def test_the_dialect_of_a_rendered_call_reads_it(name: str) -> None:
     """Where no pattern matches the template's source. Without a marker, a call counts only where the turn begins."""
     dialect = TOOL_DIALECTS[name]
@@ -130,6 +131,12 @@ def test_the_dialect_of_a_rendered_call_reads_it(name: str) -> None:
             events = build_dialect(chosen).parser({EXAMPLE.name: SCHEMA}, AnswerFrame())
             folded = fold([*events.push(TextDelta(written)), *events.finish("stop")])
             assert [part[:2] for part in folded] == [("call", EXAMPLE.name)]
+
+
+def test_a_dialect_without_patterns_is_chosen_by_its_name_alone() -> None:
+    written = render_calls([EXAMPLE], TOOL_DIALECTS["generic_json"].sections[0])
+    assert choose(written, show_call=lambda call_id: written).tool is not TOOL_DIALECTS["generic_json"]
+    assert choose("", tool="generic_json").tool is TOOL_DIALECTS["generic_json"]
 
 
 def test_a_rendered_call_counts_between_the_source_and_the_tokens() -> None:

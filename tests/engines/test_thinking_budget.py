@@ -127,3 +127,14 @@ def test_no_number_of_thoughts_exceeds_the_budget(wanted: list[int], bound: int,
     back = min(back, len(taken))
     matcher.rollback(back)
     assert allowed(matcher) == allowed(drawn(limit, taken[: len(taken) - back])[1])
+
+
+@given(tokens, st.integers(0, 6))
+def test_a_thought_amid_text_counts_where_thoughts_may_begin_anywhere(wanted: list[int], bound: int) -> None:
+    limit = ThinkingBudget(max_tokens=bound, begin=((3,),), end=(7,), anywhere=True)
+    taken, _ = drawn(limit, wanted)
+    thinking = 0
+    inside = False
+    for token in taken:
+        inside, thinking = (token != 7, thinking + (token != 7)) if inside else (token == 3, thinking)
+    assert thinking <= bound

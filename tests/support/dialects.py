@@ -30,6 +30,7 @@ from plumbline.events import (
     ToolCallEnd,
     ToolCallStart,
 )
+from support.laws import DIALECT_NAMES
 from support.plans import LOOSE, MARKS, NAMES, SCHEMA, Plan
 
 __all__ = [
@@ -307,7 +308,15 @@ def _dialects() -> list[Dialect]:
         found.append(Dialect(None, reasoning))
         if reasoning not in paired and not reasoning.messages:
             found.append(Dialect(TOOL_DIALECTS["hermes"], reasoning))
+    if DIALECT_NAMES:
+        chosen = [dialect for dialect in found if DIALECT_NAMES & set(_names(dialect))]
+        assert chosen, f"PLUMBLINE_DIALECTS has no name of a dialect: {', '.join(DIALECT_NAMES)}"
+        return chosen
     return found
+
+
+def _names(dialect: Dialect) -> list[str]:
+    return [part.name for part in (dialect.tool, dialect.reasoning) if part is not None]
 
 
 DIALECTS = _dialects()

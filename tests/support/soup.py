@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from plumbline.server.settings import pocket_model
 from plumbline.text.tokenizer import TextTokenizer
 from support.dialects import DIALECTS, Dialect, Folded
+from support.laws import DIALECT_NAMES
 from support.response_templates import TEMPLATES
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
     "words",
 ]
 
-ALL_DIALECTS = [*DIALECTS, *TEMPLATES]
+ALL_DIALECTS = [*DIALECTS, *([] if DIALECT_NAMES else TEMPLATES)]
 """The dialects of families, and response templates."""
 SEPARATING_DIALECTS = [d for d in ALL_DIALECTS if d.reasoning is None or not d.reasoning.append]
 """All but those that leave the thinking in the text."""

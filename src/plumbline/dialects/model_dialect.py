@@ -69,6 +69,8 @@ class ThinkingMarkers(msgspec.Struct, frozen=True):
     close: str
     reopen_after: tuple[str, ...]
     """Behind these, white space aside, thinking may begin once more."""
+    anywhere: bool = False
+    """Thinking may begin amid text."""
 
 
 class ModelDialect(ABC):

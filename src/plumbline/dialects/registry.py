@@ -19,6 +19,7 @@ from plumbline.dialects.families import (
     llama,
     minimax,
     mistral,
+    muse,
     openai,
     qwen,
     step,
@@ -36,7 +37,21 @@ __all__ = [
     "matching",
 ]
 
-_FAMILIES: Final = (qwen, mistral, llama, deepseek, kimi, glm, openai, google, minimax, arrays, step, blocks)
+_FAMILIES: Final = (
+    qwen,
+    mistral,
+    llama,
+    deepseek,
+    kimi,
+    glm,
+    openai,
+    google,
+    minimax,
+    arrays,
+    step,
+    blocks,
+    muse,
+)
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING
@@ -181,7 +196,7 @@ def matching(
 def _shown(show_call: ShowCall | None) -> list[ToolDialect]:
     """Return the dialect of the call that a template renders."""
     text = "" if show_call is None else show_call("abcdefghi")
-    dialect = dialect_of_example(_TOOLS, text) if text else None
+    dialect = dialect_of_example([d for d in _TOOLS if d.detect], text) if text else None
     return [] if dialect is None else [dialect]
 
 

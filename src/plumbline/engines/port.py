@@ -48,6 +48,8 @@ class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the output starts inside a thought."""
     after: tuple[tuple[int, ...], ...] = ()
     """Token sequences behind which another thought may begin. Include `end` if one may follow directly."""
+    anywhere: bool = False
+    """Whether a thought may begin amid text as well."""
     blank: frozenset[int] = frozenset()
     """Tokens (white space) that may stand between such a sequence, or the start of the output, and `begin`."""
 

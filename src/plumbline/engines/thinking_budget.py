@@ -74,6 +74,9 @@ class ThinkingBudgetMatcher:
                 return
             self._spent += len(taken) - self._start - len(limit.end)
             self._start = self._place = None
+        elif limit.anywhere and any(map(self._ends_with, limit.begin)):
+            self._start = len(taken)
+            return
         elif self._place is not None:
             # Anywhere else the same tokens are ordinary text.
             begun = tuple(taken[self._place :])

@@ -174,6 +174,7 @@ class TurnPreparer:
             end=tuple(encode(markers.close)),
             inside=frame.thinking == "inside",
             after=tuple(tuple(encode(text)) for text in markers.reopen_after),
+            anywhere=markers.anywhere,
             blank=tokenizer.blank_ids,
         )
         return msgspec.structs.replace(

@@ -37,23 +37,24 @@ def calls(
         parallel: allow several calls.
         relaxed: names of tools whose arguments are constrained to the names and types of their schema only; strict
             tools are never relaxed.
-        beside: what the answer may be instead: a JSON document, or another constrained text. Calls without markers are
-            then written so that a lexer can distinguish them.
+        beside: what the answer may be instead: a JSON document, or another constrained text. Calls without markers,
+            and those with a marker in JSON, are then written so that a lexer can distinguish them.
 
     Raises:
         ConstraintError: a schema or the constraint of a custom tool's input cannot be enforced.
     """
     section = dialect.sections[0]
     bare = not section.open and not dialect.messages
-    call = _call(builder, section, tools, relaxed=relaxed, as_json=bare and beside == "json")
+    as_json = beside == "json" and (bare or "".join(section.open[:1]).startswith("{"))
+    call = _call(builder, section, tools, relaxed=relaxed, as_json=as_json)
     if bare and beside == "text" and section.array:
         first = _call(builder, section, tools, relaxed=relaxed, before="[")
         return _rest(builder, section, call, parallel, first=first)
     if dialect.messages:
         return call  # A call ends with an end of sequence, so there is never a second.
-    whole = builder.sequence(
-        [*_literals(builder, *section.open[:1]), _rest(builder, section, call, parallel)]
-    )
+    with builder.literals(as_json=as_json and not bare):
+        opened = _literals(builder, *section.open[:1])
+        whole = builder.sequence([*opened, _rest(builder, section, call, parallel)])
     if not (parallel and section.single):
         return whole
     return builder.sequence(

@@ -124,6 +124,21 @@ TOOLS = (
         detect=(r"<tool_calls>", r"<answer>|<\|extra_0\|>"),
     ),
     ToolDialect(
+        name="command_r_plus",
+        sections=(
+            Section(
+                call_format=JsonCall(name_key="tool_name", arguments_key="parameters"),
+                open=("Action:\n```json", "Action: ```json", "Action:```json"),
+                close=("```",),
+                after_open="\n",
+                before_close="\n",
+                array=True,
+            ),
+        ),
+        content_gap="\n",
+        detect=(r"Action:(\\n|\s)*```json", r"tool_name"),
+    ),
+    ToolDialect(
         name="cohere_command3",
         sections=(_COHERE,),
         silent=_RESPONSE,

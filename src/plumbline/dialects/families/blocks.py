@@ -10,7 +10,9 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
-_INKLING = ("<|message_model|>", "<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
+_INKLING_TEXTS = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")
+_INKLING_KINDS = ("<|content_thinking|>", *_INKLING_TEXTS)
+_INKLING = ("<|message_model|>", *_INKLING_TEXTS, "<|end_message|>", "<|content_model_end_sampling|>")
 _SOLAR = ("<|begin|>assistant", "<|content|>", "<|end|>", "<|calls|>")
 
 
@@ -51,6 +53,8 @@ TOOLS = (
             ),
         ),
         silent=_INKLING,
+        headed=(*_INKLING_KINDS, "<|content_invoke_tool_json|>"),
+        content_gap="<|end_message|><|message_model|>",
         detect=(r"<\|content_invoke_tool_json\|>",),
         tokens=("<|content_invoke_tool_json|>",),
     ),
@@ -96,9 +100,10 @@ REASONING = (
     ReasoningDialect(
         name="plamo3",
         open=(_plamo("begin_think"),),
-        close=(_plamo("end_think"),),
+        close=(_plamo("end_think"), "<|plamo:tag|>"),
         starts_inside=True,
         calls_inside=True,
+        anywhere=True,
         silent=("<|plamo:tag|>",),
         detect=(r"plamo:begin_think",),
         switch=ENABLE_THINKING,
@@ -111,6 +116,7 @@ REASONING = (
         before_close="",
         after_close="<|message_model|>",
         silent=_INKLING,
+        headed=_INKLING_KINDS,
         detect=(r"<\|content_thinking\|>",),
         tokens=("<|content_thinking|>",),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from plumbline.dialects.families.qwen import ENABLE_THINKING
+from plumbline.dialects.formats.json_calls import JsonCall
 from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl
@@ -24,6 +25,16 @@ _LINES = TaggedCall(
 _ONE_LINE = msgspec.structs.replace(_LINES, value_gap="", newline="")
 _SECTION = Section(
     call_format=_LINES, open=("<tool_call>",), close=("</tool_call>",), between="\n", single=True
+)
+_HORIZON = TaggedCall(
+    open="",
+    name_ends=("<ifm|arg_key>", "</ifm|tool_call>"),
+    key="<ifm|arg_key>",
+    key_end="</ifm|arg_key>",
+    type_open="<ifm|arg_type>",
+    type_close="</ifm|arg_type>",
+    value_open="<ifm|arg_value>",
+    end="</ifm|arg_value>",
 )
 _SUFFIX = ":opensource"
 """The tags of Hunyuan's open release have this behind their names."""
@@ -100,21 +111,17 @@ TOOLS = (
     ),
     ToolDialect(
         name="k2_horizon",
-        sections=(
+        # A variable of its template chooses between tags, tags with types, and JSON.
+        sections=tuple(
             Section(
-                call_format=TaggedCall(
-                    open="",
-                    name_ends=("<ifm|arg_key>", "</ifm|tool_call>"),
-                    key="<ifm|arg_key>",
-                    key_end="</ifm|arg_key>",
-                    value_open="<ifm|arg_value>",
-                    end="</ifm|arg_value>",
-                ),
+                call_format=call_format,
                 open=("<ifm|tool_calls>",),
                 close=("</ifm|tool_calls>",),
                 item_open="<ifm|tool_call>",
                 item_close="</ifm|tool_call>",
-            ),
+                starts=starts,
+            )
+            for call_format, starts in ((_HORIZON, ""), (JsonCall(), "{"))
         ),
         detect=(r"<ifm\|tool_calls>",),
     ),

@@ -45,6 +45,7 @@ REASONING = (
         before_close="",
         after_close="",
         calls_inside=True,
+        anywhere=True,
         detect=(r"<\|channel>",),
         switch=ENABLE_THINKING,
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import string
 
+import msgspec
+
 from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
 from plumbline.dialects.formats.pythonic import PythonCall
 from plumbline.dialects.spec.dialect import Section, ToolDialect
@@ -11,8 +13,11 @@ from plumbline.dialects.spec.dialect import Section, ToolDialect
 __all__ = ["REASONING", "TOOLS"]
 
 _JSON = JsonCall(arguments_key="parameters")
+_UNESCAPED = PythonCall(unescaped=True)
+"""For families with templates that write strings without escapes."""
 _PART = ">>>"
 _RECIPIENT = NamedJson(separator="\n")
+_CALLS = Section(call_format=JsonCall(), open=('{"tool_calls": ',), close=("}",), array=True)
 _NAME_STARTS = string.ascii_letters + string.digits + "_-"
 
 TOOLS = (
@@ -55,9 +60,9 @@ TOOLS = (
     ToolDialect(
         name="llama4_pythonic",
         sections=(
-            Section(call_format=PythonCall(), array=True, starts="["),
+            Section(call_format=_UNESCAPED, array=True, starts="["),
             Section(
-                call_format=PythonCall(),
+                call_format=_UNESCAPED,
                 array=True,
                 open=("<|python_start|>",),
                 close=("<|python_end|>",),
@@ -77,7 +82,7 @@ TOOLS = (
         name="lfm2",
         sections=(
             Section(
-                call_format=PythonCall(),
+                call_format=_UNESCAPED,
                 array=True,
                 open=("<|tool_call_start|>",),
                 close=("<|tool_call_end|>",),
@@ -116,6 +121,16 @@ TOOLS = (
             Section(call_format=JsonCall(), array=True, open=("[TOOL_CALLS]",), starts="["),
         ),
         detect=(r"(?i)xlam|\"tool_calls\"\s*:",),
+    ),
+    ToolDialect(
+        name="generic_json",
+        aliases=("generic",),
+        # llama.cpp makes models without a format of their own write it. No template shows it.
+        sections=(
+            _CALLS,
+            msgspec.structs.replace(_CALLS, open=('{"tool_call": ',), array=False, single=True),
+        ),
+        answer_key="response",
     ),
 )
 

@@ -31,6 +31,7 @@ _CODER = TaggedCall(
     close="</function>",
     newline="\n",
     wrapped=True,
+    unended=True,
 )
 
 
@@ -46,7 +47,7 @@ def _coder(call_format: TaggedCall) -> tuple[Section, ...]:
 TOOLS = (
     ToolDialect(
         name="hermes",
-        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4", "trinity"),
+        aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4", "trinity", "reka"),
         sections=(_JSON,),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),
@@ -112,6 +113,7 @@ REASONING = (
             "poolside_v1",
             "dots",
             "minicpmv",
+            "reka",
         ),
         open=("<think>", "<longcat_think>"),
         close=("</think>", "</longcat_think>"),

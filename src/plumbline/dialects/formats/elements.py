@@ -139,14 +139,14 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     ) -> Steps[None]:
         """Read an element of known types that may contain elements."""
         types = allowed_types(schema, root)
-        as_array = "array" in types and "object" not in types
+        kind = "" if types >= _NESTING else "array" if "array" in types else "object"
         # An object without known properties may be JSON, and the tag may stand in one of its strings.
         is_json = "string" not in types
-        comma = first = "[" if as_array else "{"
+        comma = ""
         keys: set[str] = set()
         while True:
             if is_json:
-                out = JsonWriter(put if comma == first else None, types)
+                out = JsonWriter(None if comma else put, types)
                 yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
                 if out.begun:
                     yield from cursor.expect(f"</{key}>")
@@ -164,20 +164,23 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             if name is None:
                 break
             into = put
-            if as_array:
-                put(comma)
+            kind = kind or _kind(name, schema, root)
+            if kind == "array":
+                put(comma or "[")
             elif name in keys:  # The first of several counts.
                 into = _ignore
             else:
                 keys.add(name)
-                put(f"{comma}{quoted(name)}: ")
+                put(f"{comma or '{'}{quoted(name)}: ")
             comma = ", "
-            inner = part_schema(schema, root, None if as_array else name)
+            inner = part_schema(schema, root, None if kind == "array" else name)
             yield from self._element(cursor, into, name, inner, root, depth + 1)
-        if comma != first:
-            put("]" if as_array else "}")
+        if comma:
+            put("]" if kind == "array" else "}")
         elif is_json and types & _NESTING and not text.strip():
-            put("[]" if as_array else "{}")
+            # Of an array and an object, the first in the schema counts.
+            kind = kind or ("object" if "object" in allowed_types(resolved(schema, root), root) else "array")
+            put("[]" if kind == "array" else "{}")
         else:
             put(coerce(text, types))
 
@@ -204,10 +207,10 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         elif all(name == _ITEM for name, _ in found):
             put(f"[{', '.join(value for _, value in found)}]")
         else:
-            members: dict[str, str] = {}
+            members: dict[str, list[str]] = {}
             for name, value in found:
-                members.setdefault(name, value)  # The first of several counts.
-            put("{" + ", ".join(f"{quoted(k)}: {v}" for k, v in members.items()) + "}")
+                members.setdefault(name, []).append(value)  # Elements of one name are a list.
+            put("{" + ", ".join(f"{quoted(k)}: {_joined(v)}" for k, v in members.items()) + "}")
 
     # Writing
 
@@ -257,6 +260,17 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             value = grammar.json(with_definitions({**limits, "type": plain}, root))
             options.append(grammar.sequence([value, grammar.literal(end)]))
         return grammar.sequence([grammar.literal(start), grammar.choice(options)])
+
+
+def _kind(name: str, schema: Any, root: Mapping[str, Any]) -> str:
+    """Return whether a value that may be an array or an object is one, from the name of its first element."""
+    properties = resolved(schema, root, ("object",)).get("properties")
+    known = isinstance(properties, Mapping) and name in properties
+    return "array" if name == _ITEM and not known else "object"
+
+
+def _joined(values: list[str]) -> str:
+    return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
 def _ignore(_: str) -> None:

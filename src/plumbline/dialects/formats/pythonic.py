@@ -12,19 +12,31 @@ from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat
 from plumbline.dialects.streams.coercion import admitted, allowed_types
 from plumbline.dialects.streams.cursor import Cursor, Steps
 from plumbline.dialects.streams.json_stream import quoted
-from plumbline.dialects.streams.python_stream import python_value
+from plumbline.dialects.streams.python_stream import Follows, python_value
 
 __all__ = ["PythonCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"'=,;]+")
+_FOLLOWS = Follows(
+    re.compile(
+        r"\s{0,8}(?:,\s{0,8}(?:[-.\w]{1,64}\s{0,8}=|\))"
+        r"|\)\s{0,8}(?:\]|<\||,\s{0,8}(?:\]|[-.\w]{1,64}\s{0,8}\()))"
+    ),
+    re.compile(r"\s{0,8}(?:,\s{0,8}[-.\w]{0,64}\s{0,8}|\)\s{0,8}(?:<|,\s{0,8}[-.\w]{0,64}\s{0,8})?)?\Z"),
+)
+"""Behind an argument: another one, or the end of the call with another call or the end of them all behind it."""
 _WORDS = {True: "True", False: "False", None: "None"}
 
 
-class PythonCall(CallFormat, frozen=True):
+class PythonCall(CallFormat, frozen=True, kw_only=True):
     """A call with keyword arguments that are Python literals.
 
     Values are written in JSON, which is Python except for three words. At the top level these are Python's.
     """
+
+    unescaped: bool = False
+    """Models leave quotes inside of a string argument as they are. So a quote ends it only where the call goes on as it
+    does behind an argument."""
 
     @property
     def argument_syntax(self) -> ArgumentSyntax:
@@ -41,6 +53,7 @@ class PythonCall(CallFormat, frozen=True):
         if cursor.has_space():
             yield from cursor.space()
         comma = ""
+        follows = _FOLLOWS if self.unescaped else None
         keys: set[str] = set()
         while not cursor.skip(")"):
             key = yield from cursor.run(_NAME, 256)
@@ -55,12 +68,12 @@ class PythonCall(CallFormat, frozen=True):
             if cursor.has_space():
                 yield from cursor.space()
             if key in keys:  # The first one counts; Python would refuse the second.
-                yield from python_value(cursor, lambda _: None)
+                yield from python_value(cursor, lambda _: None, follows=follows)
             else:
                 call.arguments(f"{comma or '{'}{quoted(key)}: ")
                 comma = ", "
                 keys.add(key)
-                yield from python_value(cursor, call.arguments)
+                yield from python_value(cursor, call.arguments, follows=follows)
             if cursor.has_space():
                 yield from cursor.space()
             if not cursor.skip(","):

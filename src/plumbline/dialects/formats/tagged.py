@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.json_calls import numbered
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce
-from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Steps, finder
+from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between, unwrapped
 
@@ -19,6 +19,9 @@ __all__ = ["TaggedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
 _STRING = frozenset(("string",))
+_LONGEST = 64
+_IN_TAGS = frozenset("<>\n")
+_NUMBERS = frozenset(("integer", "number"))
 _ANYTHING: frozenset[str] = frozenset()
 _TYPE_NAMES = {"integer": "number"}
 _CDATA = "<![CDATA["
@@ -60,10 +63,19 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
     """Written after `opened` and after each `end`."""
     wrapped: bool = False
     """One line feed at each side of a value belongs to the markup."""
+    unended: bool = False
+    """Models leave `end` out before the next parameter. So a value also ends before a line that begins with `KEY name
+    KEY_END` and, if values are wrapped, consists of it, where `name` is a parameter of the tool that has not come yet.
+    Any other such text belongs to the value."""
     typed: Literal["", "string", "type"] = ""
     """An attribute of each parameter: whether the value is a string (`string="true"`), or its type
     (`type="number"`)."""
 
+    type_open: str = ""
+    type_close: str = ""
+    """Around the name of the value's type, which may stand before `value_open`. It is read, and never written."""
+    doubled: bool = False
+    """Models write a name without a namespace twice, with a dot between."""
     cdata: bool = False
     """A value may stand between `<![CDATA[` and `]]>`. They are read, and never written."""
 
@@ -80,6 +92,8 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
             self.opened,
             self.key,
             self.key_end,
+            self.type_open,
+            self.type_close,
             self.value_open,
             self.end,
             self.close,
@@ -106,27 +120,33 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
             yield from cursor.space()
             if (yield from cursor.look_for(finder(*self.name_ends))) is None:
                 cursor.fail(f"expected {self.key!r}")
+        if self.doubled and name not in call.schemas:
+            namespace, _, rest = name.partition(".")
+            name = rest if rest == namespace else name
         call.begin(name)
         root = call.schemas.get(name, {})
         properties = root.get("properties")
         comma = "{"
-        keys: set[str] = set()
+        parameters = _Parameters(properties if self.unended and isinstance(properties, Mapping) else ())
+        following: str | None = None
         while True:
-            yield from cursor.space()
-            if not (yield from cursor.take(self.key)):
-                break
-            key, is_string = yield from self._key(cursor)
+            if following is None:
+                yield from cursor.space()
+                if not (yield from cursor.take(self.key)):
+                    break
+                key, kind = yield from self._key(cursor)
+            else:
+                key, kind = following, None
             types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
-            if is_string is not None:
-                types = _STRING if is_string else _ANYTHING
-            is_json = is_string is False or (bool(types) and "string" not in types)
-            if key in keys:  # The first one counts.
-                yield from self._skip(cursor, is_json)
-                continue
-            keys.add(key)
-            call.arguments(f"{comma}{quoted(key)}: ")
-            comma = ", "
-            yield from self._value(cursor, call, types, is_json)
+            if kind is not None:
+                types = self._given(kind, types)
+            is_json = (bool(types) or (bool(self.typed) and kind is not None)) and "string" not in types
+            put = None if key in parameters.come else call.arguments  # The first one counts.
+            if put is not None:
+                parameters.come.add(key)
+                put(f"{comma}{quoted(key)}: ")
+                comma = ", "
+            following = yield from self._value(cursor, put, types, is_json, parameters)
         closed = bool(self.close) and (yield from cursor.take(self.close))
         if not closed:
             char = yield from cursor.peek()
@@ -220,44 +240,147 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
                 return f'" type="{kind}'
         return ""
 
-    def _key(self, cursor: Cursor) -> Steps[tuple[str, bool | None]]:
-        """Read the name of a parameter, and whether it is a string; None if there is no attribute."""
+    def _given(self, kind: str, types: frozenset[str]) -> frozenset[str]:
+        """Return the types of a value whose type the model writes, from those that its schema allows."""
+        if self.typed:
+            return _STRING if kind == "string" else _ANYTHING
+        named = allowed_types({"type": kind.partition("[")[0].strip()}, {})
+        if named & _NUMBERS:
+            named |= _NUMBERS
+        return types & named or types or named - {"integer"}
+
+    def _key(self, cursor: Cursor) -> Steps[tuple[str, str | None]]:
+        """Read the name of a parameter, and the type that the model writes for it, if there is one."""
         yield from cursor.space()
         text, _ = yield from cursor.collect(finder(self.key_end))
+        kind = None
+        if self.type_open:
+            yield from cursor.space()
+            if (yield from cursor.take(self.type_open)):
+                kind, _ = yield from cursor.collect(finder(self.type_close))
         if self.value_open:
             yield from cursor.space()
             yield from cursor.expect(self.value_open)
         if not self.typed:
-            return text.strip(), None
+            return text.strip(), kind
         key, _, attribute = text.partition('"')
         yes = "true" if self.typed == "string" else "string"
-        return key.strip(), attribute.endswith(yes) if attribute else None
+        if attribute:
+            kind = "string" if attribute.endswith(yes) else "any"
+        return key.strip(), kind
 
-    def _skip(self, cursor: Cursor, is_json: bool) -> Steps[None]:
-        """Skip a value."""
-        if is_json:
-            yield from json_between(cursor, JsonWriter(None, _ANYTHING), finder(self.end))
-        else:
-            yield from cursor.collect(finder(self.end))
+    def _value(
+        self,
+        cursor: Cursor,
+        put: Callable[[str], None] | None,
+        types: frozenset[str],
+        is_json: bool,
+        parameters: _Parameters,
+    ) -> Steps[str | None]:
+        """Read a value through its end.
 
-    def _value(self, cursor: Cursor, call: CallSink, types: frozenset[str], is_json: bool) -> Steps[None]:
+        Args:
+            cursor: stands behind the opening tag.
+            put: takes the JSON of the value; None to skip it.
+            types: the types that its schema allows.
+            is_json: it is no string.
+            parameters: those that may follow without an end of this one.
+
+        Returns:
+            The next parameter, if its opening tag has been read instead of the end.
+        """
         end = self.end
         if self.cdata and (yield from cursor.take(_CDATA)):
             end = f"]]>{end}"
-        if not is_json:
-            yield from self._string(cursor, call, end, types)
-            return
-        out = JsonWriter(call.arguments, types)
-        yield from json_between(cursor, out, finder(end))
-        if not out.begun:
-            call.arguments(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
-
-    def _string(self, cursor: Cursor, call: CallSink, end: str, types: frozenset[str]) -> Steps[None]:
-        """Read a value that may be a string, and pass it on as soon as its type is certain."""
-        out = StringWriter(call.arguments, types, wrapped=self.wrapped)
-        if (yield from cursor.until(finder(end), out.write)) is None:
-            raise EndOfOutputError(f"expected {end!r}")
+        ends = finder(end, self._another) if parameters.names else finder(end)
+        if is_json:
+            return (yield from self._json(cursor, put, types, ends, parameters))
+        out = StringWriter(put or _ignore, types, wrapped=self.wrapped)
+        following = None
+        while following is None:
+            marker = yield from cursor.until(ends, out.write)
+            if marker is None:
+                raise EndOfOutputError(f"expected {end!r}")
+            if marker == end:
+                break
+            following = yield from self._following(cursor, out.write, parameters)
         out.close()
+        return following
+
+    def _json(
+        self,
+        cursor: Cursor,
+        put: Callable[[str], None] | None,
+        types: frozenset[str],
+        ends: Finder,
+        parameters: _Parameters,
+    ) -> Steps[str | None]:
+        """Read a value that is no string; see `_value`."""
+        out = JsonWriter(put, types)
+        following = None
+        while following is None and (yield from json_between(cursor, out, ends)) == self._another:
+            following = yield from self._following(cursor, out.write, parameters)
+        if put is not None and not out.begun:
+            put(coerce(unwrapped(out.text) if self.wrapped else out.text, types))
+        return following
+
+    @property
+    def _another(self) -> str:
+        """What the next parameter begins with if the value before it has no end."""
+        return f"\n{self.key}"
+
+    def _following(
+        self, cursor: Cursor, write: Callable[[str], None], parameters: _Parameters
+    ) -> Steps[str | None]:
+        """Read the rest of the tag of another parameter behind `key`; None if this is text, which goes to `write`."""
+        end = self.key_end + ("\n" if self.wrapped else "")
+        while not (found := parameters.next_in(cursor.text, cursor.pos, end))[0]:
+            if cursor.closed:
+                cursor.pos = len(cursor.text)
+                raise EndOfOutputError(f"expected {self.end!r}")
+            yield
+        name = found[1]
+        if name is None:
+            write(f"\n{self.key}")
+            return None
+        cursor.pos += len(name) + len(self.key_end)
+        if self.wrapped:
+            write("\n")
+        return name
+
+
+class _Parameters:
+    """Keep which parameters of a call have come.
+
+    Args:
+        names: those of its schema that may begin without the end of the one before them. Names of more than
+            64 characters, and those with characters of tags, are left out.
+    """
+
+    __slots__ = ("_short", "come", "names")
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self.come: set[str] = set()
+        self._short: frozenset[str] | None = None
+
+    def next_in(self, text: str, start: int, end: str) -> tuple[bool, str | None]:
+        """Return whether it is certain which parameter that has not come stands at `start` with `end` behind it.
+
+        Returns:
+            And its name; None if there is none.
+        """
+        if self._short is None:  # Made at most once a call, because most calls never get here.
+            self._short = frozenset(n for n in self.names if len(n) <= _LONGEST and not _IN_TAGS & set(n))
+        rest = text[start : start + _LONGEST + len(end)]
+        name, found, _ = rest.partition(end)
+        if found:
+            return True, name if name in self._short and name not in self.come else None
+        return len(rest) == _LONGEST + len(end) or not _IN_TAGS.isdisjoint(rest.removesuffix(end[:-1])), None
+
+
+def _ignore(_: str) -> None:
+    """Drop a piece."""
 
 
 def _type_name(value: Any) -> str:

@@ -14,6 +14,7 @@ from plumbline.dialects.model_dialect import (
     call_ids,
 )
 from plumbline.dialects.parsers.answer_parser import AnswerParser
+from plumbline.dialects.parsers.json_answer import JsonAnswerParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.pass_through import PassThroughParser
 from plumbline.dialects.parsers.render import render_utterance
@@ -134,7 +135,8 @@ class MarkerDialect(ModelDialect):
         new_id = new_id or call_ids("call" if tool is None else tool.ids, earlier_calls)
         inside = frame.parser_starts_inside
         if unparsed is None:
-            return MarkerParser(
+            parser = JsonAnswerParser if tool is not None and tool.answer_key else MarkerParser
+            return parser(
                 markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
             )
         return StructuredTextParser(
@@ -176,4 +178,4 @@ def thinking_markers(
     if reasoning is None or reasoning.append:
         return None
     reopen_after = tuple(dict.fromkeys((*reasoning.close, *calls_inside)))
-    return ThinkingMarkers(reasoning.open, reasoning.close[0], reopen_after)
+    return ThinkingMarkers(reasoning.open, reasoning.close[0], reopen_after, reasoning.anywhere)

@@ -2,7 +2,8 @@
 
 The characters alone decide, in their order:
 
-* Thinking begins where the prompt left it open, or with its marker at the beginning of the answer or after a call.
+* Thinking begins where the prompt left it open, or with its marker at the beginning of the answer or after a call;
+  amid text only in families whose markers no model writes in prose.
 * A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is no
   call is still text, with its marker. A marker in prose stays prose.
 * A call inside thinking is a call, and what follows it is thinking up to the end marker: models that go on after a
@@ -16,6 +17,7 @@ Events are never taken back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,9 @@ from plumbline.dialects.spec.markers import Markers
 from plumbline.dialects.streams.cursor import EndOfOutputError, MalformedError, Steps, Write
 
 __all__ = ["MarkerParser"]
+
+
+_NAME = re.compile(r"[-.0-9A-Za-z_]+")
 
 
 class MarkerParser(CursorParser):
@@ -89,8 +94,13 @@ class MarkerParser(CursorParser):
                 boundary = False
             elif marker in markers.sections:
                 boundary = yield from self._section(markers.sections[marker], marker, self._content.write)
-            else:
+            elif marker in markers.silent:
                 boundary = yield from self._silent_text(marker)
+            else:
+                self._content.drop()
+                if marker in markers.opens:
+                    yield from self._think(cursor.offset - len(marker))
+                boundary = True
         self._content.flush()
 
     def _boundary(self) -> Steps[bool]:
@@ -104,17 +114,43 @@ class MarkerParser(CursorParser):
         if not char:
             return False
         marker = yield from cursor.take_one(markers.at_boundary)
+        if marker in markers.sections:
+            self._next_marker = marker
+            return False
         if marker is not None:
             self._content.drop()
             if marker in markers.opens:
                 yield from self._think(cursor.offset - len(marker))
             return True  # An end of thinking without a beginning is dropped, and so are texts around answers.
+        if markers.headed.markers and (yield from self._header()):
+            return True
         if char in markers.before_bare.starts and (yield from cursor.may_become(markers.before_bare)):
             return False  # A marker that begins like a bare call.
         for section in markers.bare:
             if char in section.starts:
                 return (yield from self._section((section,), "", self._content.write))
         return False
+
+    def _header(self) -> Steps[bool]:
+        """Drop the name of a tool in the header of a message; any other word is text. Returns whether it was one."""
+        cursor, markers = self._cursor, self._markers
+        cursor.mark()
+        self._prose_offset = start = cursor.offset
+        name = ""
+        if not markers.header or (yield from cursor.take(markers.header)):
+            try:
+                name = yield from cursor.run(_NAME, 128)
+            except MalformedError:
+                name = ""
+        named = bool(name) and (bool(markers.header) or not self._tools or name in self._tools)
+        ends = named and (yield from cursor.may_become(markers.headed))
+        raw = cursor.unmark()
+        self._prose_offset = None
+        if ends:
+            self._content.drop()
+        else:
+            self._content.write(raw, start)
+        return ends
 
     def _silent_text(self, marker: str) -> Steps[bool]:
         """Drop a text that stands around answers if only markup follows. Returns whether the answer ends here.
@@ -141,8 +177,10 @@ class MarkerParser(CursorParser):
         self._thought_start = start
         while True:
             marker = yield from cursor.until(markers.in_thought, thought.write)
-            if marker is not None and marker not in markers.closes:
+            if marker is not None and marker in markers.sections:
                 yield from self._section(markers.sections[marker], marker, thought.write)
+                continue
+            if marker in markers.reopening.markers:
                 continue
             self._end_thought(cursor.offset)
             return
@@ -158,13 +196,22 @@ class MarkerParser(CursorParser):
         cursor.mark(marker)
         self._prose_offset = start = cursor.offset - len(marker)
         section = sections[0]
+        at_item = bool(marker) and marker == section.item_open
         if len(sections) > 1:
             if cursor.has_space():
                 yield from cursor.space()
+            if section.item_open and not at_item:
+                at_item = yield from cursor.take(section.item_open)
+                if cursor.has_space():
+                    yield from cursor.space()
             char = yield from cursor.peek()
             fitting = [s for s in sections if char and char in s.starts]
             section = (fitting or [s for s in sections if not s.starts] or [section])[0]
-        at_item = bool(marker) and marker == section.item_open
+        again = self._markers.again.get(id(section)) if marker else None
+        while (
+            again is not None and cursor.may_take(again) and (yield from cursor.take_one(again)) is not None
+        ):
+            pass
         first = not at_item
         announced = False
         while True:

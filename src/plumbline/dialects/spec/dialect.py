@@ -76,7 +76,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     single: bool = False
     """A section has one call; each further call has another section, with `between` before it."""
     starts: str = ""
-    """The characters that calls may begin with. They find bare calls, and choose between sections with one marker."""
+    """The characters that calls may begin with. They find bare calls, and choose between sections with one marker,
+    which have the same `item_open`."""
     inner: tuple[str, ...] = ()
     """Control tokens inside its calls that another section with the same markers does not have."""
     at_line: bool = False
@@ -97,10 +98,16 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     prompt_encoding: PromptEncoding | None = None
     silent: tuple[str, ...] = ()
     """Texts around calls or answers that a client does not get where an answer begins or ends."""
+    headed: tuple[str, ...] = ()
+    """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
+    header: str = ""
+    """What stands before that name. With it, any name is markup."""
+    answer_key: str = ""
+    """Every answer is a JSON object. This key has the text, and keys that sections begin with have the calls."""
     content_gap: str = ""
     """What models write between text and a section."""
     detect: tuple[str, ...] = ()
-    """Regular expressions, all of which a chat template of this family matches."""
+    """Regular expressions, all of which a template of this family matches. Without any, only the name chooses it."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False
@@ -126,6 +133,13 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     calls_inside: bool = False
     """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on behind the call, up to its
     end marker or the end of the answer."""
+    anywhere: bool = False
+    """The family's markers are control tokens, which no model writes in prose: thinking may begin amid text, and a
+    marker where it means nothing (a second opening, an end outside of thinking or behind calls) is dropped."""
+    headed: tuple[str, ...] = ()
+    """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
+    header: str = ""
+    """What stands before that name. With it, any name is markup."""
     append: bool = False
     """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()

@@ -14,6 +14,8 @@ class Markers:
     Attributes:
         sections: for each marker of calls, the sections that begin with it.
         bare: the sections without a marker.
+        opening: the beginnings of thinking; `reopening` are those that are dropped within it.
+        again: for a section, by its identity, the beginnings that are dropped behind one.
         texts: all texts of the dialects. Those that are control tokens have to come to the parser as text.
     """
 
@@ -30,20 +32,29 @@ class Markers:
             self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
         starts = "".join(section.starts for section in self.bare)
         self.before_bare = Finder((marker for marker in self.sections if marker[0] in starts), least=2)
-        self.in_text = Finder((*self.sections, *self.silent), least=2)
         thinks = reasoning is not None and not reasoning.append
         self.opens = reasoning.open if reasoning is not None and thinks else ()
         self.closes = reasoning.close if reasoning is not None and thinks else ()
+        anywhere = (*self.opens, *self.closes) if reasoning is not None and reasoning.anywhere else ()
+        self.in_text = Finder((*self.sections, *self.silent, *anywhere), least=2)
         self.opening = Finder(self.opens)
-        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent))
-        self.after_silent = Finder((*self.sections, *self.silent, *self.opens))
+        self.reopening = Finder(self.opens if anywhere else ())
+        self.headed = Finder((tool.headed if tool else ()) + (reasoning.headed if reasoning else ()), least=2)
+        self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
+        # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
+        longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
+        sections = tool.sections if tool is not None and anywhere else ()
+        ends = [end for section in sections for end in (*section.close, section.item_close)]
+        self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
+        self.again = {id(section): Finder(section.open) for section in sections}
+        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere))
         # Amid a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
             marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
         )
         calls = tuple(marker for marker in self.sections if marker not in self.at_line)
-        ends = calls if reasoning is not None and reasoning.calls_inside else ()
-        self.in_thought = Finder((*self.closes, *ends), least=2)
+        inside = calls if reasoning is not None and reasoning.calls_inside else ()
+        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())

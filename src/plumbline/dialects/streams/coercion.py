@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from plumbline.dialects.streams.cursor import Cursor, MalformedError
@@ -186,10 +186,17 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 """Made once, because `json.loads` with an option makes a decoder for every call."""
 
 
-def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolved(
+    schema: Any, root: Mapping[str, Any], kinds: Collection[str] = ("object", "array")
+) -> Mapping[str, Any]:
     """Follow references and branches of a schema; empty if they lead nowhere.
 
-    Of several branches, the one of an object or an array counts, because only these have parts.
+    Of several branches, the first one of an object or an array counts, because only these have parts.
+
+    Args:
+        schema: the schema.
+        root: the schema that references refer to.
+        kinds: the types that count.
     """
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, Mapping):
@@ -199,7 +206,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
             continue
         lists = [schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)]
         branches = [branch for several in lists for branch in several]
-        wanted = [b for b in branches if allowed_types(b, root) & {"object", "array"}]
+        wanted = [b for b in branches if not allowed_types(b, root).isdisjoint(kinds)]
         if not wanted or "properties" in schema or "items" in schema:
             return schema
         schema = wanted[0]
@@ -208,7 +215,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def part_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
     """Return the schema of a property, or of the items of an array if `name` is None; None if it is unknown."""
-    whole = resolved(schema, root)
+    whole = resolved(schema, root, ("array",) if name is None else ("object",))
     if name is None:
         return whole.get("items")
     properties = whole.get("properties")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from plumbline.dialects.streams.cursor import Cursor, MalformedError, Steps, finder
+from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted_text
 
-__all__ = ["python_value"]
+__all__ = ["Follows", "python_value"]
 
 _MAX_DEPTH = 64
 _MAX_ATOM = 400
@@ -45,8 +45,26 @@ _STRING_ENDS: Final = {quote: finder(quote, "\\") for quote in ("'", '"', "'''",
 Write = Callable[[str], None]
 
 
-def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
+class Follows(NamedTuple):
+    """What stands behind a literal."""
+
+    whole: re.Pattern[str]
+    """It begins so. A match has a bounded length."""
+    begun: re.Pattern[str]
+    """A text that ends amid such a match."""
+
+
+def python_value(
+    cursor: Cursor, write: Write, depth: int = 0, *, follows: Follows | None = None
+) -> Steps[None]:
     """Read one literal: a string, number, word, list, tuple or dict, also with JSON's words.
+
+    Args:
+        cursor: stands at its first character.
+        write: takes its JSON.
+        depth: how many literals it is inside of.
+        follows: what follows the literal, for strings with quotes that are not escaped: a quote before anything else
+            belongs to the string.
 
     Raises:
         MalformedError: this is no literal.
@@ -56,7 +74,7 @@ def python_value(cursor: Cursor, write: Write, depth: int = 0) -> Steps[None]:
         raise MalformedError("the literal is nested too deeply")
     char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
     if char in ("'", '"'):
-        yield from _string(cursor, write)
+        yield from _string(cursor, write, follows)
     elif char == "{":
         yield from _items(cursor, write, depth, "}", keyed=True)
     elif char == "[":
@@ -101,7 +119,7 @@ def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool)
     write("}" if keyed else "]")
 
 
-def _string(cursor: Cursor, write: Write) -> Steps[None]:
+def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Steps[None]:
     """Read a string in any of Python's quotes, and pass it on while it comes."""
     quote = cursor.text[cursor.pos]
     if cursor.text[cursor.pos + 1 : cursor.pos + 2] not in ("", quote):
@@ -119,11 +137,27 @@ def _string(cursor: Cursor, write: Write) -> Steps[None]:
     while True:
         marker = yield from cursor.until(ends, write_text)
         if marker == quote:
-            break
+            if follows is None or (yield from _ended(cursor, follows)):
+                break
+            write(quoted_text(quote))
+            continue
         if marker is None:
             cursor.fail("expected the end of a string")
         yield from _escape(cursor, write)
     write('"')
+
+
+def _ended(cursor: Cursor, follows: Follows) -> Steps[bool]:
+    """Whether a string ends behind a quote that was read, from what follows."""
+    while True:
+        if not follows.begun.match(cursor.text, cursor.pos):
+            return follows.whole.match(cursor.text, cursor.pos) is not None
+        if cursor.closed:
+            if cursor.cut:
+                cursor.pos = len(cursor.text)
+                raise EndOfOutputError("expected the end of a string")
+            return True
+        yield
 
 
 def _escape(cursor: Cursor, write: Write) -> Steps[None]:

@@ -221,8 +221,8 @@ class JsonWriter:
             self._plain, self._whole = True, False
 
 
-def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder | None = None) -> Steps[None]:
-    """Read a value that should be JSON, through the marker that ends it.
+def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder | None = None) -> Steps[str]:
+    """Read a value that should be JSON, through the marker that ends it, and return that.
 
     A marker inside a string is part of the string. So an object or array goes on behind a marker if it is JSON so far,
     a string is open, and the character behind the marker may stand in a string, as a line feed between two tags may
@@ -231,7 +231,7 @@ def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder 
     Args:
         cursor: stands at the beginning of the value.
         out: takes the value.
-        ends: the marker. It has neither quotes nor backslashes.
+        ends: the markers. They have neither quotes nor backslashes.
         follows: what cannot follow the marker inside a string.
 
     Raises:
@@ -255,6 +255,7 @@ def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder 
             break
         out.write(marker)
     out.close(marker)
+    return marker
 
 
 def unwrapped(text: str, *, end: bool = True) -> str:

@@ -1,0 +1,67 @@
+"""Muse: messages with a recipient each, and calls in tags of their own namespace."""
+
+from __future__ import annotations
+
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
+from plumbline.dialects.spec.thinking_control import ThinkingControl
+
+__all__ = ["REASONING", "TOOLS"]
+
+_START = "<|start|>assistant"
+_MESSAGE = "<|message|>"
+_END = "<|eom|>"
+# An answer to the user has a header of its own here, so that tags which it begins with are no call.
+_SILENT = (f"to=user{_MESSAGE}", f"to=commentary{_MESSAGE}", _START, _MESSAGE, _END, "<|eot|>")
+_CALLS = "<atem:function_calls>"
+
+TOOLS = (
+    ToolDialect(
+        name="muse",
+        aliases=("muse_glimmer",),
+        sections=(
+            Section(
+                call_format=TaggedCall(
+                    open='<atem:invoke name="',
+                    opened='">',
+                    key='<atem:parameter name="',
+                    key_end='">',
+                    end="</atem:parameter>",
+                    close="</atem:invoke>",
+                    newline="\n",
+                    doubled=True,
+                ),
+                # Only directly behind a header: anywhere else the model writes about calls.
+                open=(f"{_MESSAGE}{_CALLS}", f"{_MESSAGE}\n{_CALLS}"),
+                close=("</atem:function_calls>",),
+                after_open="\n",
+                before_close="\n",
+                between="\n",
+            ),
+        ),
+        silent=_SILENT,
+        headed=(_MESSAGE,),
+        header="to=",
+        content_gap=f"{_END}{_START}",
+        detect=(r"<atem:function_calls>",),
+    ),
+)
+
+REASONING = (
+    ReasoningDialect(
+        name="muse",
+        aliases=("muse_glimmer",),
+        # The prompt ends with the start of a message. Messages to the developer are not for the user either.
+        open=(f" to=self{_MESSAGE}", f"to=self{_MESSAGE}", f"to=developer{_MESSAGE}"),
+        close=(_END, "<|eot|>"),
+        after_open="",
+        before_close="",
+        after_close=_START,
+        calls_inside=True,
+        silent=_SILENT,
+        headed=(_MESSAGE,),
+        header="to=",
+        detect=(r"to=self<\|message\|>",),
+        switch=ThinkingControl(effort="reasoning_strength", efforts=("low", "medium", "high")),
+    ),
+)
