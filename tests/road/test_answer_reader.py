@@ -69,10 +69,11 @@ class Answer:
         self.reason = "length" if ending == "length" else "stop"
 
     def chunks(self, sizes: Sequence[int]) -> list[TokenChunk]:
-        """The tokens in chunks of these sizes, over and over."""
+        """The tokens in chunks of these sizes, over and over. A stop token comes with the reason."""
         places = [0]
+        most = len(self.token_ids) - (self.token_ids[-1:] == (0,))
         for number in range(len(self.token_ids) * len(sizes)):
-            places.append(min(len(self.token_ids), places[-1] + sizes[number % len(sizes)]))
+            places.append(min(most, places[-1] + sizes[number % len(sizes)]))
         places.append(len(self.token_ids))
         found = [TokenChunk(token_ids=self.token_ids[start:end]) for start, end in pairwise(places)]
         return [*found[:-1], TokenChunk(token_ids=found[-1].token_ids, finish_reason=self.reason)]  # type: ignore[arg-type]

@@ -351,3 +351,22 @@ async def test_sealed_reasoning_opens_after_a_restart(tmp_path: Path) -> None:
         await store.stop()
 
     assert found[1].open(found[0].seal("a thought")) == "a thought"
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "listed"),
+    [
+        ([{}], []),
+        (None, []),
+        ([{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}], None),
+    ],
+)
+async def test_a_listed_text_has_whole_logprobs_or_none(tmp_path: Path, logprobs: Any, listed: Any) -> None:
+    part = {"type": "output_text", "text": "a", "annotations": [{"type": "nonsense"}], "logprobs": logprobs}
+    async with remembering(tmp_path) as server:
+        item = {"type": "message", "role": "assistant", "content": [part]}
+        made = (await server.post("/v1/conversations", {"items": [item]})).json
+        (kept,) = (await server.get(f"/v1/conversations/{made['id']}/items")).json["data"]
+
+    expected = logprobs if listed is None else listed
+    assert kept["content"] == [{"type": "output_text", "text": "a", "annotations": [], "logprobs": expected}]

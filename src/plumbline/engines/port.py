@@ -204,7 +204,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of a request; the last chunk of a request carries the finish reason.
 
     Joining the `token_ids` of all chunks gives the output. A chunk may be empty of tokens (the first may carry only
-    prompt facts, the last only the reason).
+    prompt facts, the last only the reason). A token that ends the output comes with the reason.
     """
 
     token_ids: tuple[int, ...] = ()

@@ -12,7 +12,9 @@ import msgspec
 from msgspec import UNSET
 
 from plumbline._generated.content import (
+    Annotation,
     InputTextContent,
+    LogProb,
     OutputTextContent,
     OutputTextContentParam,
 )
@@ -146,6 +148,20 @@ def _content(message: EasyInputMessage) -> list[Any]:
 
 
 def _output_text(part: OutputTextContentParam) -> OutputTextContent:
-    annotations: Any = or_default(part.annotations, [])
-    logprobs: Any = or_default(part.logprobs, [])
-    return OutputTextContent(text=part.text, annotations=annotations, logprobs=logprobs)
+    """Return a part as it is listed. What no server would have sent as annotation or logprobs is left out of it.
+
+    The model sees neither, and one that is listed has all its members.
+    """
+    return OutputTextContent(
+        text=part.text,
+        annotations=_converted(or_default(part.annotations, []) or [], list[Annotation]),
+        logprobs=_converted(or_default(part.logprobs, []) or [], list[LogProb]),
+    )
+
+
+def _converted(values: list[dict[str, Any]], wanted: Any) -> list[Any]:
+    try:
+        found: list[Any] = msgspec.convert(values, wanted)
+    except msgspec.ValidationError:
+        return []
+    return found
