@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbline.pocket import corpus
+from plumbline.pocket import corpus, tokenizer
 from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket.long_conversation import lengthened
 from plumbline.pocket.sample import Sample
 from plumbline.pocket.skills import SKILLS
 from plumbline.pocket.words import Lexicon
@@ -34,6 +35,10 @@ TARGETS: dict[str, float | None] = {
     "tool_result": 0.90,
     "no_tool": None,
     "thinking_switch": 0.98,
+    "long_2000": None,
+    "long_4000": None,
+    "long_8000": None,
+    "long_15000": None,
 }
 LABELS: dict[str, str] = {
     "instruction": "Instructions, whole answer right",
@@ -45,7 +50,13 @@ LABELS: dict[str, str] = {
     "tool_result": "Answer holds every value of the tool result",
     "no_tool": "Answers without a call when no tool is needed",
     "thinking_switch": "Thinking switch obeyed",
+    "long_2000": "Answers at the end of 2,000 tokens",
+    "long_4000": "Answers at the end of 4,000 tokens",
+    "long_8000": "Answers at the end of 8,000 tokens",
+    "long_15000": "Answers at the end of 15,000 tokens",
 }
+LONG = (2000, 4000, 8000, 15000)
+"""Tokens of the prompts of the long rows: instructions, talk, tool calls and recalls in turn."""
 BEGIN_CARD, END_CARD = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
 
 
@@ -76,8 +87,11 @@ def take_apart(text: str) -> Reply:
     return Reply(thought, content, calls, finished)
 
 
-def cases(count: int, seed: int) -> list[tuple[str, Sample]]:
-    """Return `count` held-out samples per row; instructions are spread evenly over the skills."""
+def cases(count: int, seed: int, long_count: int = 0) -> list[tuple[str, Sample]]:
+    """Return `count` held-out samples per row, or `long_count` per long row.
+
+    Instructions are spread evenly over the skills.
+    """
     lexicon = Lexicon(random.Random(seed), "eval")
     makers = {
         "json": corpus.json_answer,
@@ -95,7 +109,17 @@ def cases(count: int, seed: int) -> list[tuple[str, Sample]]:
     found += [(row, make(lexicon)) for row, make in makers.items() for _ in range(count)]
     for _, sample in found:
         sample.thinking = lexicon.chance(0.5)
-    return found
+    return found + _long_cases(lexicon, long_count)
+
+
+def _long_cases(lexicon: Lexicon, count: int) -> list[tuple[str, Sample]]:
+    makers = (corpus.instruction, corpus.talk, corpus.tool_call, lambda lx: corpus.long_chat(lx, 1))
+    tok = tokenizer.load()
+    return [
+        (f"long_{tokens}", lengthened(lexicon, tok, makers[number % len(makers)](lexicon), tokens))
+        for tokens in LONG
+        for number in range(count)
+    ]
 
 
 def _same_calls(reply: Reply, sample: Sample) -> bool:
@@ -109,7 +133,9 @@ def judge(row: str, sample: Sample, reply: Reply) -> dict[str, bool]:
         "thinking_switch": (bool(reply.thought and reply.thought.strip())) == sample.thinking
         and "<think>" not in reply.content
     }
-    if row == "tool_name":
+    if row.startswith("long_") and sample.calls:
+        verdict[row] = _same_calls(reply, sample)
+    elif row == "tool_name":
         verdict["tool_name"] = [c.get("name") for c in reply.calls] == [c.name for c in sample.calls]
         verdict["tool_arguments"] = _same_calls(reply, sample)
     elif row == "parallel":
@@ -148,10 +174,15 @@ class Runner:
     @torch.inference_mode()
     def replies(self, samples: list[Sample], batch: int = 48) -> list[Reply]:
         prompts = [self.prompt(s) for s in samples]
-        order = sorted(range(len(prompts)), key=lambda i: (len(samples[i].completion()), len(prompts[i])))
+        order = sorted(
+            range(len(prompts)),
+            key=lambda i: (len(prompts[i]) // 4000, len(samples[i].completion()), len(prompts[i])),
+        )
         out: dict[int, Reply] = {}
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
+        while order:
+            # A batch has at most as many tokens as 48 prompts of a thousand.
+            size = max(1, min(batch, 48_000 // (len(prompts[order[0]]) // 3 + 1)))
+            rows, order = order[:size], order[size:]
             encoded = self.tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True)
             longest = max(len(self.tokenizer.encode(samples[i].completion())) for i in rows)
             made = self.model.generate(**encoded, do_sample=False, max_new_tokens=longest + 40)
@@ -162,7 +193,9 @@ class Runner:
         return [out[i] for i in range(len(samples))]
 
 
-def evaluate(folder: Path, count: int, seeds: list[int], show: int = 0) -> dict[str, Any]:
+def evaluate(
+    folder: Path, count: int, seeds: list[int], show: int = 0, long_count: int = 0
+) -> dict[str, Any]:
     """Return figures by row and, for instructions, by skill, over all seeds and for each seed.
 
     A row of a few hundred cases varies by several points between seeds.
@@ -173,7 +206,7 @@ def evaluate(folder: Path, count: int, seeds: list[int], show: int = 0) -> dict[
     shown: dict[str, int] = defaultdict(int)
     by_seed: dict[str, dict[str, str]] = {}
     for seed in seeds:
-        chosen = cases(count, seed)
+        chosen = cases(count, seed, long_count)
         before = {name: (len(passed), sum(passed)) for name, passed in rows.items()}
         for (row, sample), reply in zip(chosen, runner.replies([s for _, s in chosen]), strict=True):
             verdict = judge(row, sample, reply)
@@ -197,6 +230,7 @@ def evaluate(folder: Path, count: int, seeds: list[int], show: int = 0) -> dict[
         "rows": {
             name: {"cases": len(rows[name]), "passed": sum(rows[name]), "target": target}
             for name, target in TARGETS.items()
+            if rows[name]
         },
         "skills": {name: {"cases": len(v), "passed": sum(v)} for name, v in skills.items()},
         "by_seed": by_seed,
@@ -247,6 +281,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--cases", type=int, default=300, help="cases in each row, of each seed")
+    parser.add_argument("--long-cases", type=int, default=0, help="cases in each long row, of each seed")
     parser.add_argument(
         "--seeds",
         type=lambda text: [int(seed) for seed in text.split(",")],
@@ -261,7 +296,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     start = time.time()
-    result = evaluate(args.model, args.cases, args.seeds, args.show)
+    result = evaluate(args.model, args.cases, args.seeds, args.show, args.long_cases)
     print(card_table(result))
     print(f"{time.time() - start:.0f} s")
     if args.write:

@@ -34,6 +34,10 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
+LONG = 2048
+"""Sequences longer than this never hold all their scores at once."""
+
+
 def rotary_tables(shape: Shape, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.arange(length).float()[:, None] * inverse[None, :]
@@ -61,18 +65,25 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.dim, shape.rms_norm_eps)
         self.k_norm = RMSNorm(self.dim, shape.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         q = self.q_norm(self.q_proj(x).view(batch, length, self.heads, self.dim)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x).view(batch, length, self.groups, self.dim)).transpose(1, 2)
         v = self.v_proj(x).view(batch, length, self.groups, self.dim).transpose(1, 2)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if mask is None:
+            k, v = (t.repeat_interleave(self.heads // self.groups, dim=1) for t in (k, v))
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+            return self._out(mixed.reshape(batch, length, -1))
         # Query heads that share a key head are stacked along the length: no key is copied.
         q = q.reshape(batch, self.groups, -1, self.dim) * self.dim**-0.5
         scores = (q @ k.transpose(-1, -2)).view(batch, self.groups, -1, length, length) + mask
         mixed = torch.softmax(scores, dim=-1).view(batch, self.groups, -1, length) @ v
         mixed = mixed.view(batch, self.heads, length, self.dim).transpose(1, 2)
-        out: Tensor = self.o_proj(mixed.reshape(batch, length, -1))
+        return self._out(mixed.reshape(batch, length, -1))
+
+    def _out(self, mixed: Tensor) -> Tensor:
+        out: Tensor = self.o_proj(mixed)
         return out
 
 
@@ -96,7 +107,7 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
@@ -127,7 +138,9 @@ class Network(nn.Module):
         """Return logits at the positions where `wanted` is true."""
         length = ids.shape[1]
         cos, sin = rotary_tables(self.shape, length, self.dtype)
-        mask = torch.full((length, length), -1e9, dtype=self.dtype).triu(1)
+        mask = None
+        if length <= LONG:
+            mask = torch.full((length, length), -1e9, dtype=self.dtype).triu(1)
         x = self.model.embed_tokens(ids).to(self.dtype)
         for layer in self.model.layers:
             x = layer(x, cos, sin, mask)

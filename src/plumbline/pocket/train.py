@@ -21,6 +21,7 @@ from torch import Tensor
 
 from plumbline.pocket import corpus, tokenizer
 from plumbline.pocket.corpus import Document, Renderer
+from plumbline.pocket.long_conversation import long_conversation
 from plumbline.pocket.network import Network, Shape
 from plumbline.pocket.words import Lexicon
 
@@ -40,22 +41,31 @@ def mix_at(tokens: float) -> dict[str, float]:
     return mix
 
 
-def make_pool(seed: int, index: int, tok: Tokenizer) -> list[list[Document]]:
-    """Yield micro-batches of documents of similar length, shuffled."""
+def make_pool(
+    seed: int, index: int, tok: Tokenizer, long_share: float = 0.0, longest: int = 4096
+) -> list[list[Document]]:
+    """Return micro-batches of documents of similar length, shuffled.
+
+    `long_share` of the tokens are conversations of 800 to `longest` tokens, all lengths alike often on a log scale.
+    """
     lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
     renderer = Renderer(tok)
     mix = mix_at(index * POOL_TOKENS)
     whole = sum(mix.values())
     pairs, drills = mix.pop("induction", 0.0) / whole, mix.pop("drill", 0.0) / whole
-    documents, total = [], 0
+    documents, total, long_total = [], 0, 0
     while total < POOL_TOKENS:
-        if pairs and lexicon.chance(pairs):
+        if long_total < long_share * (total + 1):
+            size = int(math.exp(lexicon.rng.uniform(math.log(800), math.log(longest - 700))))
+            document = long_conversation(lexicon, tok, size)
+            long_total += len(document.ids)
+        elif pairs and lexicon.chance(pairs):
             document = corpus.induction(lexicon, tok)
         elif drills and lexicon.chance(drills):
             document = renderer.drill(lexicon)
         else:
             document = renderer.document(corpus.make_sample(lexicon, mix))
-        if len(document.ids) <= 4000:
+        if len(document.ids) <= longest:
             documents.append(document)
             total += len(document.ids)
     documents.sort(key=lambda d: len(d.ids))
@@ -150,8 +160,8 @@ class Trainer:
             torch.autograd.backward(torch.dot(each, share) / total)
             grid = torch.zeros_like(weights[:, 1:])
             grid[wanted] = each.detach()
-            grid[weights[:, 1:] < 0.5] = 0
-            sums, counts = grid.sum(1), (weights[:, 1:] >= 0.5).sum(1)
+            grid[weights[:, 1:] <= corpus.PROMPT_WEIGHT] = 0
+            sums, counts = grid.sum(1), (weights[:, 1:] > corpus.PROMPT_WEIGHT).sum(1)
             for row, d in enumerate(batch):
                 losses[d.skill].append(float(sums[row] / counts[row]))
             self.tokens += ids.numel()
@@ -171,7 +181,9 @@ class Trainer:
         while self.tokens < self.args.tokens:
             start, before = time.time(), self.tokens
             losses: dict[str, list[float]] = defaultdict(list)
-            batches = make_pool(self.args.seed, self.pool, self.tokenizer)
+            batches = make_pool(
+                self.args.seed, self.pool, self.tokenizer, self.args.long_share, self.args.longest
+            )
             for i in range(0, len(batches), MICRO_PER_STEP):
                 self.one_step(batches[i : i + MICRO_PER_STEP], losses)
             self.pool += 1
@@ -203,6 +215,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--first-pool", type=int, default=0, help="number of the first pool: decides data and curriculum"
     )
+    parser.add_argument(
+        "--long-share", type=float, default=0.0, help="share of the tokens in long conversations"
+    )
+    parser.add_argument("--longest", type=int, default=4096, help="tokens of the longest document")
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=True, help="needs a C++ compiler"
     )
