@@ -50,6 +50,7 @@ def fold_chunks(chunks: list[Json], *, n: int = 1, usage: bool = False, logprobs
     else:
         assert all(chunk.get("usage") is None for chunk in chunks), "CS-07"
     folded: dict[int, Json] = {}
+    announced: dict[int, bool] = {}
     for chunk in chunks:
         assert len(chunk["choices"]) == 1
         (choice,) = chunk["choices"]
@@ -57,14 +58,17 @@ def fold_chunks(chunks: list[Json], *, n: int = 1, usage: bool = False, logprobs
         if index not in folded:
             assert index == len(folded), "CS-04: choices first appear in index order"
             assert delta["role"] == "assistant", "CS-02: the first chunk has the role"
-            assert delta["content"] == ""
+            assert delta["content"] in ("", None), "CS-02"
+            announced[index] = delta["content"] == ""
             folded[index] = _empty_choice(index)
             delta = {}
         _add_delta(folded[index], delta, choice, logprobs)
     assert len(folded) == n
-    for choice in folded.values():
+    for index, choice in folded.items():
         assert choice["finish_reason"] is not None, "CS-03: each choice has a finish reason"
         calls = choice["message"]["tool_calls"]
+        text = choice["message"]["content"]
+        assert text or not calls or not announced[index], "an empty content opens a text that never comes"
         # A call that the token limit has cut ends with `length`, as the whole answer does (CHAT-05).
         if choice["finish_reason"] == "tool_calls":
             assert calls, "CS-13"

@@ -129,20 +129,40 @@ class ChatWriter:
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
         self._filters = [ReasoningFilter(request, thinking_markers) for _ in self._choices]
+        self._num_begun = 0
+        """How many choices have sent their role."""
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
-        """Return the role chunk of every choice, in index order (CS-02, CS-04)."""
-        first = ChatCompletionStreamResponseDelta(role="assistant", content="")
-        chunks = [self._chunk(index, first) for index in range(len(self._choices))]
-        if self._facts.token_ids is not None:
-            for chunk in chunks:
-                chunk.prompt_token_ids = self._facts.token_ids
-        return chunks
+        """Return the chunks before the first event: none, because only that event tells what a choice begins with."""
+        return []
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         """Write one event of a choice."""
-        return [chunk for shown in self._filters[index].apply(event) for chunk in self._written(index, shown)]
+        return [
+            chunk
+            for shown in self._filters[index].apply(event)
+            for chunk in (*self._begun(index, shown), *self._written(index, shown))
+        ]
+
+    def _begun(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
+        """Return the role chunks that have to come before an event of a choice (CS-02).
+
+        Choices appear in index order (CS-04), so those before it begin as well. An empty content announces a text;
+        clients would open one for an answer that only calls a tool.
+        """
+        if index < self._num_begun or isinstance(event, TokenIds | Progress | ToolCallEnd):
+            return []
+        chunks = []
+        for other in range(self._num_begun, index + 1):
+            begins_text = other == index and isinstance(event, TextDelta | Finish)
+            delta = ChatCompletionStreamResponseDelta(role="assistant", content="" if begins_text else None)
+            chunk = self._chunk(other, delta, with_ids=False)
+            if self._facts.token_ids is not None:
+                chunk.prompt_token_ids = self._facts.token_ids
+            chunks.append(chunk)
+        self._num_begun = index + 1
+        return chunks
 
     def _written(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
         choice = self._choices[index]
@@ -272,6 +292,7 @@ class ChatWriter:
         *,
         finish: Finish | None = None,
         logprobs: ChatCompletionLogprobs | None = None,
+        with_ids: bool = True,
     ) -> CreateChatCompletionStreamResponse:
         reason: FinishReason | Literal["function_call"] | None = None
         stop_reason: int | str | UnsetType = UNSET
@@ -286,7 +307,9 @@ class ChatWriter:
             stop_reason=stop_reason,
             matched_stop=stop_reason,
         )
-        if self._returns_ids:
+        if self._returns_ids and not with_ids:
+            choice.token_ids = []
+        elif self._returns_ids:
             known = self._choices[index]
             choice.token_ids = known.token_ids[known.num_sent_ids :]
             known.num_sent_ids = len(known.token_ids)
