@@ -1,0 +1,251 @@
+"""Start each engine that is installed on the pocket model, and compute what they have to answer.
+
+`test_contract.py` holds the laws. An engine comes up the way the server loads it, in fp32, on an event loop of its own
+that lives as long as the tests of a module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from plumbline.engines.port import Engine, GenerateRequest, SamplingParams, TokenChunk
+from plumbline.pocket import corpus
+from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket.words import Lexicon
+from plumbline.server.loading import ServedModel, load
+from plumbline.server.settings import Settings
+
+__all__ = [
+    "ENGINES",
+    "NUM_WAITING",
+    "Answer",
+    "EngineKind",
+    "Harness",
+    "Reference",
+    "decode",
+    "encode",
+    "prompts",
+    "started",
+    "token_id",
+]
+
+NUM_PLACES = 32
+"""Requests that run at a time, in engines that let one say it."""
+NUM_WAITING = 32
+MAX_MODEL_LEN = 1024
+
+Value = TypeVar("Value")
+Adjust = Callable[[NDArray[np.float64], list[int], list[int]], NDArray[np.float64]]
+"""Change logits fp64 [V], given the prompt and the output so far."""
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine that the contract is tried on."""
+
+    name: str
+    needs: str | None = None
+    """The package that has to be installed."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    model: Callable[[Path], str] = lambda _: ""
+    """Returns the model to serve; the argument is a folder for files that it makes."""
+    num_places: int = NUM_PLACES
+    tolerance: float = 1e-3
+    """The largest difference of a logprob from the reference in fp32."""
+    shares_prefixes: bool = True
+
+    @property
+    def installed(self) -> bool:
+        """Whether its package is there."""
+        return self.needs is None or importlib.util.find_spec(self.needs) is not None
+
+
+ENGINES = [
+    EngineKind("native", settings={"engine": "plumbline"}),
+    EngineKind("transformers", settings={"engine": "transformers"}, num_places=8, shares_prefixes=False),
+]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All chunks of a request."""
+
+    chunks: list[TokenChunk]
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The output."""
+        return [token for chunk in self.chunks for token in chunk.token_ids]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended."""
+        return self.chunks[-1].finish_reason
+
+    @property
+    def logprobs(self) -> list[Any]:
+        """The entry of each token."""
+        return [entry for chunk in self.chunks for entry in chunk.logprobs or ()]
+
+
+class Harness:
+    """A started engine, driven from the thread of the test."""
+
+    def __init__(self, kind: EngineKind, served: ServedModel, loop: asyncio.AbstractEventLoop) -> None:
+        self.kind = kind
+        self.served = served
+        self.engine: Engine = served.engine
+        self.features = served.engine.info.features
+        self._loop = loop
+        self._ids = count()
+
+    def run(self, work: Coroutine[Any, Any, Value], timeout: float = 120.0) -> Value:
+        """Run a coroutine on the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), self._loop).result()
+
+    def request(
+        self, prompt: Sequence[int], *, priority: int = 0, salt: str | None = None, **sampling: Any
+    ) -> GenerateRequest:
+        """Build a request; it is greedy, of 20 tokens at most, unless `sampling` says otherwise."""
+        return GenerateRequest(
+            request_id=f"r{next(self._ids)}",
+            prompt_token_ids=list(prompt),
+            priority=priority,
+            cache_salt=salt,
+            sampling=SamplingParams(**({"temperature": 0.0, "max_tokens": 20} | sampling)),
+        )
+
+    def answers(self, *requests: GenerateRequest) -> list[Answer]:
+        """Answer requests side by side."""
+
+        async def work() -> list[Answer]:
+            return await asyncio.gather(*(self.collect(request) for request in requests))
+
+        return self.run(work())
+
+    def answer(self, prompt: Sequence[int], **sampling: Any) -> Answer:
+        """Answer one request."""
+        return self.answers(self.request(prompt, **sampling))[0]
+
+    async def collect(self, request: GenerateRequest) -> Answer:
+        """Read a request to its end, on the engine's loop."""
+        return Answer([chunk async for chunk in self.engine.generate(request)])
+
+    def stream(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Begin a request; for coroutines of tests."""
+        return self.engine.generate(request)
+
+    async def idle(self) -> None:
+        """Wait until nothing runs or waits."""
+        while (now := self.engine.stats()).num_running or now.num_waiting:
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
+    """Load and start an engine; stop it at the end."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    settings: dict[str, Any] = {
+        "model": kind.model(folder),
+        "dtype": "float32",
+        "device": "cpu",
+        "max_model_len": MAX_MODEL_LEN,
+        "max_num_seqs": NUM_PLACES,
+        "max_num_waiting": NUM_WAITING,
+    }
+    served = load(Settings(**(settings | kind.settings)))
+    harness = Harness(kind, served, loop)
+    harness.run(served.engine.start(), 300)
+    try:
+        yield harness
+    finally:
+        harness.run(served.engine.stop(), 60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def prompts(number: int, seed: int = 1) -> list[list[int]]:
+    """Return prompts of the pocket model's kinds of tasks: short and long, with tools and without."""
+    lexicon = Lexicon(random.Random(seed), "eval")
+    makers = (corpus.talk, corpus.instruction, corpus.tool_call, corpus.json_answer, corpus.tool_result)
+    samples = [makers[index % len(makers)](lexicon) for index in range(number)]
+    return [encode(sample.messages, sample.tools) for sample in samples]
+
+
+def encode(messages: list[dict[str, Any]], tools: Any = None, *, thinking: bool = False) -> list[int]:
+    """Return the ids of a conversation, written and encoded by transformers."""
+    text = _tokenizer().apply_chat_template(
+        messages, tools=tools or None, add_generation_prompt=True, tokenize=False, enable_thinking=thinking
+    )
+    return list(_tokenizer().encode(text))
+
+
+def decode(token_ids: Sequence[int]) -> str:
+    """Return the text of tokens without the special ones."""
+    return str(_tokenizer().decode(list(token_ids), skip_special_tokens=True))
+
+
+def token_id(marker: str) -> int:
+    """Return the id of an added token."""
+    return int(_tokenizer().convert_tokens_to_ids(marker))
+
+
+@cache
+def _tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(MODEL_DIR)
+
+
+class Reference:
+    """The pocket model in transformers, in a loop of its own: what engines are compared with."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+        self.eos = int(self._model.config.eos_token_id)
+
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        """Return logits fp64 [len(ids), V]."""
+        out: NDArray[np.float64] = self._model(input_ids=torch.tensor([list(ids)])).logits[0].double().numpy()
+        return out
+
+    def logprobs(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        """Return log-softmax fp64 [len(ids), V]."""
+        logits = self.logits(ids)
+        top = logits.max(-1, keepdims=True)
+        return np.asarray(logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True)))
+
+    @torch.inference_mode()
+    def greedy(
+        self, prompt: Sequence[int], steps: int, adjust: Adjust | None = None, *, ends: bool = False
+    ) -> list[int]:
+        """Return the greedy output; with `ends` the end of sequence ends it and is part of it."""
+        past, given, output = None, list(prompt), []
+        for _ in range(steps):
+            result = self._model(input_ids=torch.tensor([given]), past_key_values=past, use_cache=True)
+            past, row = result.past_key_values, result.logits[0, -1].double().numpy()
+            if adjust is not None:
+                row = adjust(row.copy(), list(prompt), output)
+            given = [int(row.argmax())]
+            output += given
+            if ends and given[0] == self.eos:
+                break
+        return output
