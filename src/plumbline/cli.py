@@ -267,6 +267,12 @@ def _add_dialect_options(group: _Group) -> None:
         metavar="NAME",
         help="field of chat completions with the reasoning: reasoning_content, reasoning (as in vLLM) or both",
     )
+    group.add_argument(
+        "--compact-stream",
+        action="store_true",
+        help="send the finish reason with the last delta of a choice, as vLLM does; each delta is sent when the next "
+        "one is known",
+    )
 
 
 def _add_engine_options(group: _Group) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 import msgspec
+from msgspec import UNSET
 
+from plumbline._generated.chat import CreateChatCompletionStreamResponse
+from plumbline._generated.completions import CreateCompletionStreamResponse
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline.events import ChoiceEvent
 from plumbline.protocols.chat.writer import ChatWriter
@@ -17,6 +20,7 @@ from plumbline.wire.sse import frame
 __all__ = ["Frames", "chunk_frames", "event_frames"]
 
 Frames = AsyncGenerator[bytes, None]
+_Chunk = CreateChatCompletionStreamResponse | CreateCompletionStreamResponse
 
 
 async def chunk_frames(
@@ -24,6 +28,8 @@ async def chunk_frames(
     events: AsyncIterator[ChoiceEvent],
     pads: bool,
     at_end: Callable[[], Awaitable[None]] | None = None,
+    *,
+    compact: bool = False,
 ) -> Frames:
     """Frame chat and legacy completion chunks, which have no event names (SSE-05).
 
@@ -32,17 +38,71 @@ async def chunk_frames(
         events: the answer.
         pads: whether deltas are padded.
         at_end: is awaited when the answer is complete, before the stream ends.
+        compact: whether the last delta of a choice carries its finish reason, as vLLM's does.
     """
     for chunk in writer.start():
         yield frame(encode(chunk))
-    async for index, event in events:
-        for chunk in writer.event(index, event):
-            body = encode(chunk)
-            yield frame(obfuscated(body) if pads else body)
+    held = _HeldChunks() if compact else None
+    try:
+        async for index, event in events:
+            chunks: Sequence[_Chunk] = writer.event(index, event)
+            for chunk in chunks if held is None else held.exchange(chunks):
+                body = encode(chunk)
+                yield frame(obfuscated(body) if pads else body)
+    except Exception:
+        # An error event follows; the text before it must not be lost.
+        for chunk in held.rest() if held is not None else ():
+            yield frame(encode(chunk))
+        raise
     if at_end is not None:
         await at_end()
     for chunk in writer.end():
         yield frame(encode(chunk))
+
+
+class _HeldChunks:
+    """Hold the newest chunk of each choice back until the next one, which may be its finish reason."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Chunk] = {}
+
+    def exchange(self, chunks: Sequence[_Chunk]) -> Iterator[_Chunk]:
+        """Take chunks, and return those that can be sent now."""
+        for chunk in chunks:
+            (choice,) = chunk.choices
+            earlier = self._held.pop(choice.index, None)
+            if earlier is not None:
+                # The usage so far is that of the moment of sending, so that it never falls.
+                earlier.usage = chunk.usage
+            if choice.finish_reason is None:
+                if earlier is not None:
+                    yield earlier
+                self._held[choice.index] = chunk
+            elif earlier is None or _has_role(earlier):
+                yield from (chunk,) if earlier is None else (earlier, chunk)
+            else:
+                yield _joined(earlier, chunk)
+
+    def rest(self) -> Iterator[_Chunk]:
+        """Return what is held."""
+        yield from self._held.values()
+
+
+def _has_role(chunk: _Chunk) -> bool:
+    """Tell whether a chunk is the first of a chat choice, which stays apart (CS-02)."""
+    return isinstance(chunk, CreateChatCompletionStreamResponse) and chunk.choices[0].delta.role is not UNSET
+
+
+def _joined(chunk: _Chunk, last: _Chunk) -> _Chunk:
+    """Return a delta with what the last chunk of its choice says."""
+    (choice,), (end,) = chunk.choices, last.choices
+    choice.finish_reason = end.finish_reason
+    choice.stop_reason, choice.matched_stop = end.stop_reason, end.matched_stop
+    if choice.token_ids and end.token_ids:
+        choice.token_ids = [*choice.token_ids, *end.token_ids]
+    else:
+        choice.token_ids = choice.token_ids or end.token_ids
+    return chunk
 
 
 async def event_frames(events: AsyncIterator[ResponseStreamEvent], pads: bool) -> Frames:

@@ -81,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The dialect of the model's thinking, chosen the same way."""
     reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "both"
     """The field of chat completions that carries the thinking; clients of vLLM read `reasoning`, others the other."""
+    compact_stream: bool = False
+    """Whether the last delta of a streamed choice carries its finish reason, as vLLM's does. Then every delta waits for
+    the one behind it."""
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 1024

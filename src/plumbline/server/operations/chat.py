@@ -54,6 +54,7 @@ class ChatOperations(Operations):
                     primed,
                     wants_obfuscation(request),
                     lambda: self._store(request, call, writer.answer()),
+                    compact=self._settings.compact_stream,
                 ),
             )
         await self._generation.consume(call, events, writer.event)

@@ -49,7 +49,11 @@ class CompletionOperations(Operations):
 
         if request.stream is True:
             return await self._generation.stream(
-                call, events, lambda primed: chunk_frames(writer, primed, wants_obfuscation(request))
+                call,
+                events,
+                lambda primed: chunk_frames(
+                    writer, primed, wants_obfuscation(request), compact=self._settings.compact_stream
+                ),
             )
         writer.start()
         await self._generation.consume(call, events, writer.event)
