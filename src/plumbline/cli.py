@@ -306,9 +306,9 @@ def _add_engine_options(group: _Group) -> None:
     group.add_argument(
         "--kv-cache-bytes",
         type=int,
-        default=256 * 1024 * 1024,
+        default=None,
         metavar="BYTES",
-        help="maximum size of the KV cache",
+        help="maximum size of the KV cache (default: 256 MiB, or 4 GiB with --engine transformers)",
     )
     group.add_argument(
         "--batch-invariant",

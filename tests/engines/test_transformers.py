@@ -29,7 +29,7 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
 )
-from plumbline.engines.transformers import TransformersEngine
+from plumbline.engines.transformers.engine import TransformersEngine
 
 VOCAB, EOS, LIMIT = 120, 3, 96
 torch.set_num_threads(1)

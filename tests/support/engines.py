@@ -77,7 +77,7 @@ class EngineKind:
 
 ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
-    EngineKind("transformers", settings={"engine": "transformers"}, num_places=8, shares_prefixes=False),
+    EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
 ]
 
 

@@ -40,6 +40,10 @@ __all__ = ["ServedModel", "load", "vocabulary"]
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 """transformers' class for a folder that names none."""
+_NATIVE_CACHE = 256 * 1024 * 1024
+"""Bytes of keys and values, allocated at the start."""
+_TRANSFORMERS_CACHE = 4 * 1024**3
+"""Bytes of keys and values at most; only what requests need is allocated."""
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -156,7 +160,7 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
         # a core of its own.
         torch.set_num_threads(1)
     if settings.engine == "transformers":
-        from plumbline.engines.transformers import TransformersEngine
+        from plumbline.engines.transformers.engine import TransformersEngine
 
         return TransformersEngine.from_folder(
             folder,
@@ -164,8 +168,10 @@ def _build_engine(folder: Path, settings: Settings, name: str, tokenizer: TextTo
             dtype=dtype,
             device=device,
             max_model_len=settings.max_model_len,
+            max_num_running=settings.max_num_seqs,
             max_num_waiting=settings.max_num_waiting,
             max_seqs_per_client=settings.client_limit,
+            cache_bytes=settings.kv_cache_bytes or _TRANSFORMERS_CACHE,
             grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
         )
     model = load_model(folder, dtype=dtype, device=device, max_model_len=settings.max_model_len)
@@ -202,11 +208,12 @@ def _engine_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
         2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * settings.block_size
     )
     blocks_per_sequence = -(-max_model_len // settings.block_size)
-    num_blocks = min(settings.kv_cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
+    cache_bytes = settings.kv_cache_bytes or _NATIVE_CACHE
+    num_blocks = min(cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
     if num_blocks < blocks_per_sequence:
         needed = blocks_per_sequence * block_bytes
         raise SettingsError(
-            f"--kv-cache-bytes {settings.kv_cache_bytes} cannot hold one request of {max_model_len} tokens: that takes "
+            f"--kv-cache-bytes {cache_bytes} cannot hold one request of {max_model_len} tokens: that takes "
             f"{needed} bytes. Give more, or a smaller --max-model-len."
         )
     return EngineConfig(

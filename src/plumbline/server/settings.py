@@ -91,7 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_seqs_per_client: int | None = None
     """How many sequences one client may have, running and waiting; None is all that run and half of the queue."""
     block_size: int = 16
-    kv_cache_bytes: int = 256 * 1024 * 1024
+    kv_cache_bytes: int | None = None
+    """Keys and values that an engine keeps; None lets the engine choose (`loading`)."""
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     trust_request_chat_template: bool = False

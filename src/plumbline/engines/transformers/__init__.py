@@ -1,0 +1,1 @@
+"""Serve any causal language model of Hugging Face transformers behind the port."""
