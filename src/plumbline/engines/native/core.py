@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from plumbline.engines.chunks import drawn_chunk
 from plumbline.engines.grammar import Matcher
 from plumbline.engines.masks import MaskWorker
 from plumbline.engines.native.config import EngineConfig
@@ -152,31 +153,12 @@ class EngineCore:
         return outputs
 
     def _take(self, state: RequestState, token: int, logprob: TokenLogprob | None) -> TokenChunk:
-        """Append a drawn token; the first chunk of a request also carries the facts of its prompt."""
-        first = state.num_output_tokens == 0
-        if first:
+        """Append a drawn token and count it."""
+        if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
-        if state.max_len == state.num_prompt_tokens:
-            # `max_tokens=0` asks for the prompt's logprobs alone: the draw is not part of the answer.
-            state.finish_reason = "length"
-            token_ids: tuple[int, ...] = ()
-            logprobs: tuple[TokenLogprob, ...] | None = None
-        else:
-            state.append(token)
-            self.generation_tokens += 1
-            token_ids = (token,)
-            logprobs = None if logprob is None else (logprob,)
-        if state.finish_reason == "error":
-            return TokenChunk(finish_reason="error", error=state.error, refused=True)
-        if not first:
-            return TokenChunk(token_ids=token_ids, logprobs=logprobs, finish_reason=state.finish_reason)
-        return TokenChunk(
-            token_ids=token_ids,
-            logprobs=logprobs,
-            finish_reason=state.finish_reason,
-            num_cached_tokens=state.num_cached_tokens,
-            prompt_logprobs=None if state.prompt_logprobs is None else tuple(state.prompt_logprobs),
-        )
+        chunk = drawn_chunk(state, token, logprob)
+        self.generation_tokens += len(chunk.token_ids)
+        return chunk
 
     def _drop_slot(self, state: RequestState) -> None:
         if state.slot >= 0:

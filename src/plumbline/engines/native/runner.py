@@ -17,10 +17,10 @@ from torch import Tensor
 from plumbline.engines.logprobs import logprob_rows
 from plumbline.engines.masks import StepMasks
 from plumbline.engines.native.models.transformer import Transformer
-from plumbline.engines.native.sampler import Sampler
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampler import Sampler
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduler import StepPlan
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampling_rows import SamplingRows
 from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["Slots", "StepInputs"]
@@ -44,43 +45,24 @@ class StepInputs:
     prompt_rows: list[tuple[RequestState, int, int, int]]
 
 
-class Slots:
-    """The arrays of all slots. Only the engine thread may use it."""
+class Slots(SamplingRows):
+    """The arrays of all slots, with block tables and last tokens. Only the engine thread may use it."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         num = config.max_num_seqs
+        super().__init__(num)
         self._device = device
         self._block_size = config.block_size
         self._exact = config.batch_invariant
-        self._free = list(range(num - 1, -1, -1))
         self._block_tables = np.zeros((num, config.blocks_per_sequence), dtype=np.int32)
         self._num_blocks = [0] * num
         self._last_token = np.zeros(num, dtype=np.int64)
-        self.temperature = np.zeros(num, dtype=np.float32)
-        self.top_k = np.zeros(num, dtype=np.int32)
-        self.top_p = np.ones(num, dtype=np.float32)
-        self.min_p = np.zeros(num, dtype=np.float32)
-        self.seed = np.zeros(num, dtype=np.int64)
 
     def assign(self, state: RequestState) -> None:
         """Give a request a slot and write the values that do not change while it runs."""
-        slot = state.slot = self._free.pop()
-        sampling = state.sampling
-        self._num_blocks[slot] = 0
-        self._last_token[slot] = state.token_ids[-1]
-        # A row with a chain is drawn apart from the others; greedy is the cheapest that this one can be.
-        self.temperature[slot] = sampling.temperature if sampling.chain is None else 0.0
-        # A top_k above the vocabulary means all tokens; clamp it, because the array is int32.
-        self.top_k[slot] = min(sampling.top_k, np.iinfo(np.int32).max)
-        self.top_p[slot] = sampling.top_p
-        self.min_p[slot] = sampling.min_p
-        self.seed[slot] = state.seed
-
-    def release(self, state: RequestState) -> None:
-        """Free the slot of a request, if it has one."""
-        if state.slot >= 0:
-            self._free.append(state.slot)
-            state.slot = -1
+        super().assign(state)
+        self._num_blocks[state.slot] = 0
+        self._last_token[state.slot] = state.token_ids[-1]
 
     def set_last_tokens(self, slots: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Record the drawn tokens, the inputs of the next decode."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plumbline.engines.chunks import drawn_chunk
 from plumbline.engines.fairness import fairest
 from plumbline.engines.grammar import Matcher
 from plumbline.engines.logprobs import logprob_rows
@@ -22,12 +23,10 @@ from plumbline.engines.port import (
     EngineStats,
     GenerateRequest,
     TokenChunk,
-    TokenLogprob,
 )
 from plumbline.engines.request import RequestState
 from plumbline.engines.threaded import Output
-from plumbline.engines.transformers.draw import draw
-from plumbline.engines.transformers.draw import prompt_logprobs as read_prompt_logprobs
+from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
 
 __all__ = ["TransformersCore"]
@@ -216,48 +215,25 @@ class TransformersCore:
         logits: Tensor = output.logits[0] if scores_prompt else output.logits[0, -1:]
         logits = logits.float()
         self._num_steps += 1
-        prompt_logprobs = None
         if first:
             self._prompt_tokens += state.num_prompt_tokens
-            if scores_prompt:
-                prompt_logprobs = (None, *read_prompt_logprobs(state, logits))
+            if scores_prompt and state.prompt_logprobs is not None:
+                state.prompt_logprobs[1:] = prompt_logprobs(state, logits)
         # Models without such a cache recompute the whole sequence at every step.
-        return self._drawn(state, logits[-1:], prompt_logprobs), getattr(output, "past_key_values", None)
+        return self._drawn(state, logits[-1:]), getattr(output, "past_key_values", None)
 
-    def _drawn(
-        self,
-        state: RequestState,
-        raw: Tensor,
-        prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None,
-    ) -> TokenChunk:
+    def _drawn(self, state: RequestState, raw: Tensor) -> TokenChunk:
         """Draw the next token of a request from raw logits fp32 [1, V]."""
-        sampling = state.sampling
-        tokens: tuple[int, ...] = ()
-        logprobs: tuple[TokenLogprob, ...] | None = None
-        if state.max_len == state.num_prompt_tokens:
-            # `max_tokens=0` asks for the prompt's logprobs alone.
-            state.finish_reason = "length"
-        else:
-            token = draw(state, raw)
-            if sampling.logprobs is not None:
-                normalised = torch.log_softmax(raw, dim=-1)
-                chosen = torch.tensor([token], device=raw.device)
-                logprobs = tuple(
-                    logprob_rows(
-                        normalised, chosen, [sampling.logprobs], further=[sampling.logprob_token_ids]
-                    )
-                )
-            state.append(token)
-            self._generation_tokens += 1
-            tokens = (token,)
-        if state.finish_reason == "error":
-            return TokenChunk(finish_reason="error", error=state.error, refused=True)
-        return TokenChunk(
-            token_ids=tokens,
-            logprobs=logprobs,
-            finish_reason=state.finish_reason,
-            prompt_logprobs=prompt_logprobs,
-        )
+        wanted = state.sampling.logprobs
+        token = draw(state, raw)
+        entry = None
+        if wanted is not None:
+            chosen = torch.tensor([token], device=raw.device)
+            further = [state.sampling.logprob_token_ids]
+            (entry,) = logprob_rows(torch.log_softmax(raw, dim=-1), chosen, [wanted], further=further)
+        chunk = drawn_chunk(state, token, entry)
+        self._generation_tokens += len(chunk.token_ids)
+        return chunk
 
 
 class _Held:

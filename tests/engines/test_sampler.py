@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.sampler import Sampler
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.port import GenerateRequest, SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampler import Sampler
 
 VOCAB = 12
 CPU = torch.device("cpu")

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from plumbline.engines.logprobs import logprob_rows
 from plumbline.engines.masks import StepMasks
-from plumbline.engines.native.slots import Slots
 from plumbline.engines.port import SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampling_rows import SamplingRows
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["Sampler"]
@@ -80,7 +80,7 @@ class Sampler:
         logits: Tensor,
         states: list[RequestState],
         slots: NDArray[np.int64],
-        arrays: Slots,
+        arrays: SamplingRows,
         masks: StepMasks | None = None,
     ) -> tuple[NDArray[np.int64], list[TokenLogprob | None]]:
         """Draw one token per row.
