@@ -18,7 +18,8 @@ import numpy as np
 
 from plumbline.engines.grammar import LarkCompiler, num_words
 from plumbline.engines.port import Engine, GenerateRequest, SamplingParams
-from plumbline.server.loading import ServedModel, load, vocabulary
+from plumbline.server.engines import vocabulary
+from plumbline.server.loading import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.text.tokenizer import TextTokenizer

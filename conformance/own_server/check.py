@@ -1,4 +1,7 @@
-"""Judge our server in a separate process, or any other server by its URL (`nox -s conformance`)."""
+"""Judge our server in a separate process, or any other server by its URL (`nox -s conformance`).
+
+`--serve OPTION …` starts our server with options of `plumbline serve`, such as another engine.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ __all__ = ["run"]
 
 def run() -> int:
     """Run `plumbline check` with the arguments, or on our server with the pocket model without any."""
-    if len(sys.argv) > 1:
+    options = sys.argv[2:] if sys.argv[1:2] == ["--serve"] else []
+    if len(sys.argv) > 1 and not options:
         return main(["check", *sys.argv[1:]])
     try:
         # With a key, so that the refusal of wrong keys is judged as well (HTTP-06).
-        with launched_server(KEY) as base_url:
+        with launched_server(KEY, f"--served-model-name={MODEL}", *options) as base_url:
             return check(Target(base_url=base_url, model=MODEL, api_key=KEY), trials=3)
     except DidNotStart:
         print("The server did not start; its log above has the reason.", file=sys.stderr)

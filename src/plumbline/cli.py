@@ -77,9 +77,17 @@ def _add_model_options(group: _Group) -> None:
     )
     group.add_argument(
         "--engine",
-        choices=("plumbline", "transformers"),
-        default="plumbline",
-        help="what runs the model: our engine, or transformers for architectures that ours does not have",
+        choices=("auto", "plumbline", "transformers", "llama_cpp"),
+        default="auto",
+        help="what runs the model; auto takes llama_cpp for GGUF files, else our engine (plumbline) if it supports the "
+        "model, else transformers",
+    )
+    group.add_argument(
+        "--engine-args",
+        nargs="+",
+        default=(),
+        metavar="KEY=VALUE",
+        help="parameters of llama.cpp, such as n_gpu_layers=99, n_threads=8 or type_k=q8_0",
     )
     group.add_argument(
         "--device", default="auto", help="torch device such as cpu, cuda or cuda:1; auto prefers cuda"
@@ -308,7 +316,7 @@ def _add_engine_options(group: _Group) -> None:
         type=int,
         default=None,
         metavar="BYTES",
-        help="maximum size of the KV cache (default: 256 MiB, or 4 GiB with --engine transformers)",
+        help="maximum size of the KV cache (default: 256 MiB; llama_cpp 1 GiB, transformers 4 GiB)",
     )
     group.add_argument(
         "--batch-invariant",
@@ -354,6 +362,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             store=values["store"] or default_url(),
             served_model_names=tuple(values["served_model_name"]),
             cors_origins=tuple(values["cors_origin"]),
+            engine_args=tuple(values["engine_args"]),
             **{
                 name: value
                 for name, value in values.items()
@@ -366,6 +375,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                     "store",
                     "served_model_name",
                     "cors_origin",
+                    "engine_args",
                 )
             },
         )

@@ -51,8 +51,8 @@ INFINITE = float("-inf")
 @pytest.fixture(scope="module", params=ENGINES, ids=lambda kind: kind.name)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     kind: EngineKind = request.param
-    if not kind.installed:
-        pytest.skip(f"{kind.needs} is not installed")
+    if kind.missing:
+        pytest.skip(f"not installed: {kind.missing}")
     folder: Path = tmp_path_factory.mktemp(kind.name)
     with started(kind, folder) as harness:
         yield harness

@@ -16,7 +16,7 @@ from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect, Thinking
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
 from plumbline.engines.grammar import GrammarError, LarkCompiler, Matcher, num_words
-from plumbline.server.loading import vocabulary
+from plumbline.server.engines import vocabulary
 from plumbline.server.settings import pocket_model
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError

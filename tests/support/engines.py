@@ -54,13 +54,21 @@ Adjust = Callable[[NDArray[np.float64], list[int], list[int]], NDArray[np.float6
 """Change logits fp64 [V], given the prompt and the output so far."""
 
 
+def _pocket_gguf(folder: Path) -> str:
+    """Write the pocket model as a GGUF file in fp32."""
+    from plumbline.pocket.to_gguf import write
+
+    write(MODEL_DIR, folder / "pocket.gguf")
+    return str(folder / "pocket.gguf")
+
+
 @dataclass(frozen=True)
 class EngineKind:
     """An engine that the contract is tried on."""
 
     name: str
-    needs: str | None = None
-    """The package that has to be installed."""
+    needs: tuple[str, ...] = ()
+    """The packages that have to be installed."""
     settings: dict[str, Any] = field(default_factory=dict)
     model: Callable[[Path], str] = lambda _: ""
     """Returns the model to serve; the argument is a folder for files that it makes."""
@@ -70,14 +78,15 @@ class EngineKind:
     shares_prefixes: bool = True
 
     @property
-    def installed(self) -> bool:
-        """Whether its package is there."""
-        return self.needs is None or importlib.util.find_spec(self.needs) is not None
+    def missing(self) -> str:
+        """The packages that it needs and that are not there."""
+        return ", ".join(each for each in self.needs if importlib.util.find_spec(each) is None)
 
 
 ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
+    EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
 ]
 
 

@@ -23,7 +23,8 @@ from plumbline.engines.port import (
 )
 from plumbline.engines.scripted import Script, ScriptedEngine
 from plumbline.protocols.common.sampling import Defaults
-from plumbline.server.loading import ServedModel, vocabulary
+from plumbline.server.engines import vocabulary
+from plumbline.server.loading import ServedModel
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer

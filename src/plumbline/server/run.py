@@ -25,7 +25,7 @@ def run(settings: Settings) -> int:
     info = model.engine.info
     names = ", ".join(model.names)
     print(
-        f"Serving {names} with the {info.name} engine ({info.max_model_len} tokens of context) "
+        f"Serving {names} with the {info.name} engine ({model.engine_reason}; {info.max_model_len} tokens of context) "
         f"on {_address(settings)}",
         file=sys.stderr,
         flush=True,

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "ENGINES",
     "MIN_SEALING_KEY",
     "Settings",
     "SettingsError",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 
+ENGINES = ("auto", "plumbline", "transformers", "llama_cpp")
 MIN_SEALING_KEY = 16
 """Minimum number of characters of a sealing key."""
 
@@ -37,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of `plumbline serve`. Sizes are in tokens or bytes, times in seconds."""
 
     model: str = ""
-    """A folder or a hub id; empty means the pocket model."""
+    """A folder, a GGUF file, or one of them on the hub; empty means the pocket model."""
     served_model_names: tuple[str, ...] = ()
     """Model ids that requests may use; answers have the first. Default: the folder's name."""
     host: str = "127.0.0.1"
@@ -69,8 +71,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     weights or more."""
     prompts: str = ""
     """A folder with prompt templates, `FOLDER/ID/VERSION.json`; empty for none."""
-    engine: str = "plumbline"
-    """`plumbline` or `transformers`."""
+    engine: str = "auto"
+    """`plumbline`, `transformers`, `llama_cpp`, or `auto` to choose by the model (`server.engines`)."""
+    engine_args: tuple[str, ...] = ()
+    """`KEY=VALUE` texts for the engine's library."""
     device: str = "auto"
     dtype: str = "auto"
     generation_config: str = "auto"
@@ -92,7 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How many sequences one client may have, running and waiting; None is all that run and half of the queue."""
     block_size: int = 16
     kv_cache_bytes: int | None = None
-    """Keys and values that an engine keeps; None lets the engine choose (`loading`)."""
+    """Keys and values that an engine keeps; None lets the engine choose (`server.engines`)."""
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     trust_request_chat_template: bool = False
@@ -127,8 +131,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--max-seqs-per-client must be at least 0, got {self.max_seqs_per_client}")
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
-        if self.engine not in ("plumbline", "transformers"):
-            raise SettingsError(f"--engine must be plumbline or transformers, got {self.engine!r}")
+        if self.engine not in ENGINES:
+            raise SettingsError(f"--engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
         if self.compaction not in ("auto", "summary", "lossless"):
             raise SettingsError(f"--compaction must be auto, summary or lossless, got {self.compaction!r}")
         if self.generation_config not in ("auto", "none"):

@@ -1,0 +1,1 @@
+"""Run GGUF files with llama.cpp behind the port: quantised models on CPUs and GPUs."""

@@ -1,0 +1,363 @@
+"""Run requests on llama.cpp: plan a batch of their tokens, compute it, draw with the shared sampler.
+
+A step spends its budget of tokens first on decodes, so that a long prompt never stalls a stream, then on chunks of
+prompts, then on waiting requests in their order. The cache is one pool for all sequences. When it is full, kept
+sequences go first, then the newest request waits again and is computed anew; draws are keyed by (seed, position), so
+that this changes none.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.engines.chunks import drawn_chunk
+from plumbline.engines.fairness import fairest
+from plumbline.engines.grammar import Matcher
+from plumbline.engines.llama_cpp.library import Status
+from plumbline.engines.llama_cpp.sequences import Sequences
+from plumbline.engines.logprobs import logprob_rows
+from plumbline.engines.masks import MaskWorker
+from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk
+from plumbline.engines.request import RequestState
+from plumbline.engines.sampler import Sampler
+from plumbline.engines.sampling_rows import SamplingRows
+from plumbline.engines.threaded import Output
+
+__all__ = ["LlamaCppCore"]
+
+_SCORED = 64
+"""Tokens of a prompt in a batch if their logprobs are wanted: each costs a row of logits."""
+
+_ROOM = 32
+"""Tokens that each running request shall be able to grow by when another one starts."""
+
+
+class Cache(Protocol):
+    """What the core needs of `library.Library`."""
+
+    vocab_size: int
+    max_model_len: int
+    max_batch: int
+    num_sequences: int
+    num_cells: int
+    eos_token_ids: frozenset[int]
+    can_share: bool
+
+    def decode(
+        self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
+    ) -> Status:
+        """See `Library.decode`; so the others."""
+        ...
+
+    def logits(self, count: int) -> NDArray[np.float32]: ...
+    def copy(self, source: int, target: int, length: int) -> None: ...
+    def remove(self, sequence: int) -> None: ...
+    def clear(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The tokens of one request in a batch: `count` from `start`."""
+
+    state: RequestState
+    start: int
+    count: int
+
+    @property
+    def draws(self) -> bool:
+        """Whether they reach the end, so that a token is drawn."""
+        return self.start + self.count == self.state.num_tokens
+
+    @property
+    def scores(self) -> bool:
+        """Whether the logprobs of its tokens are wanted."""
+        return self.state.prompt_logprobs is not None and self.start < self.state.num_prompt_tokens
+
+
+class LlamaCppCore:
+    """Schedule requests onto llama.cpp. One thread owns it.
+
+    Args:
+        cache: the model and its cache.
+        max_num_running: requests that run at a time.
+        shares_prefixes: whether requests may share what others have computed.
+    """
+
+    def __init__(self, cache: Cache, *, max_num_running: int, shares_prefixes: bool = True) -> None:
+        self._cache = cache
+        self._max_num_running = min(max_num_running, cache.num_sequences)
+        self._shares = shares_prefixes and cache.can_share
+        self._sequences = Sequences(cache.num_sequences)
+        self._sampler = Sampler(cache.vocab_size, torch.device("cpu"))
+        self._rows = SamplingRows(self._max_num_running)
+        self._masks = MaskWorker(cache.vocab_size)
+        self._states: dict[str, RequestState] = {}
+        self._running: dict[str, int] = {}
+        """The sequence of each running request, in order of their start."""
+        self._waiting: list[RequestState] = []
+        self._paused: set[str] = set()
+        self._arrivals = 0
+        self._num_steps = 0
+        self._num_preemptions = 0
+        self._prefix_queries = 0
+        self._prefix_hits = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request runs or waits; paused ones do neither."""
+        return bool(self._running or self._waiting)
+
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Take a request that has been checked, with the matcher of its grammar if it has one."""
+        self._arrivals += 1
+        state = RequestState(
+            request,
+            arrival=self._arrivals,
+            eos_token_ids=self._cache.eos_token_ids,
+            max_model_len=self._cache.max_model_len,
+            matcher=matcher,
+        )
+        self._states[request.request_id] = state
+        insort(self._waiting, state, key=lambda waiting: waiting.key)
+
+    def abort(self, request_id: str) -> list[Output]:
+        """End a request now; unknown ids are ignored."""
+        state = self._states.pop(request_id, None)
+        if state is None:
+            return []
+        self._leave(state)
+        self._paused.discard(request_id)
+        return [(request_id, TokenChunk(finish_reason="abort"))]
+
+    def pause(self, request_id: str) -> None:
+        """Take a request out of the steps; its tokens stay in the cache until others need the room."""
+        state = self._states.get(request_id)
+        if state is not None and request_id not in self._paused:
+            self._leave(state)
+            self._paused.add(request_id)
+
+    def resume(self, request_id: str) -> None:
+        """Queue a paused request again, at the place of its arrival."""
+        if request_id in self._paused:
+            self._paused.remove(request_id)
+            insort(self._waiting, self._states[request_id], key=lambda waiting: waiting.key)
+
+    def fail_all(self, error: str) -> list[Output]:
+        """End every request with an error, and clear the cache, which may hold half a batch."""
+        for request_id in self._running:
+            self._drop_slot(self._states[request_id])
+        ids = list(self._states)
+        for all_of_them in (self._states, self._running, self._waiting, self._paused):
+            all_of_them.clear()
+        self._cache.clear()
+        self._sequences.clear()
+        return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
+
+    def check_integrity(self) -> None:
+        """Assert that each sequence is free, kept or of a running request."""
+        self._sequences.check_integrity()
+
+    def stats(self) -> EngineStats:
+        """Return the counters, read without a lock."""
+        used = sum(
+            self._states[each].num_computed_tokens for each in list(self._running) if each in self._states
+        )
+        return EngineStats(
+            alive=True,
+            seconds_since_step=0.0,
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            kv_cache_usage=min(1.0, used / self._cache.num_cells),
+            num_preemptions=self._num_preemptions,
+            prefix_cache_queries=self._prefix_queries,
+            prefix_cache_hits=self._prefix_hits,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            num_steps=self._num_steps,
+        )
+
+    def step(self) -> list[Output]:
+        """Compute the next batch and return the chunks of the requests that draw."""
+        admits = True
+        while True:
+            entries = self._plan(admits)
+            if not entries:
+                return []
+            drawing = [entry.state for entry in entries if entry.draws]
+            self._masks.start(drawing)
+            if self._decode(entries) == "done":
+                break
+            self._masks.wait()
+            self._make_room()
+            admits = False
+        self._num_steps += 1
+        return self._settle(entries, drawing)
+
+    # Planning
+
+    def _plan(self, admits: bool) -> list[_Entry]:
+        budget = self._cache.max_batch
+        running = [self._states[request_id] for request_id in self._running]
+        entries = [_Entry(s, s.num_computed_tokens, 1) for s in running if _missing(s) == 1][:budget]
+        budget -= len(entries)
+        for state in running:
+            if budget > 0 and _missing(state) > 1:
+                entries.append(_chunk(state, budget))
+                budget -= entries[-1].count
+        while admits and budget > 0 and self._waiting and len(self._running) < self._max_num_running:
+            running = [self._states[request_id] for request_id in self._running]
+            index = fairest(self._waiting, running)
+            if running and not self._fits([*running, self._waiting[index]]):
+                break
+            state = self._waiting.pop(index)
+            self._start(state)
+            entries.append(_chunk(state, budget))
+            budget -= entries[-1].count
+        return entries
+
+    def _fits(self, states: list[RequestState]) -> bool:
+        """Tell whether the cache holds these requests and some tokens more of each, if they share nothing."""
+        return sum(state.num_tokens + _ROOM for state in states) <= self._cache.num_cells
+
+    def _start(self, state: RequestState) -> None:
+        """Give a request a slot and a sequence, with what the cache has of its tokens."""
+        salt = state.request.cache_salt
+        source, shared = -1, 0
+        # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
+        if self._shares and state.prompt_logprobs is None:
+            running = (
+                (sequence, other.token_ids, other.num_computed_tokens)
+                for request_id, sequence in self._running.items()
+                for other in (self._states[request_id],)
+            )
+            source, shared = self._sequences.longest_prefix(state.token_ids, salt, running)
+        sequence = self._sequences.take(salt)
+        while sequence is None:
+            evicted = self._sequences.evict()
+            assert evicted is not None, "fewer requests run than there are sequences"
+            self._cache.remove(evicted)
+            if evicted == source:
+                source, shared = -1, 0
+            sequence = self._sequences.take(salt)
+        if shared:
+            self._cache.copy(source, sequence, shared)
+        state.num_computed_tokens = shared
+        if not state.started:
+            state.started = True
+            state.num_cached_tokens = shared
+            self._prefix_queries += state.num_tokens
+            self._prefix_hits += shared
+        self._running[state.request.request_id] = sequence
+        self._rows.assign(state)
+        self._sampler.admit(state)
+
+    def _make_room(self) -> None:
+        """Free cells: the sequence kept longest, else the newest request, which waits again."""
+        evicted = self._sequences.evict()
+        if evicted is not None:
+            self._cache.remove(evicted)
+            return
+        if len(self._running) < 2:
+            raise RuntimeError("the cache cannot hold one sequence")
+        state = self._states[next(reversed(self._running))]
+        self._leave(state, keep=False)
+        self._num_preemptions += 1
+        insort(self._waiting, state, key=lambda waiting: waiting.key)
+
+    def _leave(self, state: RequestState, *, keep: bool = True) -> None:
+        """Take a request out of the steps or the queue; others may share its tokens if they are kept."""
+        sequence = self._running.pop(state.request.request_id, None)
+        if sequence is None:
+            if state in self._waiting:
+                self._waiting.remove(state)
+            return
+        self._drop_slot(state)
+        if keep and self._shares and state.num_computed_tokens:
+            self._sequences.keep(sequence, state.token_ids[: state.num_computed_tokens])
+        else:
+            self._cache.remove(sequence)
+            self._sequences.free(sequence)
+        state.num_computed_tokens = 0
+
+    def _drop_slot(self, state: RequestState) -> None:
+        if state.slot >= 0:
+            self._sampler.release(state.slot)
+            self._rows.release(state)
+
+    # Computing
+
+    def _decode(self, entries: list[_Entry]) -> Status:
+        tokens: list[int] = []
+        positions: list[int] = []
+        sequences: list[int] = []
+        wanted: list[bool] = []
+        for entry in entries:
+            end = entry.start + entry.count
+            tokens += entry.state.token_ids[entry.start : end]
+            positions += range(entry.start, end)
+            sequences += [self._running[entry.state.request.request_id]] * entry.count
+            wanted += [entry.scores] * (entry.count - 1) + [entry.scores or entry.draws]
+        return self._cache.decode(tokens, positions, sequences, wanted)
+
+    def _settle(self, entries: list[_Entry], drawing: list[RequestState]) -> list[Output]:
+        """Read the logits of a batch: score prompts, draw, and make the chunks."""
+        counts = [entry.count if entry.scores else int(entry.draws) for entry in entries]
+        logits = self._cache.logits(sum(counts)) if any(counts) else np.zeros((0, 1), np.float32)
+        draw_rows: list[int] = []
+        row = 0
+        for entry, count in zip(entries, counts, strict=True):
+            entry.state.num_computed_tokens = entry.start + entry.count
+            if entry.scores:
+                _score(entry, logits[row : row + count])
+            row += count
+            if entry.draws:
+                draw_rows.append(row - 1)
+        masks = self._masks.wait()
+        if not drawing:
+            return []
+        slots = np.fromiter((state.slot for state in drawing), np.int64, len(drawing))
+        # A copy: the sampler overwrites its rows, and the next batch those of llama.cpp.
+        rows = torch.from_numpy(logits[draw_rows])
+        token_ids, logprobs = self._sampler.draw(rows, drawing, slots, self._rows, masks)
+        outputs: list[Output] = []
+        for state, token, logprob in zip(drawing, token_ids.tolist(), logprobs, strict=True):
+            request_id = state.request.request_id
+            if state.num_output_tokens == 0:
+                self._prompt_tokens += state.num_prompt_tokens
+            chunk = drawn_chunk(state, token, logprob)
+            self._generation_tokens += len(chunk.token_ids)
+            outputs.append((request_id, chunk))
+            if chunk.finish_reason is not None:
+                self._leave(state)
+                del self._states[request_id]
+        return outputs
+
+
+def _missing(state: RequestState) -> int:
+    return state.num_tokens - state.num_computed_tokens
+
+
+def _chunk(state: RequestState, budget: int) -> _Entry:
+    """Return as much of a request's tokens as the budget allows."""
+    if state.prompt_logprobs is not None and state.num_computed_tokens < state.num_prompt_tokens:
+        budget = min(budget, _SCORED)
+    return _Entry(state, state.num_computed_tokens, min(_missing(state), budget))
+
+
+def _score(entry: _Entry, logits: NDArray[np.float32]) -> None:
+    """Append the logprobs of the prompt tokens behind those of an entry, unless they are known from before."""
+    state = entry.state
+    following = state.token_ids[entry.start + 1 : min(entry.start + entry.count + 1, state.num_prompt_tokens)]
+    if not following or state.prompt_logprobs is None or len(state.prompt_logprobs) != entry.start + 1:
+        return
+    normalised = torch.log_softmax(torch.from_numpy(logits[: len(following)].copy()), dim=-1)
+    tops = [state.sampling.prompt_logprobs or 0] * len(following)
+    state.prompt_logprobs += logprob_rows(normalised, torch.tensor(following), tops, ranks=True)

@@ -1,0 +1,86 @@
+"""Assemble llama.cpp, its core and a thread behind the port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from plumbline.engines.grammar import GrammarCompiler
+from plumbline.engines.llama_cpp.core import LlamaCppCore
+from plumbline.engines.llama_cpp.library import Library, LlamaCppError, read_options
+from plumbline.engines.port import EngineInfo
+from plumbline.engines.threaded import FEATURES, ThreadedEngine
+
+__all__ = ["LlamaCppEngine", "LlamaCppError"]
+
+_KEPT = 2
+"""Sequences for each request that may run: half of them hold what finished requests have computed."""
+
+
+class LlamaCppEngine(ThreadedEngine):
+    """Run a GGUF file with continuous batching in llama.cpp.
+
+    Args:
+        file: the GGUF file.
+        model: the name of the model.
+        max_model_len: tokens of prompt and output; None takes what the model was trained for, if the cache holds it.
+        max_num_running: requests that run at a time.
+        max_num_waiting: requests that wait; one more is refused.
+        max_batch: tokens of a step.
+        max_seqs_per_client: running and waiting requests of one client; 0 sets no limit.
+        cache_bytes: keys and values.
+        shares_prefixes: whether requests share what others have computed.
+        options: `KEY=VALUE` texts, parameters of llama.cpp.
+        grammars: makes the grammar compiler for the facts of the engine.
+
+    Raises:
+        LlamaCppError: llama.cpp is missing, cannot load the file, or has no such parameter.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        model: str,
+        max_model_len: int | None = None,
+        max_num_running: int = 64,
+        max_num_waiting: int = 256,
+        max_batch: int = 512,
+        max_seqs_per_client: int = 0,
+        cache_bytes: int = 1 << 30,
+        shares_prefixes: bool = True,
+        options: Sequence[str] = (),
+        grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
+    ) -> None:
+        self._library = Library(
+            file,
+            num_sequences=_KEPT * max_num_running,
+            max_batch=max_batch,
+            max_model_len=max_model_len,
+            cache_bytes=cache_bytes,
+            options=read_options(options),
+        )
+        info = EngineInfo(
+            name="llama.cpp",
+            model=model,
+            vocab_size=self._library.vocab_size,
+            max_model_len=self._library.max_model_len,
+            eos_token_ids=self._library.eos_token_ids,
+            features=FEATURES,
+        )
+        super().__init__(
+            LlamaCppCore(self._library, max_num_running=max_num_running, shares_prefixes=shares_prefixes),
+            info,
+            max_in_flight=min(max_num_running, self._library.num_sequences) + max_num_waiting,
+            max_per_client=max_seqs_per_client,
+            grammars=None if grammars is None else grammars(info),
+        )
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return llama.cpp's tokens of a text without special tokens. Only before `start`."""
+        return self._library.tokenize(text)
+
+    async def stop(self) -> None:
+        """End the thread, abort what runs and free the model. Idempotent."""
+        await super().stop()
+        self._library.close()

@@ -1,0 +1,111 @@
+"""Know which tokens each sequence of the cache holds, and find the longest beginning that a request can share."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Sequences"]
+
+_WORTH = 16
+"""Tokens that a shared beginning has at least; copying fewer costs more than computing them."""
+
+
+class Sequences:
+    """The sequences of a cache by number: free, running, or kept after their request for others to share.
+
+    Args:
+        num: how many there are.
+    """
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+        self._free = list(range(num - 1, -1, -1))
+        self._running: dict[int, str | None] = {}
+        """The salt of each running sequence."""
+        self._kept: OrderedDict[int, tuple[str | None, list[int]]] = OrderedDict()
+        """Salt and tokens of each kept sequence, the one used longest ago first."""
+
+    @property
+    def num_kept(self) -> int:
+        """How many are kept."""
+        return len(self._kept)
+
+    def take(self, salt: str | None) -> int | None:
+        """Return a free sequence, now running; None if there is none, and `evict` may help."""
+        if not self._free:
+            return None
+        sequence = self._free.pop()
+        self._running[sequence] = salt
+        return sequence
+
+    def free(self, sequence: int) -> None:
+        """Give back a running sequence that has been removed from the cache."""
+        del self._running[sequence]
+        self._free.append(sequence)
+
+    def keep(self, sequence: int, token_ids: list[int]) -> None:
+        """Keep a running sequence, which holds these tokens, for others."""
+        self._kept[sequence] = (self._running.pop(sequence), token_ids)
+
+    def evict(self) -> int | None:
+        """Free the kept sequence used longest ago; returns it, to be removed from the cache, or None."""
+        if not self._kept:
+            return None
+        sequence, _ = self._kept.popitem(last=False)
+        self._free.append(sequence)
+        return sequence
+
+    def longest_prefix(
+        self, token_ids: Sequence[int], salt: str | None, running: Iterable[tuple[int, list[int], int]]
+    ) -> tuple[int, int]:
+        """Find the sequence that shares the longest beginning with a prompt.
+
+        Args:
+            token_ids: the prompt.
+            salt: only sequences of the same salt are looked at.
+            running: (sequence, its tokens, how many of them are computed) of running requests.
+
+        Returns the sequence and the number of tokens, at most all but one; (-1, 0) if none is worth it.
+        """
+        best, most = -1, _WORTH - 1
+        limit = len(token_ids) - 1
+        candidates = [
+            (sequence, tokens, len(tokens)) for sequence, (its, tokens) in self._kept.items() if its == salt
+        ]
+        candidates += [each for each in running if self._running[each[0]] == salt]
+        for sequence, tokens, computed in candidates:
+            length = min(computed, limit)
+            # Most candidates differ early or agree to the end, so try for more than the best so far at once.
+            if length <= most or tokens[: most + 1] != token_ids[: most + 1]:
+                continue
+            same = _common(tokens, token_ids, most + 1, length)
+            best, most = sequence, same
+        if best < 0:
+            return -1, 0
+        if best in self._kept:
+            self._kept.move_to_end(best)
+        return best, most
+
+    def clear(self) -> None:
+        """Forget everything, after the cache has been cleared."""
+        self._free = list(range(self._num - 1, -1, -1))
+        self._running.clear()
+        self._kept.clear()
+
+    def check_integrity(self) -> None:
+        """Assert that each sequence is in one state."""
+        everywhere = sorted([*self._free, *self._running, *self._kept])
+        assert everywhere == list(range(self._num)), everywhere
+
+
+def _common(left: Sequence[int], right: Sequence[int], known: int, limit: int) -> int:
+    """Return how many tokens two sequences share at the beginning, from `known` to `limit`, by halving."""
+    low, high = known, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

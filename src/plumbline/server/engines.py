@@ -1,0 +1,220 @@
+"""Choose the engine of a model, say why, and build it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import torch
+
+from plumbline.engines.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.models.config import ModelConfig, UnsupportedModelError, load_config
+from plumbline.engines.native.models.loader import load_model
+from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.port import Engine, EngineInfo
+from plumbline.server.settings import Settings, SettingsError
+from plumbline.text.gguf import disagreement
+from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+
+__all__ = ["EngineChoice", "build_engine", "choose_engine", "vocabulary"]
+
+_NATIVE_CACHE = 256 * 1024 * 1024
+"""Bytes of keys and values, allocated at the start."""
+_LLAMA_CPP_CACHE = 1024**3
+_TRANSFORMERS_CACHE = 4 * 1024**3
+"""Bytes of keys and values at most; only what requests need is allocated."""
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
+    "auto": (),
+    # Its fast attention computes with half precision.
+    "float32": ("type_k=f32", "type_v=f32", "flash_attn_type=0"),
+    "float16": ("type_k=f16", "type_v=f16"),
+    "bfloat16": ("type_k=bf16", "type_v=bf16"),
+}
+"""llama.cpp's types of keys and values by `--dtype`; the weights have the file's."""
+
+
+class EngineChoice(msgspec.Struct, frozen=True):
+    """The engine of a model: `plumbline`, `transformers` or `llama_cpp`, and why."""
+
+    name: str
+    reason: str
+
+
+def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
+    """Choose as `--engine` says, or by the model: llama.cpp for GGUF files, our own engine where it supports the model.
+
+    Args:
+        settings: with `engine`.
+        folder: the model's.
+        gguf: its GGUF file, if it is one.
+
+    Raises:
+        SettingsError: the engine does not run such a file, or takes no `--engine-args`.
+    """
+    if gguf is not None and settings.engine not in ("auto", "llama_cpp"):
+        raise SettingsError(f"--engine {settings.engine} runs no GGUF files; leave it out, or give llama_cpp")
+    if gguf is None and settings.engine == "llama_cpp":
+        raise SettingsError("--engine llama_cpp runs GGUF files; give one as --model")
+    chosen = (
+        EngineChoice(settings.engine, "--engine") if settings.engine != "auto" else _by_model(folder, gguf)
+    )
+    if settings.engine_args and chosen.name != "llama_cpp":
+        raise SettingsError(f"the {chosen.name} engine takes no --engine-args; only llama_cpp does")
+    return chosen
+
+
+def _by_model(folder: Path, gguf: Path | None) -> EngineChoice:
+    if gguf is not None:
+        return EngineChoice("llama_cpp", "the model is a GGUF file")
+    try:
+        load_config(folder)
+    except UnsupportedModelError as error:
+        return EngineChoice("transformers", f"ours does not run this model: {error}")
+    return EngineChoice("plumbline", "it supports this model")
+
+
+def build_engine(
+    choice: EngineChoice,
+    settings: Settings,
+    name: str,
+    tokenizer: TextTokenizer,
+    folder: Path,
+    gguf: Path | None,
+) -> Engine:
+    """Load the model into its engine, which still has to be started.
+
+    Raises:
+        SettingsError: the settings and the model do not fit.
+        UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError: the model cannot be served.
+    """
+    if settings.dtype != "auto" and settings.dtype not in _DTYPES:
+        raise SettingsError(f"--dtype must be auto or one of {', '.join(_DTYPES)}, got {settings.dtype!r}")
+    device = _device(settings.device)
+    if device.type == "cpu":
+        # Two intra-op threads are slower than one for the small matrices of a decode step, and the event loop needs
+        # a core of its own.
+        torch.set_num_threads(1)
+    if choice.name == "llama_cpp":
+        assert gguf is not None
+        return _llama_cpp(settings, name, tokenizer, gguf)
+    if choice.name == "transformers":
+        return _transformers(settings, name, tokenizer, folder, device)
+    return _native(settings, name, tokenizer, folder, device)
+
+
+def _native(
+    settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
+) -> Engine:
+    model = load_model(
+        folder, dtype=_DTYPES.get(settings.dtype), device=device, max_model_len=settings.max_model_len
+    )
+    config = _native_config(model.config, settings, model.dtype)
+    runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
+    ends = model.config.eos_token_ids
+    return NativeEngine(
+        config,
+        runner,
+        model=name,
+        eos_token_ids=ends,
+        grammars=_compiler(tokenizer, ends, runner.vocab_size),
+    )
+
+
+def _transformers(
+    settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
+) -> Engine:
+    from plumbline.engines.transformers.engine import TransformersEngine
+
+    return TransformersEngine.from_folder(
+        folder,
+        model=name,
+        dtype=_DTYPES.get(settings.dtype),
+        device=device,
+        max_model_len=settings.max_model_len,
+        max_num_running=settings.max_num_seqs,
+        max_num_waiting=settings.max_num_waiting,
+        max_seqs_per_client=settings.client_limit,
+        cache_bytes=settings.kv_cache_bytes or _TRANSFORMERS_CACHE,
+        grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
+    )
+
+
+def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> Engine:
+    from plumbline.engines.llama_cpp.engine import LlamaCppEngine
+
+    def grammars(info: EngineInfo) -> LarkCompiler | None:
+        return _compiler(tokenizer, info.eos_token_ids, info.vocab_size)
+
+    engine = LlamaCppEngine(
+        gguf,
+        model=name,
+        max_model_len=settings.max_model_len,
+        max_num_running=settings.max_num_seqs,
+        max_num_waiting=settings.max_num_waiting,
+        max_batch=settings.max_num_batched_tokens,
+        max_seqs_per_client=settings.client_limit,
+        cache_bytes=settings.kv_cache_bytes or _LLAMA_CPP_CACHE,
+        shares_prefixes=settings.enable_prefix_caching,
+        options=[*_LLAMA_CPP_DTYPES[settings.dtype], *settings.engine_args],
+        grammars=grammars,
+    )
+    text = disagreement(tokenizer, engine.tokenize)
+    if text is not None:
+        raise UnsupportedTokenizerError(
+            f"The tokenizer of {gguf.name} cannot be used: transformers and llama.cpp encode {text!r} differently."
+        )
+    return engine
+
+
+def _compiler(
+    tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int
+) -> LarkCompiler | None:
+    """Return a grammar compiler, or None for a model without an end of sequence, which could never end an answer."""
+    return LarkCompiler(vocabulary(tokenizer, eos_token_ids, vocab_size)) if eos_token_ids else None
+
+
+def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+    """The model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
+    tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
+    return Vocabulary(
+        tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_generated
+    )
+
+
+def _native_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:
+    max_model_len = settings.max_model_len or model.max_model_len
+    block_bytes = (
+        2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * settings.block_size
+    )
+    blocks_per_sequence = -(-max_model_len // settings.block_size)
+    cache_bytes = settings.kv_cache_bytes or _NATIVE_CACHE
+    num_blocks = min(cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
+    if num_blocks < blocks_per_sequence:
+        needed = blocks_per_sequence * block_bytes
+        raise SettingsError(
+            f"--kv-cache-bytes {cache_bytes} cannot hold one request of {max_model_len} tokens: that takes "
+            f"{needed} bytes. Give more, or a smaller --max-model-len."
+        )
+    return EngineConfig(
+        max_model_len=max_model_len,
+        block_size=settings.block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
+        max_num_waiting=settings.max_num_waiting,
+        max_seqs_per_client=settings.client_limit,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        batch_invariant=settings.batch_invariant,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise SettingsError(f"--device {name!r} is not a device that torch knows") from error

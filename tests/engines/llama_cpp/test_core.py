@@ -1,0 +1,257 @@
+"""Laws of the llama.cpp core, on a cache that checks every call and a model that is a function of the tokens.
+
+The model itself is tried by `test_contract.py`, where llama-cpp-python is installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from plumbline.engines.llama_cpp.core import LlamaCppCore
+from plumbline.engines.llama_cpp.library import Status
+from plumbline.engines.port import GenerateRequest, SamplingParams
+
+VOCAB, EOS = 50, 1
+
+
+def logits_of(tokens: list[int]) -> NDArray[np.float32]:
+    """The next token's logits after these tokens."""
+    rng = np.random.default_rng(hash(tuple(tokens)) % 2**32)
+    return rng.normal(0, 3, VOCAB).astype(np.float32)
+
+
+class CheckingCache:
+    """A cache that knows the tokens of each sequence, and refuses gaps and what does not fit.
+
+    A cell that several sequences share counts once, as in llama.cpp's unified cache.
+    """
+
+    vocab_size, eos_token_ids, can_share = VOCAB, frozenset({EOS}), True
+
+    def __init__(self, num_sequences: int = 6, num_cells: int = 1000, max_batch: int = 16) -> None:
+        self.num_sequences, self.num_cells, self.max_batch = num_sequences, num_cells, max_batch
+        self.max_model_len = min(100, num_cells)
+        self.cells: dict[int, list[tuple[int, int]]] = {}
+        """By sequence: (cell, token)."""
+        self.next_cell = 0
+        self.rows: list[NDArray[np.float32]] = []
+        self.num_computed = 0
+
+    def decode(
+        self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
+    ) -> Status:
+        assert 0 < len(token_ids) <= self.max_batch
+        used = {cell for held in self.cells.values() for cell, _ in held}
+        if len(used) + len(token_ids) > self.num_cells:
+            return "no room"
+        self.rows = []
+        for token, position, sequence, want in zip(token_ids, positions, sequences, wanted, strict=True):
+            assert 0 <= sequence < self.num_sequences
+            held = self.cells.setdefault(sequence, [])
+            assert position == len(held), "no gaps, and nothing twice"
+            held.append((self.next_cell, token))
+            self.next_cell += 1
+            if want:
+                self.rows.append(logits_of([token for _, token in held]))
+        self.num_computed += len(token_ids)
+        return "done"
+
+    def logits(self, count: int) -> NDArray[np.float32]:
+        assert count == len(self.rows)
+        return np.stack(self.rows)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert not self.cells.get(target), "the target is empty"
+        assert len(self.cells[source]) >= length
+        self.cells[target] = self.cells[source][:length]
+
+    def remove(self, sequence: int) -> None:
+        self.cells.pop(sequence, None)
+
+    def clear(self) -> None:
+        self.cells.clear()
+
+
+class Run:
+    """A core, stepped by hand."""
+
+    def __init__(self, *, places: int = 4, **cache: int) -> None:
+        self.cache = CheckingCache(**cache)
+        self.core = LlamaCppCore(self.cache, max_num_running=places)
+        self.prompts: dict[str, list[int]] = {}
+        self.limits: dict[str, int] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.reasons: dict[str, str] = {}
+        self.cached: dict[str, int] = {}
+
+    def add(self, name: str, prompt: list[int], limit: int = 10, **fields: Any) -> None:
+        self.prompts[name], self.limits[name], self.tokens[name] = prompt, limit, []
+        extra = {key: fields.pop(key) for key in ("priority", "cache_salt") if key in fields}
+        sampling = SamplingParams(**({"temperature": 0.0, "max_tokens": limit} | fields))
+        self.core.add(GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling, **extra))
+
+    def take(self, outputs: list[Any]) -> None:
+        for name, chunk in outputs:
+            assert name not in self.reasons
+            self.cached.setdefault(name, chunk.num_cached_tokens)
+            self.tokens[name] += chunk.token_ids
+            if chunk.finish_reason is not None:
+                self.reasons[name] = chunk.finish_reason
+
+    def finish(self) -> None:
+        for _ in range(3000):
+            if not self.core.has_work:
+                self.core.check_integrity()
+                return
+            self.take(self.core.step())
+        raise AssertionError("it never ends")
+
+    def check(self) -> None:
+        """Every answer is that of the model, or the beginning of it if it was aborted."""
+        for name, found in self.tokens.items():
+            wanted = greedy(self.prompts[name], self.limits[name])
+            assert found == wanted[: len(found)], name
+            assert self.reasons[name] == "abort" or found == wanted, name
+
+
+def greedy(prompt: list[int], limit: int) -> list[int]:
+    output: list[int] = []
+    while len(output) < limit:
+        output.append(int(logits_of(prompt + output).argmax()))
+        if output[-1] == EOS:
+            break
+    return output
+
+
+prompts = st.lists(st.integers(2, 6), min_size=1, max_size=45)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=9),
+    cells=st.integers(70, 300),
+)
+def test_answers_do_not_depend_on_the_room_or_on_each_other(
+    requests: list[tuple[list[int], int]], cells: int
+) -> None:
+    """Prompts of few tokens share beginnings; small caches make requests wait again."""
+    run = Run(num_cells=cells)
+    for index, (prompt, limit) in enumerate(requests):
+        run.add(str(index), prompt, limit)
+        run.take(run.core.step())
+    run.finish()
+    run.check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from(["abort", "pause", "resume", "add", "step", "step"]), st.integers(0, 5), prompts
+        ),
+        max_size=25,
+    )
+)
+def test_aborts_and_pauses_at_any_moment_disturb_nobody(moves: list[tuple[str, int, list[int]]]) -> None:
+    run = Run(num_cells=150)
+    for number, (move, index, prompt) in enumerate(moves):
+        name = str(index)
+        if move == "abort" and name in run.prompts and name not in run.reasons:
+            run.take(run.core.abort(name))
+        elif move == "pause":
+            run.core.pause(name)
+        elif move == "resume":
+            run.core.resume(name)
+        elif move == "add":
+            run.add(name if name not in run.prompts else f"more{number}", prompt)
+        else:
+            run.take(run.core.step())
+        run.core.check_integrity()
+    for index in range(6):
+        run.core.resume(str(index))
+    run.finish()
+    run.check()
+
+
+def test_a_shared_beginning_is_not_computed_again() -> None:
+    run = Run()
+    prompt = list(range(2, 42))
+    run.add("first", prompt, 3)
+    run.finish()
+    before = run.cache.num_computed
+    run.add("second", [*prompt, 45, 46], 3)
+    run.finish()
+    assert run.cached == {"first": 0, "second": 40}
+    assert run.cache.num_computed - before == 2 + 2
+    run.add("foreign", prompt, 3, cache_salt="other")
+    run.finish()
+    assert run.cached["foreign"] == 0
+    run.check()
+
+
+def test_a_running_request_is_shared_with_too() -> None:
+    run = Run()
+    prompt = list(range(2, 42))
+    run.add("first", prompt, 20)
+    for _ in range(5):
+        run.take(run.core.step())
+    run.add("second", prompt, 20)
+    run.finish()
+    assert run.cached["second"] == 39
+    run.check()
+
+
+def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole() -> None:
+    run = Run()
+    prompt = list(range(2, 42))
+    run.add("first", prompt, 1)
+    run.finish()
+    chunks = []
+    run.add("second", prompt, 1, prompt_logprobs=2)
+    while run.core.has_work:
+        chunks += [chunk for _, chunk in run.core.step()]
+    entries = chunks[0].prompt_logprobs
+    assert len(entries) == len(prompt)
+    assert entries[0] is None
+    for position, entry in enumerate(entries[1:], start=1):
+        row = logits_of(prompt[:position]).astype(np.float64)
+        row -= row.max() + np.log(np.exp(row - row.max()).sum())
+        assert entry.token_id == prompt[position]
+        assert entry.logprob == pytest.approx(row[prompt[position]], abs=1e-4)
+        assert entry.rank == 1 + int((row > row[prompt[position]]).sum())
+
+
+def test_decodes_come_before_the_chunks_of_a_long_prompt() -> None:
+    run = Run(max_batch=8)
+    run.add("stream", [2, 3], 30)
+    run.take(run.core.step())
+    run.add("long", [4] * 60, 2)
+    for _ in range(6):
+        before = len(run.tokens["stream"])
+        run.take(run.core.step())
+        assert len(run.tokens["stream"]) == before + 1 or "stream" in run.reasons
+    run.finish()
+    run.check()
+
+
+def test_a_failed_step_clears_everything() -> None:
+    run = Run()
+    for index in range(6):
+        run.add(str(index), [2, 3, index + 4], 20, ignore_eos=True)
+    run.take(run.core.step())
+    run.core.pause("0")
+    run.take(run.core.fail_all("it failed"))
+    assert run.reasons == {str(index): "error" for index in range(6)}
+    run.core.check_integrity()
+    assert not run.core.has_work
+    assert not run.cache.cells
+    run.tokens.clear()
+    run.add("again", [2, 3], 5)
+    run.finish()
+    run.check()
