@@ -1,12 +1,15 @@
-"""Write the folder as one GGUF file for llama.cpp; needs the `gguf` package from PyPI.
+"""Write the folder as one GGUF file for llama.cpp; needs the `gguf` package, and llama-cpp-python to quantise it.
 
 llama.cpp's own converter identifies a tokenizer by a hash of its output and refuses unknown vocabularies, so this
 script names the pre-tokenizer (Qwen2's) directly.
 """
 
 import argparse
+import ctypes
 import json
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -39,7 +42,7 @@ def gguf_name(name: str) -> str:
 
 
 def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> None:
-    import gguf  # type: ignore[import-not-found,unused-ignore]  # only this step needs it
+    import gguf
 
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -83,12 +86,38 @@ def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> Non
     out.close()
 
 
+def quantise(source: Path, target: Path, kind: str) -> None:
+    """Quantise a GGUF file with llama.cpp; `kind` is one of its types, such as Q8_0, Q4_K_M or IQ4_NL.
+
+    Raises:
+        ValueError: llama.cpp has no such type, or it failed.
+    """
+    import llama_cpp
+
+    number = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}", None)
+    if number is None:
+        raise ValueError(f"llama.cpp has no type {kind!r}")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = number
+    params.nthread = 1
+    status = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
+    if status != 0:
+        raise ValueError(f"llama.cpp could not quantise {source.name}: status {status}")
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline.pocket to_gguf", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--to", type=Path, default=Path("pocket.gguf"))
+    parser.add_argument("--type", default="F32", help="F32, or a quantised type such as Q8_0 or Q4_K_M")
     args = parser.parse_args(argv)
-    write(args.model, args.to)
+    if args.type == "F32":
+        write(args.model, args.to)
+        return
+    with TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.gguf"
+        write(args.model, whole)
+        quantise(whole, args.to, args.type)
 
 
 if __name__ == "__main__":
