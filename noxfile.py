@@ -166,6 +166,14 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def engines(session: nox.Session) -> None:
+    """Try the contract of engines and the judge on transformers, llama.cpp and vLLM, or on `-- NAME …` of them."""
+    Environment(session, "serve,dev,llama-cpp").run(
+        "python", "conformance/own_server/engines.py", *session.posargs
+    )
+
+
+@nox.session(venv_backend="none")
 def clients(session: nox.Session) -> None:
     """Run unmodified clients of others against our server, each in its own environment: all, or `-- NAME…`."""
     variables = {"PYTHONPATH": "tests"}

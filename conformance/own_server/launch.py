@@ -46,7 +46,8 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
         command = [*program, str(port), f"{folder.name}/responses.db"]
     process = subprocess.Popen(command, env={**os.environ, "PLUMBLINE_API_KEY": key or ""})
     try:
-        deadline = time.monotonic() + 60
+        # vLLM's processes take up to two minutes.
+        deadline = time.monotonic() + 180
         while not _healthy(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise DidNotStart

@@ -77,17 +77,18 @@ def _add_model_options(group: _Group) -> None:
     )
     group.add_argument(
         "--engine",
-        choices=("auto", "plumbline", "transformers", "llama_cpp"),
+        choices=("auto", "plumbline", "vllm", "llama_cpp", "transformers"),
         default="auto",
-        help="what runs the model; auto takes llama_cpp for GGUF files, else our engine (plumbline) if it supports the "
-        "model, else transformers",
+        help="what runs the model; auto takes llama_cpp for GGUF files, our engine (plumbline) for models that it "
+        "supports, else vllm if it is installed, else transformers",
     )
     group.add_argument(
         "--engine-args",
         nargs="+",
         default=(),
         metavar="KEY=VALUE",
-        help="parameters of llama.cpp, such as n_gpu_layers=99, n_threads=8 or type_k=q8_0",
+        help="arguments of the engine's library: of llama.cpp, such as n_gpu_layers=99 or type_k=q8_0, or of vLLM, "
+        "such as tensor_parallel_size=2 or quantization=fp8",
     )
     group.add_argument(
         "--device", default="auto", help="torch device such as cpu, cuda or cuda:1; auto prefers cuda"

@@ -87,6 +87,11 @@ ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
+    EngineKind(
+        "vllm",
+        needs=("vllm",),
+        settings={"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},
+    ),
 ]
 
 

@@ -14,8 +14,9 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
 __all__ = [
+    "CompiledGrammar",
     "CompilersBusyError",
     "GrammarCompiler",
     "GrammarError",
@@ -160,12 +162,8 @@ class LarkCompiler:
             if sum(not other.future.done() for other in self._compiled.values()) >= _MAX_WAITING:
                 raise CompilersBusyError(_BUSY)
             compilation = self._compiled[key] = _Compilation()
-            # The executor starts its threads here, and a thread takes its stack size from the process at its start.
-            usual = threading.stack_size(_STACK)
-            try:
+            with _deep_stacks():
                 compilation.future = self._threads.submit(self._work, compilation, grammar)
-            finally:
-                threading.stack_size(usual)
             while len(self._compiled) > self._capacity:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
@@ -179,6 +177,16 @@ class LarkCompiler:
         if isinstance(compiled, str):
             raise GrammarError(compiled)
         return _LarkMatcher(compiled.deep_copy())
+
+    def compile_now(self, grammar: str) -> CompiledGrammar:
+        """Compile a grammar and wait for it without a limit of time; for one that `compile` has taken elsewhere.
+
+        Raises:
+            GrammarError: the grammar is wrong or unsupported.
+        """
+        with _deep_stacks():
+            future = self._threads.submit(self._compile, grammar)
+        return CompiledGrammar(future.result())
 
     async def _result(self, compilation: _Compilation) -> LLMatcher | str:
         """Wait for a thread and then for the result, each at most `timeout` seconds.
@@ -216,6 +224,20 @@ class LarkCompiler:
         return compiled
 
 
+_stack_size = threading.Lock()
+
+
+@contextmanager
+def _deep_stacks() -> Iterator[None]:
+    """Give threads that start inside a deep stack: a thread takes its size from the process when it starts."""
+    with _stack_size:
+        usual = threading.stack_size(_STACK)
+        try:
+            yield
+        finally:
+            threading.stack_size(usual)
+
+
 class _Compilation:
     """A grammar that is being compiled or waits to be.
 
@@ -235,6 +257,17 @@ class _Compilation:
 
 def _shielded(compilation: _Compilation) -> asyncio.Future[LLMatcher | str]:
     return asyncio.shield(asyncio.wrap_future(compilation.future))
+
+
+class CompiledGrammar:
+    """A compiled grammar, from which each answer gets a matcher of its own."""
+
+    def __init__(self, compiled: LLMatcher) -> None:
+        self._compiled = compiled
+
+    def matcher(self) -> Matcher:
+        """Return a new matcher at the start of the grammar."""
+        return _LarkMatcher(self._compiled.deep_copy())
 
 
 class _LarkMatcher:

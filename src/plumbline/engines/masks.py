@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plumbline.engines.grammar import GrammarError, num_words
 from plumbline.engines.request import RequestState
 
-__all__ = ["MaskWorker", "StepMasks", "fill_mask"]
+__all__ = ["MaskWorker", "StepMasks", "delay_ends", "fill_mask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,12 @@ def fill_mask(state: RequestState, row: NDArray[np.int32]) -> None:
         state.error = f"The grammar of this request failed: {error}"
         row.fill(-1)
         return
-    late = state.end_ids if state.num_tokens < state.min_len else state.ignored_ids
+    delay_ends(row, state.end_ids if state.num_tokens < state.min_len else state.ignored_ids)
+
+
+def delay_ends(row: NDArray[np.int32], late: frozenset[int]) -> None:
+    """Forbid ends in a mask that `min_tokens` or `ignore_eos` rule out, as long as the grammar allows another token."""
     if late:
-        # `min_tokens` and `ignore_eos` forbid the end as long as the grammar allows another token.
         longer = row.view(np.uint32).copy()
         for token_id in late:
             longer[token_id // 32] &= ~np.uint32(1 << token_id % 32)

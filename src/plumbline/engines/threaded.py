@@ -21,7 +21,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from plumbline.engines.bans import BanMatcher, TokenTexts
-from plumbline.engines.features import CHAIN_FEATURES, check_features
+from plumbline.engines.checks import check_request
+from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
@@ -256,7 +257,7 @@ class ThreadedEngine:
 
     async def _with_bans(self, request: GenerateRequest, inner: Matcher | None) -> Matcher:
         """Return a matcher with the bans of a request. Texts are searched for in a thread."""
-        self._check(request)
+        check_request(request, self._info)
         sampling, vocab_size = request.sampling, self._info.vocab_size
         if not sampling.banned_strings:
             return BanMatcher(sampling, vocab_size, inner=inner)
@@ -278,52 +279,14 @@ class ThreadedEngine:
             raise EngineFullError(
                 f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
             )
-        self._check(request)
+        check_request(request, self._info)
+        if request.request_id in self._streams:
+            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
         self._clients[request.client] += 1
         self._inbox.put(_Submission(request, matcher))
         return stream
-
-    def _check(self, request: GenerateRequest) -> None:
-        """Refuse a request that would otherwise fail in the middle of a step that other requests share."""
-        prompt = request.prompt_token_ids
-        vocab_size = self._info.vocab_size
-        check_features(request.sampling, self._info)
-        if request.request_id in self._streams:
-            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
-        if not prompt:
-            raise RefusedRequestError("the prompt has no tokens")
-        if min(prompt) < 0 or max(prompt) >= vocab_size:
-            raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
-        room = self._info.max_model_len - len(prompt)
-        if room < 0 or (room == 0 and request.sampling.max_tokens != 0):
-            raise RefusedRequestError(
-                f"the prompt has {len(prompt)} tokens; the limit is {self._info.max_model_len}"
-            )
-        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "logprob_token_ids"):
-            ids = getattr(request.sampling, name)
-            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-                raise RefusedRequestError(f"{name} has a token id outside [0, {vocab_size})", param=name)
-        for sequence in request.sampling.bad_words:
-            if not sequence or min(sequence) < 0 or max(sequence) >= vocab_size:
-                raise RefusedRequestError("bad_words has a sequence that is not token ids", param="bad_words")
-        banned = {token for token, bias in request.sampling.logit_bias.items() if bias == float("-inf")}
-        if len(banned) == vocab_size:
-            raise RefusedRequestError("logit_bias bans every token of the model", param="logit_bias")
-        allowed = request.sampling.allowed_token_ids
-        if allowed is not None and request.sampling.grammar is not None:
-            raise RefusedRequestError(
-                "allowed_token_ids cannot be combined with a grammar", param="allowed_token_ids"
-            )
-        if allowed is not None:
-            # `min_tokens` forbids the stop ids at first, so another id has to remain.
-            stops = request.sampling.stop_token_ids | self._info.eos_token_ids
-            if not (allowed - stops if request.sampling.min_tokens else allowed) - banned:
-                raise RefusedRequestError(
-                    "allowed_token_ids must name at least one token that can be drawn",
-                    param="allowed_token_ids",
-                )
 
     def _run(self) -> None:
         """Run the engine thread; when it dies, end every stream with an error."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -19,7 +22,7 @@ from plumbline.server.settings import Settings, SettingsError
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
-__all__ = ["EngineChoice", "build_engine", "choose_engine", "vocabulary"]
+__all__ = ["EngineChoice", "build_engine", "choose_engine", "folder_vocabulary", "vocabulary"]
 
 _NATIVE_CACHE = 256 * 1024 * 1024
 """Bytes of keys and values, allocated at the start."""
@@ -38,14 +41,17 @@ _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
 
 
 class EngineChoice(msgspec.Struct, frozen=True):
-    """The engine of a model: `plumbline`, `transformers` or `llama_cpp`, and why."""
+    """The engine of a model: `plumbline`, `vllm`, `transformers` or `llama_cpp`, and why."""
 
     name: str
     reason: str
 
 
 def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
-    """Choose as `--engine` says, or by the model: llama.cpp for GGUF files, our own engine where it supports the model.
+    """Choose as `--engine` says, or by the model.
+
+    llama.cpp runs GGUF files. Our own engine runs what it supports, vLLM the rest where it is installed, transformers
+    otherwise.
 
     Args:
         settings: with `engine`.
@@ -62,8 +68,8 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
     chosen = (
         EngineChoice(settings.engine, "--engine") if settings.engine != "auto" else _by_model(folder, gguf)
     )
-    if settings.engine_args and chosen.name != "llama_cpp":
-        raise SettingsError(f"the {chosen.name} engine takes no --engine-args; only llama_cpp does")
+    if settings.engine_args and chosen.name not in ("llama_cpp", "vllm"):
+        raise SettingsError(f"the {chosen.name} engine takes no --engine-args; llama_cpp and vllm do")
     if settings.batch_invariant and chosen.name != "plumbline":
         raise SettingsError(f"--batch-invariant: the {chosen.name} engine cannot promise that; leave it out")
     return chosen
@@ -75,6 +81,8 @@ def _by_model(folder: Path, gguf: Path | None) -> EngineChoice:
     try:
         load_config(folder)
     except UnsupportedModelError as error:
+        if find_spec("vllm") is not None:
+            return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
         return EngineChoice("transformers", f"ours does not run this model: {error}")
     return EngineChoice("plumbline", "it supports this model")
 
@@ -103,6 +111,8 @@ def build_engine(
     if choice.name == "llama_cpp":
         assert gguf is not None
         return _llama_cpp(settings, name, tokenizer, gguf)
+    if choice.name == "vllm":
+        return _vllm(settings, name, tokenizer, folder)
     if choice.name == "transformers":
         return _transformers(settings, name, tokenizer, folder, device)
     return _native(settings, name, tokenizer, folder, device)
@@ -143,6 +153,43 @@ def _transformers(
         cache_bytes=settings.kv_cache_bytes or _TRANSFORMERS_CACHE,
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
+
+
+def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> Engine:
+    from plumbline.engines.vllm.engine import VllmEngine, read_options
+
+    options: dict[str, Any] = {"dtype": settings.dtype, "max_num_seqs": settings.max_num_seqs}
+    options["enable_prefix_caching"] = settings.enable_prefix_caching
+    if settings.max_model_len is not None:
+        options["max_model_len"] = settings.max_model_len
+    return VllmEngine(
+        folder,
+        model=name,
+        eos_token_ids=_eos_token_ids(folder),
+        vocabulary="plumbline.server.engines:folder_vocabulary",
+        max_num_waiting=settings.max_num_waiting,
+        max_seqs_per_client=settings.client_limit,
+        cache_bytes=settings.kv_cache_bytes,
+        options={**options, **read_options(settings.engine_args)},
+        grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
+    )
+
+
+def _eos_token_ids(folder: Path) -> frozenset[int]:
+    """Return the ends of sequence that a model folder names, in the generation config or else in the config."""
+    for file in ("generation_config.json", "config.json"):
+        path = folder / file
+        config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        for part in (config, config.get("text_config") or {}):
+            found = part.get("eos_token_id")
+            if found is not None:
+                return frozenset([found] if isinstance(found, int) else found)
+    return frozenset()
+
+
+def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
+    """The tokens of a model folder, for an engine whose grammars run in another process."""
+    return vocabulary(TextTokenizer.from_folder(Path(folder)), eos_token_ids, vocab_size)
 
 
 def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> Engine:

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-ENGINES = ("auto", "plumbline", "transformers", "llama_cpp")
+ENGINES = ("auto", "plumbline", "vllm", "llama_cpp", "transformers")
 MIN_SEALING_KEY = 16
 """Minimum number of characters of a sealing key."""
 
@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prompts: str = ""
     """A folder with prompt templates, `FOLDER/ID/VERSION.json`; empty for none."""
     engine: str = "auto"
-    """`plumbline`, `transformers`, `llama_cpp`, or `auto` to choose by the model (`server.engines`)."""
+    """`plumbline`, `vllm`, `llama_cpp`, `transformers`, or `auto` to choose by the model (`server.engines`)."""
     engine_args: tuple[str, ...] = ()
     """`KEY=VALUE` texts for the engine's library."""
     device: str = "auto"

@@ -23,7 +23,7 @@ Candidate = tuple[str, float]
     needs=("completions",),
 )
 def best_of(target: Target) -> Steps:
-    sampling = {"prompt": "One two", "max_tokens": 8, "temperature": 1, "seed": 7, "logprobs": 1}
+    sampling = {"prompt": "The sky is", "max_tokens": 8, "temperature": 1, "seed": 7, "logprobs": 1}
     body = {"model": target.model, **sampling}
     yield Request(path="/completions", json={**body, "n": CANDIDATES})
     yield Request(path="/completions", json={**body, "n": WANTED, "best_of": CANDIDATES})
@@ -62,7 +62,8 @@ def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
     """Return the candidates and the returned ones; inconclusive unless the seed gave the same texts twice."""
     every, chosen = _candidates(at(seen, 0)), _candidates(at(seen, 1))
     texts = [text for text, _ in every]
-    if len(set(texts)) < CANDIDATES or not {text for text, _ in chosen} <= set(texts):
+    # Two candidates may be the same, but there have to be more different ones than are returned.
+    if len(set(texts)) <= WANTED or not {text for text, _ in chosen} <= set(texts):
         raise Inconclusive(
             "the seed did not give the same different texts twice, so the candidates are unknown"
         )

@@ -1,0 +1,81 @@
+"""Try the contract of engines and the judge on engines of others (`nox -s engines`).
+
+`engines.py llama_cpp` needs llama-cpp-python where it runs. `engines.py vllm` creates the environment of the reference
+server vLLM, in which this project's packages are found behind vLLM's own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "conformance", "openapi"))
+GIB = str(1 << 30)
+
+
+def main(names: Sequence[str]) -> int:
+    """Try the engines of these names; return 0 if the contract and the judge pass on all."""
+    failed = [name for name in names or ("transformers", "llama_cpp", "vllm") if not _passes(name)]
+    print(f"failed: {', '.join(failed)}" if failed else "all engines pass")
+    return int(bool(failed))
+
+
+def _passes(name: str) -> bool:
+    python = _vllm_python() if name == "vllm" else Path(sys.executable)
+    variables = {
+        **os.environ,
+        "PLUMBLINE_ENGINES": "thorough",
+        "PYTHONPATH": SOURCES,
+        "VLLM_NO_USAGE_STATS": "1",
+        # vLLM compiles with programs of its own environment.
+        "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        contract = ["-m", "pytest", "-p", "no:xdist", "-q", "tests/engines/test_contract.py", "-k", name]
+        if name == "llama_cpp":
+            contract += ["tests/engines/llama_cpp"]
+            file = f"{folder}/pocket.gguf"
+            subprocess.run(
+                [python, "-m", "plumbline.pocket", "to_gguf", "--to", file], env=variables, check=True
+            )
+            options = ["--model", file]
+        else:
+            options = ["--engine", name]
+        if name == "vllm":
+            options += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
+        judged = ["conformance/own_server/check.py", "--serve", *options]
+        runs = [
+            subprocess.run([python, *each], env=variables, cwd=ROOT, check=False)
+            for each in (contract, judged)
+        ]
+    return all(run.returncode == 0 for run in runs)
+
+
+def _vllm_python() -> Path:
+    """Return the interpreter of vLLM's environment, with our packages behind its own."""
+    sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
+    from environments import Environment  # type: ignore[import-not-found,unused-ignore]
+    from servers import PEERS  # type: ignore[import-not-found,unused-ignore]
+
+    environment = Environment("vllm", PEERS["vllm"], ROOT / ".nox")
+    ours = sysconfig.get_path("purelib")
+    (environment.packages / "plumbline-packages.pth").write_text(f"{ours}\n", "utf-8")
+    script = environment.bin / "plumbline"
+    script.write_text(
+        f"#!{environment.bin / 'python'}\n"
+        "import sys\nfrom plumbline.cli import main\n\n"
+        'if __name__ == "__main__":\n    sys.exit(main())\n',
+        "utf-8",
+    )
+    script.chmod(0o755)
+    return Path(environment.bin / "python")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

