@@ -241,6 +241,15 @@ def test_the_rows_of_logits_of_a_batch_are_bounded(lengths: list[int]) -> None:
     assert run.cache.most_rows <= 64 + len(lengths)
 
 
+def test_what_is_kept_for_others_is_bounded_by_one_context() -> None:
+    run = Run()
+    for index in range(6):
+        run.add(str(index), [index + 2] * 60, 5, ignore_eos=True)
+        run.finish()
+        assert sum(map(len, run.cache.cells.values())) <= run.cache.max_model_len
+        assert len(run.cache.cells) == 1
+
+
 def test_the_last_request_in_order_makes_room() -> None:
     """A later request of an earlier priority keeps its place."""
     run = Run(num_cells=130)
