@@ -50,6 +50,7 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
         (Settings(engine="transformers"), GGUF, "runs no GGUF files"),
         (Settings(engine="llama_cpp"), None, "give one as --model"),
         (Settings(engine_args=("n_threads=2",)), None, "takes no --engine-args"),
+        (Settings(batch_invariant=True), GGUF, "--batch-invariant"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from plumbline.pocket.to_gguf import write
 from plumbline.server.settings import pocket_model
 from plumbline.text.gguf import SAMPLES, disagreement, write_text_folder
+from plumbline.text.gguf_metadata import GgufError, read_metadata
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
@@ -47,9 +52,13 @@ def test_added_tokens_and_the_template_are_the_same(folder: Path, tokenizer: Tex
 
 
 def test_the_first_text_that_differs_is_named(tokenizer: TextTokenizer) -> None:
-    assert disagreement(tokenizer, OURS.encode_text) is None
+    assert disagreement(tokenizer, OURS.encode_text, OURS.encode_prompt) is None
     wrong = next(text for text in SAMPLES if "7 dwarfs" in text)
-    assert disagreement(tokenizer, lambda text: [] if "7 dwarfs" in text else OURS.encode_text(text)) == wrong
+    assert (
+        disagreement(tokenizer, lambda text: [] if "7 dwarfs" in text else OURS.encode_text(text), list)
+        == wrong
+    )
+    assert disagreement(tokenizer, OURS.encode_text, lambda text: [0, *OURS.encode_prompt(text)]) is not None
 
 
 def test_a_broken_file_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -57,3 +66,110 @@ def test_a_broken_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}), "utf-8")
     with pytest.raises(UnsupportedTokenizerError, match=r"broken\.gguf"):
         write_text_folder(tmp_path / "broken.gguf", tmp_path)
+
+
+def write_vocabulary(path: Path, tokens: list[str], kinds: list[int], **keys: object) -> Path:
+    """Write a GGUF file of metadata alone; `keys` are of `tokenizer.ggml`."""
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_token_list(tokens)
+    out.add_token_types(kinds)
+    for name, value in keys.items():
+        if isinstance(value, bool):
+            out.add_bool(f"tokenizer.ggml.{name}", value)
+        elif isinstance(value, int):
+            out.add_uint32(f"tokenizer.ggml.{name}", value)
+        elif isinstance(value, str):
+            out.add_string(f"tokenizer.ggml.{name}", value)
+        else:
+            out.add_array(f"tokenizer.ggml.{name}", value)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.close()
+    return path
+
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TextTokenizer]:
+    """Make a byte-level tokenizer with four added tokens, one of them not of the byte alphabet."""
+    alphabet = [*bytes_to_unicode().values(), "ab"]
+    markers = [
+        ("<|begin|>", CONTROL),
+        ("<|end|>", CONTROL),
+        ("<｜mark｜>", CONTROL),
+        ("<think>", USER_DEFINED),
+    ]
+    tokens = alphabet + [text for text, _ in markers]
+    kinds = [NORMAL] * len(alphabet) + [kind for _, kind in markers]
+
+    def make(**keys: object) -> TextTokenizer:
+        folder = tmp_path_factory.mktemp("vocabulary")
+        ids = {"bos_token_id": len(alphabet), "eos_token_id": len(alphabet) + 1}
+        path = write_vocabulary(
+            folder / "a.gguf", tokens, kinds, model="gpt2", merges=["a b"], **({"pre": "qwen2"} | ids | keys)
+        )
+        write_text_folder(path, folder)
+        return TextTokenizer.from_folder(folder)
+
+    return make
+
+
+def test_the_added_tokens_are_those_of_the_file_and_no_others(
+    byte_level: Callable[..., TextTokenizer],
+) -> None:
+    """transformers adds one of its own behind the vocabulary, and spells what is not in the alphabet as bytes."""
+    found = byte_level()
+    assert found.added == {"<|begin|>": 257, "<|end|>": 258, "<｜mark｜>": 259, "<think>": 260}
+    assert found.special_ids == {257, 258, 259}
+    assert found.vocab_size == 261
+    assert found.table[259] == "<｜mark｜>".encode()
+    assert (found.bos_token, found.eos_token) == ("<|begin|>", "<|end|>")
+
+
+@pytest.mark.parametrize(
+    ("keys", "begins"),
+    [
+        ({}, False),
+        ({"add_bos_token": True}, True),
+        ({"pre": "llama-bpe"}, True),
+        ({"pre": "llama-bpe", "add_bos_token": False}, False),
+    ],
+)
+def test_a_prompt_begins_as_the_file_says(
+    byte_level: Callable[..., TextTokenizer], keys: dict[str, object], begins: bool
+) -> None:
+    assert (byte_level(**keys).encode_prompt("x")[0] == 257) == begins
+
+
+@given(st.text(alphabet=" ab", max_size=8).filter(bool))
+def test_sentencepiece_sets_a_space_before_every_text(sentencepiece: TextTokenizer, text: str) -> None:
+    ids = sentencepiece.encode_text(text)
+    assert b"".join(sentencepiece.table[i] for i in ids) == b" " + text.encode()
+    assert sentencepiece.decode(ids) == text
+    assert sentencepiece.encode_prompt(text) == [1, *ids]
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a"]
+    kinds = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * 4]
+    scores = [0.0] * 259 + [-4.0, -2.0, -3.0, -1.0]
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    path = write_vocabulary(folder / "a.gguf", tokens, kinds, model="llama", scores=scores, **ids)
+    write_text_folder(path, folder)
+    return TextTokenizer.from_folder(folder)
+
+
+@given(st.data())
+def test_a_file_that_was_cut_or_changed_is_refused_or_read(folder: Path, data: st.DataObject) -> None:
+    """Never with more memory than the file has bytes, and with no other error."""
+    content = bytearray((folder / "pocket.gguf").read_bytes()[:3000])
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = folder / "changed.gguf"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    with contextlib.suppress(GgufError):
+        read_metadata(path, lambda _: True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
     )
     if settings.engine_args and chosen.name not in ("llama_cpp", "vllm"):
         raise SettingsError(f"the {chosen.name} engine takes no --engine-args; llama_cpp and vllm do")
+    if settings.batch_invariant and chosen.name != "plumbline":
+        raise SettingsError(f"--batch-invariant: the {chosen.name} engine cannot promise that; leave it out")
     return chosen
 
 
@@ -201,19 +204,31 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
-        max_batch=settings.max_num_batched_tokens,
+        max_batch=max(settings.max_num_batched_tokens, settings.max_num_seqs),
         max_seqs_per_client=settings.client_limit,
         cache_bytes=settings.kv_cache_bytes or _LLAMA_CPP_CACHE,
         shares_prefixes=settings.enable_prefix_caching,
-        options=[*_LLAMA_CPP_DTYPES[settings.dtype], *settings.engine_args],
+        options=[*_LLAMA_CPP_DTYPES[settings.dtype], *_offload(settings.device), *settings.engine_args],
+        markers=frozenset(tokenizer.added.values()),
         grammars=grammars,
     )
-    text = disagreement(tokenizer, engine.tokenize)
+    text = disagreement(tokenizer, engine.tokenize, partial(engine.tokenize, special=True))
     if text is not None:
         raise UnsupportedTokenizerError(
             f"The tokenizer of {gguf.name} cannot be used: transformers and llama.cpp encode {text!r} differently."
         )
     return engine
+
+
+def _offload(device: str) -> tuple[str, ...]:
+    """Return llama.cpp's options for `--device`; by default it takes the devices that it was built for."""
+    if device == "auto":
+        return ()
+    if device == "cpu":
+        return ("n_gpu_layers=0",)
+    raise SettingsError(
+        f"--device {device} does not reach llama.cpp; leave it out, and give --engine-args n_gpu_layers=N main_gpu=N"
+    )
 
 
 def _compiler(

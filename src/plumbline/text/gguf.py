@@ -1,14 +1,20 @@
 """Write what a GGUF file says about text as a model folder: the tokenizer and the chat template.
 
-transformers builds the tokenizer from the file's metadata (`tokenizer.ggml.*`). The engine that runs the file compares
-it with its own before it serves (`disagreement`).
+transformers builds the tokenizer from the file's metadata (`tokenizer.ggml.*`). Added tokens, the sequence start and
+the space before the first word are then written as the metadata has them, because transformers takes some of them from
+the class of tokenizer instead. The engine that runs the file compares the result with its own tokens before it serves
+(`disagreement`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from plumbline.text.gguf_metadata import GgufError, read_metadata
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
 __all__ = ["disagreement", "write_text_folder"]
@@ -29,6 +35,14 @@ SAMPLES: tuple[str, ...] = (
     "https://example.org/a/b?c=d&e=%20f#g user@example.org snake_case camelCase SCREAMING",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!!!!!!!!????",
 )
+_MARKERS = 512
+"""Added tokens that are compared, at most."""
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+"""Values of `tokenizer.ggml.token_type`."""
+_STARTED = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"})
+"""Byte-level vocabularies, by `tokenizer.ggml.pre`, that begin with a sequence start unless the file says otherwise."""
+_KEEP_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
+"""The tokens of Phi-3 that do not swallow the white space behind them. No key of a file says which do."""
 
 
 def write_text_folder(file: Path, folder: Path) -> None:
@@ -40,19 +54,157 @@ def write_text_folder(file: Path, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     try:
+        facts = _Facts(read_metadata(file, _Facts.needs))
         found = PreTrainedTokenizerFast.from_pretrained(str(file.parent), gguf_file=file.name)
+    except GgufError as error:
+        raise UnsupportedTokenizerError(f"{file.name} cannot be read: {error}") from error
     except Exception as error:  # A broken file fails in many ways.
         raise UnsupportedTokenizerError(
             f"transformers cannot build the tokenizer of {file.name}: {error}"
         ) from error
     found.save_pretrained(str(folder))
+    _rewrite(folder / "tokenizer.json", facts.correct_tokenizer)
+    _rewrite(folder / "tokenizer_config.json", facts.correct_config)
 
 
-def disagreement(tokenizer: TextTokenizer, tokenize: Callable[[str], list[int]]) -> str | None:
+def disagreement(
+    tokenizer: TextTokenizer,
+    tokenize: Callable[[str], list[int]],
+    tokenize_prompt: Callable[[str], list[int]],
+) -> str | None:
     """Return a text that two tokenizers encode differently, or None.
 
     Args:
         tokenizer: ours.
         tokenize: the engine's, without special tokens.
+        tokenize_prompt: the engine's with the sequence start, where texts of special tokens are special tokens.
     """
-    return next((text for text in SAMPLES if tokenizer.encode_text(text) != tokenize(text)), None)
+    for text in SAMPLES:
+        if tokenizer.encode_text(text) != tokenize(text):
+            return text
+    prompts = (f"x{marker}\ny" for marker in islice(tokenizer.added, _MARKERS))
+    return next((text for text in prompts if tokenizer.encode_prompt(text) != tokenize_prompt(text)), None)
+
+
+class _Facts:
+    """What the metadata of a file says about its tokens."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        self._tokens: list[str] = self._get("tokens", [])
+        self._architecture = metadata.get("general.architecture", "")
+        self._model = self._get("model", "")
+
+    @staticmethod
+    def needs(key: str) -> bool:
+        """Whether the value of a key is used here."""
+        return key == "general.architecture" or (
+            key.startswith("tokenizer.ggml.") and key.rpartition(".")[2] not in ("merges", "scores")
+        )
+
+    def correct_tokenizer(self, definition: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of `tokenizer.json` with the file's added tokens and sequence start."""
+        definition = self._renamed(definition)
+        ids = _ids(definition["model"]["vocab"])
+        definition["added_tokens"] = [
+            self._entry(number, special)
+            for number, special in sorted(self._added().items())
+            if ids.get(self._tokens[number]) == number
+        ]
+        bos = self._text("bos_token_id")
+        if bos is not None and self._adds_bos():
+            definition["post_processor"] = _begins_with(bos, int(self._get("bos_token_id", 0)))
+        else:
+            definition["post_processor"] = None
+        if (
+            self._model == "llama"
+            and self._get("add_space_prefix", True)
+            and "gemma" not in self._architecture
+        ):
+            # SentencePiece sets a space before the text also if the text begins with one.
+            steps = [
+                {"type": "Prepend", "prepend": "\u2581"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+            ]
+            definition |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None}
+        return definition
+
+    def correct_config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of `tokenizer_config.json` with the texts of the file's special tokens."""
+        texts = {"bos_token": self._text("bos_token_id"), "eos_token": self._text("eos_token_id")}
+        return config | {name: text for name, text in texts.items() if text is not None}
+
+    def _get(self, name: str, default: Any) -> Any:
+        return self._metadata.get(f"tokenizer.ggml.{name}", default)
+
+    def _text(self, name: str) -> str | None:
+        """Return the text of a token by the key of its id."""
+        number = self._get(name, None)
+        return self._tokens[number] if isinstance(number, int) and 0 <= number < len(self._tokens) else None
+
+    def _adds_bos(self) -> bool:
+        default = self._model == "llama" or self._get("pre", "") in _STARTED
+        return bool(self._get("add_bos_token", default))
+
+    def _added(self) -> dict[int, bool]:
+        """Return the added tokens by id, and whether they are control tokens."""
+        kinds = self._get("token_type", [])
+        found = {
+            number: kind == _CONTROL
+            for number, kind in enumerate(kinds[: len(self._tokens)])
+            if kind in (_CONTROL, _USER_DEFINED)
+        }
+        for name in ("bos", "eos", "eot", "eom"):
+            if self._text(f"{name}_token_id") is not None:
+                found[self._get(f"{name}_token_id", 0)] = True
+        unknown = self._get("unknown_token_id", 0)
+        if unknown < len(kinds) and kinds[unknown] == _UNKNOWN:
+            found[unknown] = True
+        return {number: special for number, special in found.items() if self._tokens[number]}
+
+    def _entry(self, number: int, special: bool) -> dict[str, Any]:
+        text = self._tokens[number]
+        swallows = self._architecture == "phi3" and text not in _KEEP_SPACE
+        flags = {"single_word": False, "lstrip": False, "rstrip": swallows, "normalized": False}
+        return {"id": number, "content": text, **flags, "special": special}
+
+    def _renamed(self, definition: dict[str, Any]) -> dict[str, Any]:
+        """Give added tokens their own texts in the vocabulary, where transformers has spelled them as bytes."""
+        model = definition["model"]
+        vocab = model["vocab"]
+        if not isinstance(vocab, dict):
+            return definition
+        spelled = {number: text for text, number in vocab.items()}
+        changed = {
+            spelled[number]: number
+            for number in self._added()
+            if spelled.get(number) not in (None, self._tokens[number]) and self._tokens[number] not in vocab
+        }
+        if not changed:
+            return definition
+        renamed = {text: number for text, number in vocab.items() if text not in changed}
+        renamed |= {self._tokens[number]: number for number in changed.values()}
+        merges = [merge for merge in model.get("merges", []) if not changed.keys() & {*merge, "".join(merge)}]
+        return {**definition, "model": {**model, "vocab": renamed, "merges": merges}}
+
+
+def _ids(vocab: Any) -> dict[str, int]:
+    """Return the ids of a vocabulary, which is a mapping or, in Unigram models, a list."""
+    return vocab if isinstance(vocab, dict) else {entry[0]: number for number, entry in enumerate(vocab)}
+
+
+def _begins_with(text: str, number: int) -> dict[str, Any]:
+    """Return the post-processor that begins each text with a token."""
+    start = {"SpecialToken": {"id": text, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [start, first],
+        "pair": [start, first, start, second],
+        "special_tokens": {text: {"id": text, "ids": [number], "tokens": [text]}},
+    }
+
+
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    content = change(json.loads(path.read_text("utf-8")))
+    path.write_text(json.dumps(content, ensure_ascii=False), "utf-8")

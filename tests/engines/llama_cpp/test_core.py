@@ -42,6 +42,7 @@ class CheckingCache:
         self.next_cell = 0
         self.rows: list[NDArray[np.float32]] = []
         self.num_computed = 0
+        self.most_rows = 0
 
     def decode(
         self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
@@ -60,6 +61,7 @@ class CheckingCache:
             if want:
                 self.rows.append(logits_of([token for _, token in held]))
         self.num_computed += len(token_ids)
+        self.most_rows = max(self.most_rows, len(self.rows))
         return "done"
 
     def logits(self, count: int) -> NDArray[np.float32]:
@@ -225,6 +227,41 @@ def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole() -> None:
         assert entry.token_id == prompt[position]
         assert entry.logprob == pytest.approx(row[prompt[position]], abs=1e-4)
         assert entry.rank == 1 + int((row > row[prompt[position]]).sum())
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6))
+def test_the_rows_of_logits_of_a_batch_are_bounded(lengths: list[int]) -> None:
+    """However many prompts are scored together."""
+    run = Run(places=6, max_batch=500)
+    for index, length in enumerate(lengths):
+        run.add(str(index), [2 + (index + i) % 7 for i in range(length)], 2, prompt_logprobs=1)
+    run.finish()
+    run.check()
+    assert run.cache.most_rows <= 64 + len(lengths)
+
+
+def test_what_is_kept_for_others_is_bounded_by_one_context() -> None:
+    run = Run()
+    for index in range(6):
+        run.add(str(index), [index + 2] * 60, 5, ignore_eos=True)
+        run.finish()
+        assert sum(map(len, run.cache.cells.values())) <= run.cache.max_model_len
+        assert len(run.cache.cells) == 1
+
+
+def test_the_last_request_in_order_makes_room() -> None:
+    """A later request of an earlier priority keeps its place."""
+    run = Run(num_cells=130)
+    run.add("late", [2] * 30, 60, ignore_eos=True)
+    run.take(run.core.step())
+    run.add("soon", [3] * 30, 60, ignore_eos=True, priority=-1)
+    while len(run.tokens["soon"]) < 60:
+        run.take(run.core.step())
+    assert run.core.stats().num_preemptions
+    assert len(run.tokens["late"]) < 60
+    run.finish()
+    assert len(run.tokens["late"]) == 60
 
 
 def test_decodes_come_before_the_chunks_of_a_long_prompt() -> None:

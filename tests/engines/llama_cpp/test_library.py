@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,3 +94,15 @@ def test_the_context_is_what_the_cache_holds_unless_it_is_given(whole: Path) -> 
     assert given.num_cells >= 1024
     given.close()
     given.close()
+
+
+def test_an_answer_ends_only_with_added_tokens(whole: Path) -> None:
+    limits: dict[str, Any] = {"num_sequences": 2, "max_batch": 8, "max_model_len": 64, "cache_bytes": 1}
+    all_of_them = Library(whole, **limits, options={})
+    eos = all_of_them.eos_token_ids
+    all_of_them.close()
+    assert eos
+    for markers in (eos, frozenset(), frozenset({0, 10**6}), eos | {0}):
+        library = Library(whole, **limits, options={}, markers=markers)
+        assert library.eos_token_ids == markers & eos
+        library.close()

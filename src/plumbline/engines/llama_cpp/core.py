@@ -2,14 +2,14 @@
 
 A step spends its budget of tokens first on decodes, so that a long prompt never stalls a stream, then on chunks of
 prompts, then on waiting requests in their order. The cache is one pool for all sequences. When it is full, kept
-sequences go first, then the newest request waits again and is computed anew; draws are keyed by (seed, position), so
-that this changes none.
+sequences go first, then the last request in order waits again and is computed anew; draws are keyed by (seed,
+position), so that this changes none.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ from plumbline.engines.threaded import Output
 __all__ = ["LlamaCppCore"]
 
 _SCORED = 64
-"""Tokens of a prompt in a batch if their logprobs are wanted: each costs a row of logits."""
+"""Tokens in a batch whose logprobs are wanted, of all prompts together: each costs a row of logits."""
 
 _ROOM = 32
 """Tokens that each running request shall be able to grow by when another one starts."""
@@ -78,6 +78,25 @@ class _Entry:
     def scores(self) -> bool:
         """Whether the logprobs of its tokens are wanted."""
         return self.state.prompt_logprobs is not None and self.start < self.state.num_prompt_tokens
+
+
+class _Budget:
+    """What a batch may still take, and its entries."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.entries: list[_Entry] = []
+        self._scored = _SCORED
+
+    def spend(self, state: RequestState) -> None:
+        """Add as many of a request's tokens as fit; a request of which none fits waits for the next batch."""
+        entry = _Entry(state, state.num_computed_tokens, min(_missing(state), self.tokens))
+        if entry.scores:
+            entry = replace(entry, count=min(entry.count, self._scored))
+            self._scored -= entry.count
+        if entry.count:
+            self.entries.append(entry)
+            self.tokens -= entry.count
 
 
 class LlamaCppCore:
@@ -167,9 +186,9 @@ class LlamaCppCore:
 
     def stats(self) -> EngineStats:
         """Return the counters, read without a lock."""
-        used = sum(
-            self._states[each].num_computed_tokens for each in list(self._running) if each in self._states
-        )
+        # The engine thread may end any of them meanwhile.
+        running = [self._states.get(each) for each in list(self._running)]
+        used = sum(state.num_computed_tokens for state in running if state is not None)
         return EngineStats(
             alive=True,
             seconds_since_step=0.0,
@@ -204,24 +223,19 @@ class LlamaCppCore:
     # Planning
 
     def _plan(self, admits: bool) -> list[_Entry]:
-        budget = self._cache.max_batch
+        budget = _Budget(self._cache.max_batch)
         running = [self._states[request_id] for request_id in self._running]
-        entries = [_Entry(s, s.num_computed_tokens, 1) for s in running if _missing(s) == 1][:budget]
-        budget -= len(entries)
-        for state in running:
-            if budget > 0 and _missing(state) > 1:
-                entries.append(_chunk(state, budget))
-                budget -= entries[-1].count
-        while admits and budget > 0 and self._waiting and len(self._running) < self._max_num_running:
+        for state in sorted(running, key=lambda each: _missing(each) > 1):  # decodes first
+            budget.spend(state)
+        while admits and budget.tokens and self._waiting and len(self._running) < self._max_num_running:
             running = [self._states[request_id] for request_id in self._running]
             index = fairest(self._waiting, running)
             if running and not self._fits([*running, self._waiting[index]]):
                 break
             state = self._waiting.pop(index)
             self._start(state)
-            entries.append(_chunk(state, budget))
-            budget -= entries[-1].count
-        return entries
+            budget.spend(state)
+        return budget.entries
 
     def _fits(self, states: list[RequestState]) -> bool:
         """Tell whether the cache holds these requests and some tokens more of each, if they share nothing."""
@@ -260,14 +274,14 @@ class LlamaCppCore:
         self._sampler.admit(state)
 
     def _make_room(self) -> None:
-        """Free cells: the sequence kept longest, else the newest request, which waits again."""
+        """Free cells: the sequence kept longest, else the last request in order, which waits again."""
         evicted = self._sequences.evict()
         if evicted is not None:
             self._cache.remove(evicted)
             return
         if len(self._running) < 2:
             raise RuntimeError("the cache cannot hold one sequence")
-        state = self._states[next(reversed(self._running))]
+        state = max((self._states[each] for each in self._running), key=lambda running: running.key)
         self._leave(state, keep=False)
         self._num_preemptions += 1
         insort(self._waiting, state, key=lambda waiting: waiting.key)
@@ -282,6 +296,12 @@ class LlamaCppCore:
         self._drop_slot(state)
         if keep and self._shares and state.num_computed_tokens:
             self._sequences.keep(sequence, state.token_ids[: state.num_computed_tokens])
+            # llama.cpp's attention looks at every used cell for every token, also at those of other sequences. Without
+            # a bound, a decode of the pocket model took twice as long after 64 short requests.
+            while self._sequences.num_kept_tokens > self._cache.max_model_len:
+                evicted = self._sequences.evict()
+                assert evicted is not None
+                self._cache.remove(evicted)
         else:
             self._cache.remove(sequence)
             self._sequences.free(sequence)
@@ -343,13 +363,6 @@ class LlamaCppCore:
 
 def _missing(state: RequestState) -> int:
     return state.num_tokens - state.num_computed_tokens
-
-
-def _chunk(state: RequestState, budget: int) -> _Entry:
-    """Return as much of a request's tokens as the budget allows."""
-    if state.prompt_logprobs is not None and state.num_computed_tokens < state.num_prompt_tokens:
-        budget = min(budget, _SCORED)
-    return _Entry(state, state.num_computed_tokens, min(_missing(state), budget))
 
 
 def _score(entry: _Entry, logits: NDArray[np.float32]) -> None:

@@ -31,6 +31,7 @@ class LlamaCppEngine(ThreadedEngine):
         cache_bytes: keys and values.
         shares_prefixes: whether requests share what others have computed.
         options: `KEY=VALUE` texts, parameters of llama.cpp.
+        markers: the added tokens of the vocabulary; only they end answers.
         grammars: makes the grammar compiler for the facts of the engine.
 
     Raises:
@@ -50,6 +51,7 @@ class LlamaCppEngine(ThreadedEngine):
         cache_bytes: int = 1 << 30,
         shares_prefixes: bool = True,
         options: Sequence[str] = (),
+        markers: frozenset[int] | None = None,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> None:
         self._library = Library(
@@ -59,6 +61,7 @@ class LlamaCppEngine(ThreadedEngine):
             max_model_len=max_model_len,
             cache_bytes=cache_bytes,
             options=read_options(options),
+            markers=markers,
         )
         info = EngineInfo(
             name="llama.cpp",
@@ -76,9 +79,9 @@ class LlamaCppEngine(ThreadedEngine):
             grammars=None if grammars is None else grammars(info),
         )
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return llama.cpp's tokens of a text without special tokens. Only before `start`."""
-        return self._library.tokenize(text)
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Return llama.cpp's tokens of a text, with or without special tokens. Only before `start`."""
+        return self._library.tokenize(text, special=special)
 
     async def stop(self) -> None:
         """End the thread, abort what runs and free the model. Idempotent."""

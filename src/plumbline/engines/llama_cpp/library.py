@@ -92,12 +92,14 @@ class Library:
         max_model_len: tokens of a sequence; None takes what the model was trained for, if the cache holds that.
         cache_bytes: keys and values at most, but one sequence of `max_model_len` in any case.
         options: parameters by their name, from `read_options`.
+        markers: the added tokens. llama.cpp takes every token that looks like an end for one, such as `</s>` in Qwen's
+            vocabulary, where it is text. None takes llama.cpp's.
 
     Attributes:
         vocab_size: tokens of the model.
         max_model_len: tokens of a sequence.
         num_cells: tokens in the cache.
-        eos_token_ids: tokens that end an answer.
+        eos_token_ids: tokens that end an answer, of those that `markers` names.
         can_share: whether the beginning of one sequence can be copied to another.
 
     Raises:
@@ -113,6 +115,7 @@ class Library:
         max_model_len: int | None,
         cache_bytes: int,
         options: Mapping[str, Any],
+        markers: frozenset[int] | None = None,
     ) -> None:
         lib = self._lib = _llama()
         _quiet(lib)
@@ -124,6 +127,7 @@ class Library:
             raise LlamaCppError(
                 f"llama.cpp cannot load {file.name}: it is no GGUF file of a model that it knows"
             )
+        self._check_kind(file.name)
         self._vocab = lib.llama_model_get_vocab(self._model)
         self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.max_batch = max_batch
@@ -133,8 +137,9 @@ class Library:
         self._memory = lib.llama_get_memory(self._context)
         self.num_cells = int(lib.llama_n_ctx(self._context))
         self._batch = lib.llama_batch_init(max_batch, 0, 1)
+        tokens = range(self.vocab_size) if markers is None else markers & set(range(self.vocab_size))
         self.eos_token_ids = frozenset(
-            token for token in range(self.vocab_size) if lib.llama_vocab_is_eog(self._vocab, token)
+            token for token in tokens if lib.llama_vocab_is_eog(self._vocab, token)
         )
         # A window or a recurrent state forgets, so a beginning cannot be cut out of it.
         self.can_share = not (
@@ -142,6 +147,12 @@ class Library:
             or lib.llama_model_is_hybrid(self._model)
             or lib.llama_model_n_swa(self._model) > 0
         )
+
+    def _check_kind(self, name: str) -> None:
+        lib, model = self._lib, self._model
+        if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
+            lib.llama_model_free(model)
+            raise LlamaCppError(f"{name} has an encoder; give a model that only continues text")
 
     def _new_context(self, max_model_len: int | None, cache_bytes: int, options: Mapping[str, Any]) -> Any:
         params = self._lib.llama_context_default_params()
@@ -182,11 +193,16 @@ class Library:
         length = self._lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if length >= 0 else ""
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the tokens of a text; texts of special tokens are ordinary text."""
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: the text.
+            special: whether it begins with the sequence start and has special tokens; else their texts are ordinary.
+        """
         data = text.encode("utf-8")
         buffer = (ctypes.c_int32 * (len(data) + 8))()
-        count = self._lib.llama_tokenize(self._vocab, data, len(data), buffer, len(buffer), False, False)
+        count = self._lib.llama_tokenize(self._vocab, data, len(data), buffer, len(buffer), special, special)
         return list(buffer[:count])
 
     def decode(

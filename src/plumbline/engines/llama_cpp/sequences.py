@@ -26,6 +26,9 @@ class Sequences:
         self._kept: OrderedDict[int, tuple[str | None, list[int]]] = OrderedDict()
         """Salt and tokens of each kept sequence, the one used longest ago first."""
 
+        self.num_kept_tokens = 0
+        """Tokens of all kept sequences; shared ones count for each."""
+
     @property
     def num_kept(self) -> int:
         """How many are kept."""
@@ -47,12 +50,14 @@ class Sequences:
     def keep(self, sequence: int, token_ids: list[int]) -> None:
         """Keep a running sequence, which holds these tokens, for others."""
         self._kept[sequence] = (self._running.pop(sequence), token_ids)
+        self.num_kept_tokens += len(token_ids)
 
     def evict(self) -> int | None:
         """Free the kept sequence used longest ago; returns it, to be removed from the cache, or None."""
         if not self._kept:
             return None
-        sequence, _ = self._kept.popitem(last=False)
+        sequence, (_, token_ids) = self._kept.popitem(last=False)
+        self.num_kept_tokens -= len(token_ids)
         self._free.append(sequence)
         return sequence
 
@@ -92,11 +97,13 @@ class Sequences:
         self._free = list(range(self._num - 1, -1, -1))
         self._running.clear()
         self._kept.clear()
+        self.num_kept_tokens = 0
 
     def check_integrity(self) -> None:
         """Assert that each sequence is in one state."""
         everywhere = sorted([*self._free, *self._running, *self._kept])
         assert everywhere == list(range(self._num)), everywhere
+        assert self.num_kept_tokens == sum(len(token_ids) for _, token_ids in self._kept.values())
 
 
 def _common(left: Sequence[int], right: Sequence[int], known: int, limit: int) -> int:
