@@ -26,6 +26,7 @@ from plumbline_conformance.reports.text import printable
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.suite.selection import Selection
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.watch import run_watch
 
 __all__ = ["main", "run_command"]
@@ -41,6 +42,12 @@ def run_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console().print("Interrupted.")
         return INTERRUPTED
+    except Exception as error:
+        # The exit status 1 of an uncaught exception would mean that the server breaks a rule.
+        console().print("The judge failed; please report this:", markup=False)
+        for line in traceback_of(error).splitlines():
+            console().print(printable(line), markup=False)
+        return 3
 
 
 def _run(arguments: argparse.Namespace) -> int:

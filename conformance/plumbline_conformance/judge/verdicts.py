@@ -26,9 +26,10 @@ from plumbline_conformance.suite.model import (
     Untestable,
     broken_rules,
 )
+from plumbline_conformance.transcript.defects import summary_of, traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "judge", "judge_law", "worth_repeating"]
+__all__ = ["Finding", "Verdict", "failed", "judge", "judge_law", "worth_repeating"]
 
 Verdict = Literal[
     "pass", "fail", "warn", "flaky", "rejected", "untestable", "inconclusive", "skipped", "error"
@@ -52,6 +53,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     crash: bool = False
     """The server failed, so the check could not look at its rules."""
+    traceback: str = ""
+    """Where the suite itself failed, for the verdict `error`."""
 
     @property
     def broken(self) -> list[str]:
@@ -60,9 +63,30 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(transcript: Transcript) -> list[Finding]:
-    """Apply every check of the transcript's scenario. It never raises."""
-    prefix = f"{transcript.scenario}/"
-    wanted = [found for name, found in CHECKS.items() if name.startswith(prefix)]
+    """Apply every check of the transcript's scenario. It never raises: a defect becomes the verdict `error`."""
+    if transcript.defect:
+        return failed(transcript.scenario, transcript.defect)
+    try:
+        return _judged(transcript)
+    except Exception as error:
+        return failed(transcript.scenario, traceback_of(error))
+
+
+def failed(scenario: str, traceback: str) -> list[Finding]:
+    """Return the verdict `error` for every check of a scenario that the suite could not run or judge."""
+    reason = f"the judge failed: {traceback.rpartition(chr(10))[2]}"
+    return [
+        Finding(check=found.id, verdict="error", reason=reason, traceback=traceback)
+        for found in _checks_of(scenario)
+    ]
+
+
+def _checks_of(scenario: str) -> list[Check]:
+    return [found for name, found in CHECKS.items() if name.startswith(f"{scenario}/")]
+
+
+def _judged(transcript: Transcript) -> list[Finding]:
+    wanted = _checks_of(transcript.scenario)
     if transcript.skipped is not None:
         return [Finding(check=found.id, verdict="skipped", reason=transcript.skipped) for found in wanted]
     attempts = [_attempt(wanted, seen) for seen in transcript.attempts]
@@ -192,7 +216,9 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         problems = [tracker.placed(crash)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # A malformed answer that the check did not foresee, or a bug in the check.
-        return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
+        return Finding(
+            check=found.id, verdict="error", reason=summary_of(error), traceback=traceback_of(error)
+        )
     if not problems:
         return Finding(check=found.id, verdict="pass")
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.baseline import Baseline
+from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
@@ -81,19 +83,19 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
             return Baseline()
         return Baseline.read(self.baseline)
 
-    def texts(self, report: Report) -> Iterator[tuple[Path, str]]:
-        """Yield the path and the text of each chosen report."""
+    def renderers(self) -> Iterator[tuple[Path, Callable[[Report], str]]]:
+        """Yield the path of each chosen report, and the function that returns its text."""
         if self.json is not None:
-            yield self.json, report.to_json()
+            yield self.json, Report.to_json
         if self.junit is not None:
-            yield self.junit, junit(report, strict=self.strict)
+            yield self.junit, partial(junit, strict=self.strict)
         if self.markdown is not None:
-            yield self.markdown, markdown(report)
+            yield self.markdown, markdown
         if self.html is not None:
-            yield self.html, html(report)
+            yield self.html, html
         if self.badge is not None:
             drawn = badge_svg if self.badge.suffix == ".svg" else badge_json
-            yield self.badge, drawn(report, strict=self.strict)
+            yield self.badge, partial(drawn, strict=self.strict)
 
 
 def conclude(
@@ -117,7 +119,9 @@ def conclude(
     )
     # Write the files first, because a closed pipe may end the output.
     unwritten: list[OSError] = []
-    for path, text in outputs.texts(report):
+    chosen = list(outputs.renderers())
+    report, [*texts, _] = render_all(report, [*(render for _, render in chosen), _terminal])
+    for (path, _), text in zip(chosen, texts, strict=True):
         try:
             path.write_text(text, "utf-8")
         except OSError as error:
@@ -147,6 +151,11 @@ def conclude(
     if unwritten:
         return 2
     return status_of(report, strict=outputs.strict)
+
+
+def _terminal(report: Report) -> str:
+    """Return what the terminal shows of the checks, to find out whether it can be shown."""
+    return "\n".join(line for result in report.results for line in failure_lines(report, result))
 
 
 def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from plumbline_conformance.client.http import Conversation, conversations, excha
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
 from plumbline_conformance.suite.model import CAPABILITIES, UNKNOWN, Request, Scenario, Target
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
@@ -53,7 +54,10 @@ async def record(
 
         async def one(scenario: Scenario) -> Transcript:
             lacking = [name for name in scenario.needs if found[name][1] is not None]
-            if lacking:
+            defect = next((run.defects[name] for name in scenario.needs if name in run.defects), "")
+            if defect:
+                seen = Transcript(scenario=scenario.id, exchanges=[], defect=defect)
+            elif lacking:
                 shown, lack = found[lacking[0]]
                 # If a budget or a busy server prevented the probe, nothing is known about the capability.
                 known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
@@ -97,6 +101,8 @@ class _Run:
         self._tracker = tracker
         self.stopped: set[str] = set()
         """The capabilities that were not probed because of the budget."""
+        self.defects: dict[str, str] = {}
+        """The capabilities whose probe failed because of a defect of the judge, with the traceback."""
 
     async def about(self, name: str, declared: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
         """Return the declaration of a capability, or probe it; the result is that of `probe`."""
@@ -113,6 +119,9 @@ class _Run:
         except _Stopped as stopped:
             self.stopped.add(name)
             return stopped.exchanges, f"{stopped}; not probed: {CAPABILITIES[name].title}"
+        except _Defect as defect:
+            self.defects[name] = str(defect)
+            return defect.exchanges, f"{UNKNOWN}: the judge failed"
 
     async def scenario(self, wanted: Scenario) -> Transcript:
         """Run a scenario once; it is skipped if the budget does not allow all of it."""
@@ -124,28 +133,44 @@ class _Run:
             return Transcript(scenario=wanted.id, exchanges=[], skipped=str(reason))
         except _Stopped as stopped:
             return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
+        except _Defect as defect:
+            return Transcript(scenario=wanted.id, exchanges=defect.exchanges, defect=str(defect))
+        except Exception as error:
+            return Transcript(scenario=wanted.id, exchanges=[], defect=traceback_of(error))
         return Transcript(scenario=wanted.id, exchanges=exchanges)
 
     async def _converse(self, steps: Steps) -> tuple[list[Exchange], str | None]:
         exchanges: list[Exchange] = []
         spent = 0
-        async with self._begin() as conversation:
-            try:
-                request = next(steps)
-                while True:
-                    worst = self._tracker.reserve(request, spent)
-                    exchanges.append(await conversation.send(request))
-                    spent += self._tracker.settle(exchanges[-1], worst)
-                    request = steps.send(exchanges[-1])
-            except StopIteration as stop:
-                return exchanges, stop.value
-            except OverBudget as reason:
-                raise _Stopped(exchanges, str(reason)) from None
+        try:
+            async with self._begin() as conversation:
+                try:
+                    request = next(steps)
+                    while True:
+                        worst = self._tracker.reserve(request, spent)
+                        exchanges.append(await conversation.send(request))
+                        spent += self._tracker.settle(exchanges[-1], worst)
+                        request = steps.send(exchanges[-1])
+                except StopIteration as stop:
+                    return exchanges, stop.value
+        except OverBudget as reason:
+            raise _Stopped(exchanges, str(reason)) from None
+        except Exception as error:
+            # Scenarios read answers of any shape; a defect in one of them must not end the others.
+            raise _Defect(exchanges, traceback_of(error)) from error
 
 
-class _Stopped(Exception):  # noqa: N818 - it is a reason, not an error
-    """The budget ended a conversation."""
+class _Ended(Exception):  # noqa: N818 - it is a reason, not an error
+    """Something ended a conversation before its last request."""
 
     def __init__(self, exchanges: list[Exchange], why: str) -> None:
         super().__init__(why)
         self.exchanges = exchanges
+
+
+class _Stopped(_Ended):
+    """The budget ended a conversation."""
+
+
+class _Defect(_Ended):
+    """A defect of the judge ended a conversation; the text is its traceback."""

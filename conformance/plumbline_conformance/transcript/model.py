@@ -86,6 +86,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """The missing capability, if that is the reason."""
     again: list[list[Exchange]] = msgspec.field(default_factory=list)
     """The exchanges of each further attempt."""
+    defect: str = ""
+    """The traceback of a defect of the judge that ended the scenario."""
 
     @property
     def attempts(self) -> list[Transcript]:
