@@ -64,6 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 conceal=arguments.conceal,
                 trials=max(0, arguments.trials),
                 budget=_budget(arguments),
+                restart_wait=arguments.restart_wait,
                 capabilities=capabilities_of(arguments.capabilities),
                 sdk=clients_of(arguments.sdk),
             )

@@ -17,7 +17,7 @@ from plumbline_conformance.cli.common import cannot, findings_of_clients, note, 
 from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.judge.redacted_findings import judge_redacted
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header, Options, Recorder
+from plumbline_conformance.recording.file import RESTART_WAIT, Header, Options, Recorder
 from plumbline_conformance.recording.redaction import redacted_exchange
 from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import STYLES, Outputs, conclude
@@ -80,6 +80,7 @@ def run_check(
     conceal: Sequence[str] = (),
     trials: int = 0,
     budget: Budget | None = None,
+    restart_wait: float = RESTART_WAIT,
     capabilities: Mapping[str, bool] | None = None,
     sdk: Sequence[str] = (),
 ) -> int:
@@ -115,6 +116,7 @@ def run_check(
                 limits.after(known.tokens),
                 capabilities,
                 [shown, *([file.add] if file else [])],
+                restart_wait,
             )
     except UnicodeEncodeError:
         return cannot(out, "The API key cannot be sent: it is not ASCII.")
@@ -189,6 +191,7 @@ def _send(
     budget: Budget,
     capabilities: Mapping[str, bool] | None,
     listeners: Sequence[Callable[[Transcript], None]],
+    restart_wait: float,
 ) -> _Sent:
     """Run the scenarios; after Ctrl-C those that have not ended are skipped."""
     sent = _Sent()
@@ -210,6 +213,7 @@ def _send(
             wanted=set(plan.checks),
             ended=end,
             declared=capabilities,
+            restart_wait=restart_wait,
         )
 
     # The coroutine returns None: asyncio.run() formats the finished task with its result when it restores the signal

@@ -16,7 +16,10 @@ from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.judge.exchange_tracker import ExchangeTracker, tracked
 from plumbline_conformance.suite.model import (
     CHECKS,
+    DIED,
     FAILED,
+    SCENARIOS,
+    SURVIVED,
     Broken,
     Check,
     Inconclusive,
@@ -41,6 +44,7 @@ target lacks the capability, or the budget did not allow the scenario. `error`: 
 
 _MAX_PROBLEMS = 50
 """Problems that one check reports for one transcript."""
+_LEVELS = ("MUST", "SHOULD", "MAY")
 _BROKEN = ("fail", "warn", "untestable")
 
 
@@ -89,6 +93,8 @@ def _judged(transcript: Transcript) -> list[Finding]:
     wanted = _checks_of(transcript.scenario)
     if transcript.skipped is not None:
         return [Finding(check=found.id, verdict="skipped", reason=transcript.skipped) for found in wanted]
+    if transcript.died is not None:
+        return _killed(wanted, transcript)
     attempts = [_attempt(wanted, seen) for seen in transcript.attempts]
     findings = attempts[0]
     if len(attempts) == 1:
@@ -97,6 +103,31 @@ def _judged(transcript: Transcript) -> list[Finding]:
     return [
         _folded([attempt[place] for attempt in attempts], lengths) if found.sampled else findings[place]
         for place, found in enumerate(wanted)
+    ]
+
+
+def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
+    """Accuse a server that died of a request under one check; no other check judges its last answers."""
+    place = transcript.died or 0
+    fatal = transcript.exchanges[place]
+    error = f"{DIED}: {fatal.error or 'its connections broke'}"
+    if transcript.beside:
+        error += f"; also in flight were {', '.join(transcript.beside)}"
+    rule = SURVIVED if SCENARIOS[transcript.scenario].hostile else FAILED
+    expected = "a refusal, and a server that lives on" if rule == SURVIVED else "an answer"
+    problem = Problem(expected=expected, actual=error, pointer="connection", exchange=place, rule=rule)
+    accusing = min(wanted, key=lambda found: _LEVELS.index(found.level))
+    reason = f"{DIED}; reported by {accusing.id}"
+    return [
+        Finding(
+            check=found.id,
+            verdict="fail" if found.level == "MUST" else "warn",
+            problems=[problem],
+            crash=True,
+        )
+        if found is accusing
+        else Finding(check=found.id, verdict="inconclusive", reason=reason)
+        for found in wanted
     ]
 
 
@@ -139,7 +170,7 @@ def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
 def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
     """Report a server crash under one check only: the first of the highest level. The others become inconclusive."""
     reporters: dict[tuple[int | None, str, str], str] = {}
-    for level in ("MUST", "SHOULD", "MAY"):
+    for level in _LEVELS:
         for finding in findings:
             if finding.crash and CHECKS[finding.check].level == level:
                 reporters.setdefault(_crash(finding), finding.check)

@@ -29,6 +29,7 @@ from plumbline_conformance.transcript.model import Transcript
 
 __all__ = [
     "FORMAT",
+    "RESTART_WAIT",
     "TIMEOUT",
     "TRIALS",
     "Header",
@@ -41,7 +42,8 @@ __all__ = [
 
 TRIALS = 3
 TIMEOUT = 60.0
-"""Defaults of `plumbline check`: further attempts, and seconds for one exchange."""
+RESTART_WAIT = 5.0
+"""Defaults of `plumbline check`: further attempts, seconds for one exchange, seconds to wait for a dead server."""
 FORMAT = 1
 """Grows when an older reader would misunderstand a newer file; added fields do not count."""
 

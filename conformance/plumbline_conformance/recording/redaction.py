@@ -65,7 +65,12 @@ def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
     skipped = transcript.skipped and concealed(transcript.skipped, known)
     defect = concealed(transcript.defect, known)
     return msgspec.structs.replace(
-        transcript, exchanges=exchanges, again=again, skipped=skipped, defect=defect
+        transcript,
+        exchanges=exchanges,
+        again=again,
+        skipped=skipped,
+        beside=[concealed(request, known) for request in transcript.beside],
+        defect=defect,
     )
 
 

@@ -23,7 +23,7 @@ from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
 from plumbline_conformance.reports.text import failure_lines, numbers, printable
-from plumbline_conformance.suite.model import SCENARIOS, UNKNOWN
+from plumbline_conformance.suite.model import DIED, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["STYLES", "Outputs", "conclude", "show"]
@@ -134,7 +134,7 @@ def conclude(
     for line in _circumstances(run, transcripts):
         console.print(line, markup=False)
     show(console, report)
-    for name in unjudged(report):
+    for name in () if _stopped_by_death(transcripts) else unjudged(report):
         who = "every server" if SCENARIOS[name].core else f"profile {report.profile}"
         console.print(f"No check of {name} reached a verdict, but {who} requires the scenario.", markup=False)
     for sentence in lacking(report):
@@ -162,11 +162,19 @@ def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[s
     """Yield notes about the run: another token limit, requests that were sent again."""
     if run.options is not None and run.options.limit != "max_tokens":
         yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
+    for seen in transcripts:
+        if seen.died is not None:
+            said = "The run stopped there." if _stopped_by_death(transcripts) else "It came back."
+            yield f"The server died in {seen.scenario}. {said}"
     asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
     again = sum(bool(exchange.busy) for exchange in asked)
     if again:
         amount = "1 request was" if again == 1 else f"{again} requests were"
         yield f"The server was busy: {amount} sent again."
+
+
+def _stopped_by_death(transcripts: Sequence[Transcript]) -> bool:
+    return any((seen.skipped or "").startswith(DIED) for seen in transcripts)
 
 
 def show(console: Console, report: Report) -> None:
@@ -197,10 +205,10 @@ def show(console: Console, report: Report) -> None:
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
     """Return the id, the reason and the number of checks of each skipped scenario.
 
-    Scenarios left out by an interruption share one line.
+    Scenarios left out by an interruption or after the death of the server share one line.
     """
     counts = Counter(
-        ("the rest" if result.reason == UNASKED else result.scenario, result.reason)
+        ("the rest" if (result.reason or "").startswith((UNASKED, DIED)) else result.scenario, result.reason)
         for result in report.results
         if result.verdict == "skipped"
     )

@@ -86,6 +86,10 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """The missing capability, if that is the reason."""
     again: list[list[Exchange]] = msgspec.field(default_factory=list)
     """The exchanges of each further attempt."""
+    died: int | None = None
+    """The place of the exchange during which the server died, which is the last one of `exchanges`."""
+    beside: list[str] = msgspec.field(default_factory=list)
+    """The other requests that were in flight when it died."""
     defect: str = ""
     """The traceback of a defect of the judge that ended the scenario."""
 
