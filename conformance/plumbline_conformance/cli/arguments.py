@@ -205,6 +205,13 @@ def _add_target(parser: Parser) -> None:
         metavar="KEY",
         help="API key (default: the variable OPENAI_API_KEY)",
     )
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a further header of every request, such as one that a gateway needs; repeatable",
+    )
 
 
 def _add_concurrency(parser: Parser) -> None:
@@ -241,6 +248,7 @@ def _add_selection(parser: Parser) -> None:
     )
     parser.add_argument(
         "--surface",
+        "--only-surface",
         action="append",
         default=[],
         metavar="NAME",

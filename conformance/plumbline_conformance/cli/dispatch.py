@@ -16,7 +16,13 @@ from plumbline_conformance.cli import commands
 from plumbline_conformance.cli.arguments import add_commands
 from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
-from plumbline_conformance.client.target_input import UnusableInput, capabilities_of, clients_of, target_of
+from plumbline_conformance.client.target_input import (
+    UnusableInput,
+    capabilities_of,
+    clients_of,
+    headers_of,
+    target_of,
+)
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, parsed, ready
 from plumbline_conformance.differential import run_diff
@@ -148,7 +154,8 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> Target:
-    return target_of(arguments.base_url, arguments.model, arguments.api_key)
+    found = target_of(arguments.base_url, arguments.model, arguments.api_key)
+    return msgspec.structs.replace(found, headers=headers_of(arguments.header))
 
 
 def _selection(arguments: argparse.Namespace) -> Selection:

@@ -18,14 +18,14 @@ from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.judge.redacted_findings import judge_redacted
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import RESTART_WAIT, Header, Options, Recorder
-from plumbline_conformance.recording.redaction import redacted_exchange
+from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
 from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import STYLES, Outputs, conclude
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.runner.preflight import apis_of, discovered
-from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import CHECKS, Scenario, Target
+from plumbline_conformance.runner.run import exchange_of, record
+from plumbline_conformance.suite.model import CHECKS, Request, Scenario, Target
 from plumbline_conformance.suite.selection import Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript.model import Transcript
 
@@ -87,7 +87,9 @@ def run_check(
     """Judge a server, let these clients read its answers, and return the exit status."""
     out = console()
     began = time.monotonic()
-    secrets = [*conceal, *([target.api_key] if target.api_key else [])]
+    # A key in a header of the user's is found by the header's name.
+    named = secrets_of(exchange_of(target, Request(path="/", method="GET")))
+    secrets = [*conceal, *named, *([target.api_key] if target.api_key else [])]
     try:
         plan = _plan(out, selection, outputs, recording, sdk)
         known = asyncio.run(discovered(target, apis_of(plan.scenarios), patience=timeout))

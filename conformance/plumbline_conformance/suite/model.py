@@ -72,6 +72,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the token limit of chat completions: some models refuse `max_tokens`, as the contract allows."""
     seed: int = SEED
     """The seed of requests that send one."""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    """Further headers of every request, by lower-case name, such as those that a gateway needs."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
