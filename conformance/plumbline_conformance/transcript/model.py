@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.transcript.sse import Event, load_json, parse_events
+from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
 __all__ = ["CLOSED", "Exchange", "Transcript"]
 
@@ -52,6 +52,11 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     def events(self) -> list[Event]:
         """Return the response body as server-sent events."""
         return parse_events(self.body)
+
+    @cached_property
+    def blocks(self) -> list[Event]:
+        """Return all blocks of fields, also those that clients do not dispatch."""
+        return parse_blocks(self.body)
 
     @cached_property
     def chunks(self) -> list[Any]:

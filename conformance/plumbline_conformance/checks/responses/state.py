@@ -136,7 +136,7 @@ def stored_context(seen: Transcript) -> Iterator[Problem]:
 @check("responses/stored/cancel", "Cancel only background responses", "ST-11")
 def stored_cancel(seen: Transcript) -> Iterator[Problem]:
     accepted(at(seen, 0))
-    yield from refused(at(seen, 4), 400, 409)
+    yield from refused(at(seen, 4), 400, 409, 422)
 
 
 @check("responses/stored/delete", "Confirm a deletion with the id", "ST-02")
@@ -160,7 +160,7 @@ def stored_gone(seen: Transcript) -> Iterator[Problem]:
 def stored_not_continued(seen: Transcript) -> Iterator[Problem]:
     if accepted(at(seen, 0)) and at(seen, 5).status != 200:
         raise Inconclusive("it was not deleted; another check reports this")
-    yield from refused(at(seen, 9), 400, 404)
+    yield from refused(at(seen, 9), 400, 404, 422)
 
 
 @scenario("responses/stored-stream", "A streamed and stored response", needs=NEEDS)
@@ -319,7 +319,7 @@ def unknown_envelope(seen: Transcript) -> Iterator[Problem]:
 
 @check("errors/unknown-response/previous", "Refuse to continue an unknown response", "ST-05")
 def unknown_previous(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(at(seen, 4), 400, 404)
+    yield from refused(at(seen, 4), 400, 404, 422)
     code = (error_of(at(seen, 4)) or {}).get("code")
     if at(seen, 4).status in (400, 404) and code != "previous_response_not_found":
         yield Problem(expected="previous_response_not_found", actual=repr(code), pointer="error.code")
