@@ -14,6 +14,7 @@ import msgspec
 
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.judge.exchange_tracker import ExchangeTracker, tracked
+from plumbline_conformance.judge.missing_operations import missing_operation
 from plumbline_conformance.suite.model import (
     CHECKS,
     DIED,
@@ -252,6 +253,8 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         )
     if not problems:
         return Finding(check=found.id, verdict="pass")
+    if why := missing_operation(found, transcript, {problem.exchange for problem in problems}):
+        return Finding(check=found.id, verdict="rejected", reason=why)
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
 
 
