@@ -228,7 +228,10 @@ def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]
 
 
 def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Problem]:
-    """Check that the total is the sum (CHAT-08, R-10), and that chat completions and completions have a prompt."""
+    """Check that the total is the sum, and that no part is larger than its whole (CHAT-08, R-10).
+
+    Chat completions and completions have a prompt of at least one token.
+    """
     if not isinstance(usage, dict):
         yield Problem(expected="a usage object", actual=repr(usage), pointer="usage")
         return
@@ -240,6 +243,12 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
         yield Problem(
             expected="at least 1 token of a prompt", actual=repr(counts[0]), pointer=f"usage.{prompt}"
         )
+    for name, part in ((prompt, "cached_tokens"), (completion, "reasoning_tokens")):
+        details = usage.get(f"{name}_details")
+        count, most = details.get(part) if isinstance(details, dict) else None, usage.get(name)
+        if isinstance(count, int) and isinstance(most, int) and not 0 <= count <= most:
+            where = f"usage.{name}_details.{part}"
+            yield Problem(expected=f"at most {most}, which is {name}", actual=str(count), pointer=where)
 
 
 def usage_count(exchange: Exchange, key: str) -> int:

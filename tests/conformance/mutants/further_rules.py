@@ -115,7 +115,7 @@ FURTHER_RULES: list[Mutant] = [
         "responses/reasoning",
         "more thoughts than tokens",
         body(put("usage", "output_tokens_details", "reasoning_tokens", 10**6), 0),
-        ("counted",),
+        ("counted", "usage"),
     ),
     ("errors/responses-bounds", "metadata without a bound", status(200, 3), ("refused",)),
     ("errors/hostile", "an answer to a list", status(200, 2), ("refused",)),
