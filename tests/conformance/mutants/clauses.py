@@ -29,6 +29,11 @@ def at_added(key: str, value: str) -> Any:
     return change
 
 
+def another_token(answer: Any) -> None:
+    entries = answer["choices"][0]["logprobs"]["content"]
+    entries[-1].update(token="b", bytes=[98])
+
+
 def other_part(found: list[Any]) -> None:
     done = next(event for event in found if event["type"] == "response.content_part.done")
     done["part"]["text"] += "?"
@@ -187,6 +192,9 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("responses/conversation", "answers alone", body(unasked, 3), "appended"),
     ("responses/conversation", "begun where it is used", status(200, 4), "unknown"),
     ("chat/text", "more cached than sent", body(cached("prompt_tokens_details", 99)), "usage"),
+    ("chat/bias", "ignores logit_bias", body(another_token), "forced"),
+    ("chat/completion-limit", "ignores the newer name", body(put("usage", "completion_tokens", 9)), "kept"),
+    (LIMITS, "another temperature echoed", body(put("temperature", 1.0), 0), "echo"),
     (TEXT, "no cache writes", body(without(*DETAILS, "cache_write_tokens"), 0), "cache-writes"),
     (TEXT, "more cached than sent", body(put(*DETAILS, "cached_tokens", 99), 0), "usage"),
     (LIMITS, "more cached than sent", body(put(*DETAILS, "cached_tokens", 99), 0), "usage"),

@@ -83,6 +83,7 @@ NAMED: dict[str, str] = {
     "responses/tools/ids: one item id for both": "R-08",
     "responses/reasoning/counted: more thoughts than tokens": "R-10",
     "responses/limits/echo: another limit echoed": "R-11",
+    "responses/limits/echo: another temperature echoed": "R-11",
     "responses/limits/shape: no tools": "R-11",
     "responses/stream-text/shape: no echo of parameters": "R-11",
     "errors/responses-bounds/refused: metadata without a bound": "R-16",
