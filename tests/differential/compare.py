@@ -73,7 +73,9 @@ def outputs(dialect: ToolDialect) -> Iterator[Output]:
         if (
             case.get("reasoning") == "hm" and reasoning is not None
         ):  # Thinking that the dialect cannot do without.
-            text = text.split(reasoning.close[0], 1)[1].lstrip("\n")
+            text = text.partition(reasoning.close[0])[2].lstrip("\n")
+            if not text:
+                continue  # It ends amid its thinking, or is nothing else.
         elif "reasoning" in case:
             continue
         yield Output(case["title"], text, case.get("reason", "stop"))
