@@ -135,13 +135,13 @@ def main() -> None:
     if options.llama_server:
         commands["llama-server"] = (
             [options.llama_server, "-m", file, "--port", "PORT", "--host", "127.0.0.1", "-np", "32", "-c", "32768",
-             "-t", "1", "-tb", "1", "--kv-unified", "--jinja"],
+             "-t", "1", "-tb", "1", "--jinja"],
             "/health",
         )  # fmt: skip
     if options.llama_python:
         commands["llama-cpp-python"] = (
             [options.llama_python, "-m", "llama_cpp.server", "--model", file, "--port", "PORT", "--n_ctx", "8192",
-             "--n_threads", "1", "--n_threads_batch", "1", "--model_alias", "bench"],
+             "--n_threads", "1", "--n_threads_batch", "1", "--interrupt_requests", "false", "--model_alias", "bench"],
             "/v1/models",
         )  # fmt: skip
     with ExitStack() as stack:
