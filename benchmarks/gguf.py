@@ -124,14 +124,15 @@ def main() -> None:
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     file = str(options.file)
+    plumbline = [
+        str(Path(sys.executable).parent / "plumbline"), "serve", "--model", file, "--port", "PORT",
+        "--served-model-name", "bench", "--max-num-seqs", "32",
+        "--engine-args", "n_threads=1", "n_threads_batch=1",
+    ]  # fmt: skip
     commands = {
-        "plumbline": (
-            [str(Path(sys.executable).parent / "plumbline"), "serve", "--model", file, "--port", "PORT",
-             "--served-model-name", "bench", "--max-num-seqs", "32", "--engine-args", "n_threads=1",
-             "n_threads_batch=1"],
-            "/health",
-        ),
-    }  # fmt: skip
+        "plumbline": (plumbline, "/health"),
+        "plumbline, no kept prefixes": ([*plumbline, "--no-prefix-caching"], "/health"),
+    }
     if options.llama_server:
         commands["llama-server"] = (
             [options.llama_server, "-m", file, "--port", "PORT", "--host", "127.0.0.1", "-np", "32", "-c", "32768",
