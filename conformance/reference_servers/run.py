@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ from differences import read_run  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
 from pages import pages  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
+from supervisor import supervised  # noqa: E402
 
 from own_server.launch import KEY  # noqa: E402
 from plumbline.pocket.corpus import MODEL_DIR  # noqa: E402
@@ -32,6 +34,8 @@ from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
 
 HOME = ROOT / ".nox"
 RECORDINGS = ROOT / "conformance" / "recordings"
+_START = 600
+"""Seconds that a server may take to start, also after it died during the run."""
 _JUDGE = (sys.executable, "-m", "plumbline_conformance.cli")
 
 
@@ -67,14 +71,16 @@ class Site:
             variables["PYTHONPATH"] = ""
         if self.peer.hub:
             variables["HF_HUB_CACHE"] = str(_hub())
-        with started(
+        start = partial(
+            started,
             [str(self._bin / program), *rest],
             port,
             ready=self.peer.ready,
-            patience=600,
+            patience=_START,
             folder=_models(),
             **variables,
-        ):
+        )
+        with supervised(start):
             yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -108,6 +114,7 @@ def _judge(name: str, *, diff: bool) -> str:
         path.unlink(missing_ok=True)
     with site.running() as url:
         judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120", *_key("--api-key", site))
+        judged += ("--restart-wait", str(_START))
         # Some servers show source paths in errors, so the path of this checkout is redacted.
         written = ("--record", str(fresh), "--json", str(live))
         status, last = _run(*judged, *written, "--server", site.title, "--conceal", str(ROOT))

@@ -38,4 +38,5 @@ CLIENTS = (
     Client("llm", ("llm==0.36",), "llm_.py"),
     Client("lm-eval", ("lm-eval[api]==0.4.13", "transformers==5.23.0"), "lm_eval_.py"),
     Client("codex", ("@openai/codex@0.169.0",), "codex.mjs", scripted=True),
+    Client("codex-pocket", ("@openai/codex@0.169.0",), "codex_pocket.mjs"),
 )

@@ -147,6 +147,8 @@ def running(*options: str) -> Iterator[Target]:
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     folder = tempfile.TemporaryDirectory()
+    # Computing a long prompt costs what the model costs; what the server makes of a request is tried here.
+    command += ["--max-model-len", "4096"]
     command += ["--store", f"{folder.name}/responses.db", "--prompts", str(_prompts(Path(folder.name)))]
     server = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.DEVNULL)
     try:

@@ -8,6 +8,7 @@ import plumbline_conformance.checks.capabilities  # scenarios name the capabilit
 import plumbline_conformance.checks.http.errors
 import plumbline_conformance.checks.chat.basics
 import plumbline_conformance.checks.chat.forced_tools
+import plumbline_conformance.checks.chat.effects
 import plumbline_conformance.checks.chat.structured_output
 import plumbline_conformance.checks.chat.logprobs
 import plumbline_conformance.checks.chat.prompts

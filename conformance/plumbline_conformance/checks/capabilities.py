@@ -98,8 +98,19 @@ def stored(target: Target) -> Probing:
     found = yield Request(path="/responses", json=body)
     if (reason := _missing(found)) is not None:
         return reason
-    kept = isinstance(found.json, dict) and found.json.get("store") is False
-    return "the server stores nothing: `store` is false in its answer" if kept else None
+    if isinstance(found.json, dict) and found.json.get("store") is False:
+        return "the server stores nothing: `store` is false in its answer"
+    name = found.json.get("id") if isinstance(found.json, dict) else None
+    if not (isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum()):
+        return None
+    kept = yield Request(path=f"/responses/{name}", method="GET")
+    if kept.status not in _NO_ROUTE:
+        return None
+    # A route that does not exist answers like any other unknown path.
+    strange = yield Request(path=f"/no-such-path/{name}", method="GET")
+    if kept.status != 404 or (strange.status, strange.body) == (kept.status, kept.body):
+        return f"there is no GET /responses/{{id}}: status {kept.status}"
+    return None
 
 
 @capability("background", "Responses that run in the background")

@@ -172,9 +172,9 @@ def request_id(exchange: Exchange) -> Iterator[Problem]:
 
 
 def portable_framing(exchange: Exchange) -> Iterator[Problem]:
-    """Check for a byte order mark, carriage returns and ids (SSE-02, SSE-03).
+    """Check for a byte order mark, carriage returns, ids and blocks that are no events (SSE-02, SSE-03).
 
-    The SSE standard allows them, but clients that split at line feeds fail on them.
+    The SSE standard allows them, but clients that split at line feeds, or decode the data of every block, fail on them.
     """
     if exchange.body.startswith(BYTE_ORDER_MARK):
         shown = "one at the start"
@@ -185,6 +185,10 @@ def portable_framing(exchange: Exchange) -> Iterator[Problem]:
     for index, event in enumerate(exchange.events):
         if "id" in event.fields:
             yield Problem(expected="no id field", actual="one", pointer=f"event {index}", rule="SSE-03")
+    for block in exchange.blocks:
+        if not block.data and block.name is None:
+            shown = f"a block of {', '.join(block.fields) or 'empty data'} alone"
+            yield Problem(expected="data in every block", actual=shown, pointer="body", rule="SSE-03")
 
 
 def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
@@ -193,14 +197,12 @@ def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
         yield Problem(expected="events", actual=repr(exchange.body[:80]), pointer="body", rule="SSE-01")
     for index, event in enumerate(exchange.events):
         where = f"event {index}"
-        if event.data is None and event.name is not None:
+        if not event.data and event.name is not None:
             shown = "a block without data"
             yield Problem(expected="data in every event", actual=shown, pointer=where, rule="SSE-03")
-        if event.data not in (None, "[DONE]") and not isinstance(event.json, dict):
+        if event.data not in (None, "", "[DONE]") and not isinstance(event.json, dict):
             shown = repr(event.data)[:80]
             yield Problem(expected="one JSON object", actual=shown, pointer=where, rule="SSE-01")
-        if "retry" in event.fields:
-            yield Problem(expected="no retry field", actual="one", pointer=where, rule="SSE-03")
         if not event.closed:
             wanted = "a blank line after the event"
             yield Problem(expected=wanted, actual="the end of the body", pointer=where, rule="SSE-01")
@@ -226,7 +228,10 @@ def done_last(exchange: Exchange, *, required: bool = True) -> Iterator[Problem]
 
 
 def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Problem]:
-    """Check that the total is the sum (CHAT-08, R-10), and that chat completions and completions have a prompt."""
+    """Check that the total is the sum, and that no part is larger than its whole (CHAT-08, R-10).
+
+    Chat completions and completions have a prompt of at least one token.
+    """
     if not isinstance(usage, dict):
         yield Problem(expected="a usage object", actual=repr(usage), pointer="usage")
         return
@@ -238,6 +243,12 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
         yield Problem(
             expected="at least 1 token of a prompt", actual=repr(counts[0]), pointer=f"usage.{prompt}"
         )
+    for name, part in ((prompt, "cached_tokens"), (completion, "reasoning_tokens")):
+        details = usage.get(f"{name}_details")
+        count, most = details.get(part) if isinstance(details, dict) else None, usage.get(name)
+        if isinstance(count, int) and isinstance(most, int) and not 0 <= count <= most:
+            where = f"usage.{name}_details.{part}"
+            yield Problem(expected=f"at most {most}, which is {name}", actual=str(count), pointer=where)
 
 
 def usage_count(exchange: Exchange, key: str) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.recording.file import TIMEOUT, TRIALS
+from plumbline_conformance.recording.file import RESTART_WAIT, TIMEOUT, TRIALS
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.coverage import revisions
 from plumbline_conformance.suite.model import SEED
@@ -44,7 +45,14 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         "--max-seconds",
         type=_positive(float),
         metavar="SECONDS",
-        help="start no scenario after this time, and wait for no busy server (default: no limit)",
+        help="end all requests after this time and report what was judged (default: no limit)",
+    )
+    checker.add_argument(
+        "--restart-wait",
+        type=_seconds,
+        default=RESTART_WAIT,
+        metavar="SECONDS",
+        help=f"how long to wait for a server that died to return (default {RESTART_WAIT:g})",
     )
     checker.add_argument(
         "--capabilities",
@@ -197,6 +205,13 @@ def _add_target(parser: Parser) -> None:
         metavar="KEY",
         help="API key (default: the variable OPENAI_API_KEY)",
     )
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a further header of every request, such as one that a gateway needs; repeatable",
+    )
 
 
 def _add_concurrency(parser: Parser) -> None:
@@ -233,6 +248,7 @@ def _add_selection(parser: Parser) -> None:
     )
     parser.add_argument(
         "--surface",
+        "--only-surface",
         action="append",
         default=[],
         metavar="NAME",
@@ -279,6 +295,13 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
     read.__name__ = f"positive {kind.__name__}"
     return read
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
 
 
 def _seed(text: str) -> int:

@@ -27,6 +27,7 @@ from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import as_markdown, manifest
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
 from plumbline_conformance.suite.selection import PROFILES, Selection, UnknownChoice
+from plumbline_conformance.transcript.model import Transcript
 from plumbline_conformance.watch.live import Tally, judge_live
 
 __all__ = [
@@ -102,7 +103,8 @@ def _judge_watched(
 ) -> int:
     tally = Tally()
     for seen in found.transcripts:
-        tally.add(seen, judge_live(seen.last))
+        for exchange in seen.exchanges:
+            tally.add(Transcript(scenario=seen.scenario, exchanges=[exchange]), judge_live(exchange))
     findings = [finding for finding in tally.findings() if finding.check in wanted]
     return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
 

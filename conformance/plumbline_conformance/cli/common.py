@@ -11,8 +11,9 @@ from plumbline_conformance.judge.redacted_findings import redact_findings
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.redaction import redacted
 from plumbline_conformance.reports.text import printable
-from plumbline_conformance.sdk.run import read_again, why_not
+from plumbline_conformance.sdk.run import claims_of, read_again, why_not
 from plumbline_conformance.suite.aliases import notes
+from plumbline_conformance.transcript.defects import summary_of, traceback_of
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["cannot", "findings_of_clients", "note", "why_no_client"]
@@ -27,10 +28,23 @@ def findings_of_clients(
     clients: Sequence[str], transcripts: Sequence[Transcript], secrets: Sequence[str] = ()
 ) -> list[Finding]:
     """Let these clients read the answers, without the secrets in them, and return their findings."""
-    covered = [redacted(seen, secrets) for seen in transcripts] if clients else []
     return [
-        finding for client in clients for finding in redact_findings(read_again(client, covered), (), secrets)
+        finding
+        for client in clients
+        for finding in redact_findings(_read(client, transcripts, secrets), (), secrets)
     ]
+
+
+def _read(client: str, transcripts: Sequence[Transcript], secrets: Sequence[str]) -> list[Finding]:
+    """Let one client read the answers. A defect of the judge becomes the verdict `error` of each claim."""
+    try:
+        return read_again(client, [redacted(seen, secrets) for seen in transcripts])
+    except Exception as error:
+        text = traceback_of(error)
+        return [
+            Finding(check=name, verdict="error", reason=summary_of(error), traceback=text)
+            for name in claims_of(client)
+        ]
 
 
 def note(out: Console, names: Iterable[str]) -> None:

@@ -16,7 +16,13 @@ from plumbline_conformance.cli import commands
 from plumbline_conformance.cli.arguments import add_commands
 from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
-from plumbline_conformance.client.target_input import UnusableInput, capabilities_of, clients_of, target_of
+from plumbline_conformance.client.target_input import (
+    UnusableInput,
+    capabilities_of,
+    clients_of,
+    headers_of,
+    target_of,
+)
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import INTERRUPTED, console, parsed, ready
 from plumbline_conformance.differential import run_diff
@@ -26,6 +32,7 @@ from plumbline_conformance.reports.text import printable
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.suite.selection import Selection
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.watch import run_watch
 
 __all__ = ["main", "run_command"]
@@ -41,6 +48,12 @@ def run_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console().print("Interrupted.")
         return INTERRUPTED
+    except Exception as error:
+        # The exit status 1 of an uncaught exception would mean that the server breaks a rule.
+        console().print("The judge failed; please report this:", markup=False)
+        for line in traceback_of(error).splitlines():
+            console().print(printable(line), markup=False)
+        return 3
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -57,6 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 conceal=arguments.conceal,
                 trials=max(0, arguments.trials),
                 budget=_budget(arguments),
+                restart_wait=arguments.restart_wait,
                 capabilities=capabilities_of(arguments.capabilities),
                 sdk=clients_of(arguments.sdk),
             )
@@ -140,7 +154,8 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> Target:
-    return target_of(arguments.base_url, arguments.model, arguments.api_key)
+    found = target_of(arguments.base_url, arguments.model, arguments.api_key)
+    return msgspec.structs.replace(found, headers=headers_of(arguments.header))
 
 
 def _selection(arguments: argparse.Namespace) -> Selection:

@@ -17,15 +17,15 @@ from plumbline_conformance.cli.common import cannot, findings_of_clients, note, 
 from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.judge.redacted_findings import judge_redacted
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import Header, Options, Recorder
-from plumbline_conformance.recording.redaction import redacted_exchange
+from plumbline_conformance.recording.file import RESTART_WAIT, Header, Options, Recorder
+from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
 from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import STYLES, Outputs, conclude
 from plumbline_conformance.reports.standing import UNASKED
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.runner.preflight import apis_of, discovered
-from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import CHECKS, Scenario, Target
+from plumbline_conformance.runner.run import exchange_of, record
+from plumbline_conformance.suite.model import CHECKS, Request, Scenario, Target
 from plumbline_conformance.suite.selection import Selection, UnknownChoice, scenarios_of
 from plumbline_conformance.transcript.model import Transcript
 
@@ -80,13 +80,16 @@ def run_check(
     conceal: Sequence[str] = (),
     trials: int = 0,
     budget: Budget | None = None,
+    restart_wait: float = RESTART_WAIT,
     capabilities: Mapping[str, bool] | None = None,
     sdk: Sequence[str] = (),
 ) -> int:
     """Judge a server, let these clients read its answers, and return the exit status."""
     out = console()
     began = time.monotonic()
-    secrets = [*conceal, *([target.api_key] if target.api_key else [])]
+    # A key in a header of the user's is found by the header's name.
+    named = secrets_of(exchange_of(target, Request(path="/", method="GET")))
+    secrets = [*conceal, *named, *([target.api_key] if target.api_key else [])]
     try:
         plan = _plan(out, selection, outputs, recording, sdk)
         known = asyncio.run(discovered(target, apis_of(plan.scenarios), patience=timeout))
@@ -115,6 +118,7 @@ def run_check(
                 limits.after(known.tokens),
                 capabilities,
                 [shown, *([file.add] if file else [])],
+                restart_wait,
             )
     except UnicodeEncodeError:
         return cannot(out, "The API key cannot be sent: it is not ASCII.")
@@ -189,6 +193,7 @@ def _send(
     budget: Budget,
     capabilities: Mapping[str, bool] | None,
     listeners: Sequence[Callable[[Transcript], None]],
+    restart_wait: float,
 ) -> _Sent:
     """Run the scenarios; after Ctrl-C those that have not ended are skipped."""
     sent = _Sent()
@@ -210,6 +215,7 @@ def _send(
             wanted=set(plan.checks),
             ended=end,
             declared=capabilities,
+            restart_wait=restart_wait,
         )
 
     # The coroutine returns None: asyncio.run() formats the finished task with its result when it restores the signal

@@ -92,7 +92,7 @@ async def sender(target: Target, patience: float) -> AsyncGenerator[Send, None]:
 def exchange_of(target: Target, request: Request) -> Exchange:
     """Return the exchange of a request before its answer."""
     url = joined(target.base_url, request.path)
-    headers = dict(request.headers)
+    headers = {**target.headers, **request.headers}
     if request.method == "WEBSOCKET":
         messages = request.json if isinstance(request.json, list) else [request.json]
         sent = [request.content] if request.content is not None else [message_of(one) for one in messages]

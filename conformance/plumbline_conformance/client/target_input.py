@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -11,7 +12,21 @@ from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.model import CAPABILITIES, Target
 
-__all__ = ["UnusableInput", "base_url_of", "capabilities_of", "clients_of", "joined", "key_of", "target_of"]
+__all__ = [
+    "UnusableInput",
+    "base_url_of",
+    "capabilities_of",
+    "clients_of",
+    "headers_of",
+    "joined",
+    "key_of",
+    "target_of",
+]
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_FRAMING = ("content-length", "transfer-encoding", "connection", "content-type", "accept-encoding", "upgrade")
+"""Headers that belong to the body and the connection of one request."""
 
 
 class UnusableInput(Exception):  # noqa: N818 - it says what was given
@@ -47,6 +62,28 @@ def key_of(text: str | None, option: str = "--api-key") -> str | None:
                 f"is U+{ord(char):04X}, and only printable ASCII is. Look at where it was copied from."
             )
     return key or None
+
+
+def headers_of(lines: Sequence[str]) -> dict[str, str]:
+    """Parse headers such as `x-tenant: acme`; names become lower case.
+
+    Raises:
+        UnusableInput: a line is not a header that can be sent, or a name is given twice. The message has no value.
+    """
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name, value = name.strip(" ").lower(), value.strip(" \t")
+        if not colon or not _HEADER_NAME.fullmatch(name):
+            raise UnusableInput("--header: write it as 'NAME: VALUE', such as --header 'x-tenant: acme'.")
+        if name in _FRAMING:
+            raise UnusableInput(f"--header: {name} is written by the judge itself, and cannot be chosen.")
+        if not all(char.isascii() and (char.isprintable() or char == "\t") for char in value):
+            raise UnusableInput(f"--header: the value of {name} has a character that is not printable ASCII.")
+        if name in found:
+            raise UnusableInput(f"--header: {name} is given twice. Join the values with a comma.")
+        found[name] = value
+    return found
 
 
 def capabilities_of(text: str) -> dict[str, bool]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.judge.verdicts import Finding, failed, judge
 from plumbline_conformance.recording.redaction import concealed, redacted, secrets_of
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["judge_redacted", "redact_findings", "shows_secrets"]
@@ -21,11 +22,14 @@ __all__ = ["judge_redacted", "redact_findings", "shows_secrets"]
 
 def judge_redacted(seen: Transcript, secrets: Sequence[str] = ()) -> list[Finding]:
     """Judge a transcript, and redact these secrets and those of its headers in the findings."""
-    found = judge(seen)
-    covered = redacted(seen, secrets)
-    again = found if covered == seen else judge(covered)
-    known = {secret for exchange in seen.everything for secret in secrets_of(exchange, secrets)}
-    return redact_findings(found, again, sorted(known | set(secrets)))
+    try:
+        found = judge(seen)
+        covered = redacted(seen, secrets)
+        again = found if covered == seen else judge(covered)
+        known = {secret for exchange in seen.everything for secret in secrets_of(exchange, secrets)}
+        return redact_findings(found, again, sorted(known | set(secrets)))
+    except Exception as error:  # A defect of the redaction: nothing of the answer may be shown then.
+        return redact_findings(failed(seen.scenario, traceback_of(error)), (), secrets)
 
 
 def shows_secrets(exchange: Exchange, covered: Exchange) -> bool:
@@ -65,4 +69,5 @@ def _concealed(found: Finding, secrets: Sequence[str]) -> Finding:
         for problem in found.problems
     ]
     reason = found.reason and concealed(found.reason, secrets)
-    return msgspec.structs.replace(found, problems=problems, reason=reason)
+    traceback = concealed(found.traceback, secrets)
+    return msgspec.structs.replace(found, problems=problems, reason=reason, traceback=traceback)

@@ -14,9 +14,13 @@ import msgspec
 
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.judge.exchange_tracker import ExchangeTracker, tracked
+from plumbline_conformance.judge.missing_operations import missing_operation
 from plumbline_conformance.suite.model import (
     CHECKS,
+    DIED,
     FAILED,
+    SCENARIOS,
+    SURVIVED,
     Broken,
     Check,
     Inconclusive,
@@ -26,9 +30,10 @@ from plumbline_conformance.suite.model import (
     Untestable,
     broken_rules,
 )
+from plumbline_conformance.transcript.defects import summary_of, traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["Finding", "Verdict", "judge", "judge_law", "worth_repeating"]
+__all__ = ["Finding", "Verdict", "failed", "judge", "judge_law", "worth_repeating"]
 
 Verdict = Literal[
     "pass", "fail", "warn", "flaky", "rejected", "untestable", "inconclusive", "skipped", "error"
@@ -40,6 +45,7 @@ target lacks the capability, or the budget did not allow the scenario. `error`: 
 
 _MAX_PROBLEMS = 50
 """Problems that one check reports for one transcript."""
+_LEVELS = ("MUST", "SHOULD", "MAY")
 _BROKEN = ("fail", "warn", "untestable")
 
 
@@ -52,6 +58,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     crash: bool = False
     """The server failed, so the check could not look at its rules."""
+    traceback: str = ""
+    """Where the suite itself failed, for the verdict `error`."""
 
     @property
     def broken(self) -> list[str]:
@@ -60,11 +68,34 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(transcript: Transcript) -> list[Finding]:
-    """Apply every check of the transcript's scenario. It never raises."""
-    prefix = f"{transcript.scenario}/"
-    wanted = [found for name, found in CHECKS.items() if name.startswith(prefix)]
+    """Apply every check of the transcript's scenario. It never raises: a defect becomes the verdict `error`."""
+    if transcript.defect:
+        return failed(transcript.scenario, transcript.defect)
+    try:
+        return _judged(transcript)
+    except Exception as error:
+        return failed(transcript.scenario, traceback_of(error))
+
+
+def failed(scenario: str, traceback: str) -> list[Finding]:
+    """Return the verdict `error` for every check of a scenario that the suite could not run or judge."""
+    reason = f"the judge failed: {traceback.rpartition(chr(10))[2]}"
+    return [
+        Finding(check=found.id, verdict="error", reason=reason, traceback=traceback)
+        for found in _checks_of(scenario)
+    ]
+
+
+def _checks_of(scenario: str) -> list[Check]:
+    return [found for name, found in CHECKS.items() if name.startswith(f"{scenario}/")]
+
+
+def _judged(transcript: Transcript) -> list[Finding]:
+    wanted = _checks_of(transcript.scenario)
     if transcript.skipped is not None:
         return [Finding(check=found.id, verdict="skipped", reason=transcript.skipped) for found in wanted]
+    if transcript.died is not None:
+        return _killed(wanted, transcript)
     attempts = [_attempt(wanted, seen) for seen in transcript.attempts]
     findings = attempts[0]
     if len(attempts) == 1:
@@ -73,6 +104,31 @@ def judge(transcript: Transcript) -> list[Finding]:
     return [
         _folded([attempt[place] for attempt in attempts], lengths) if found.sampled else findings[place]
         for place, found in enumerate(wanted)
+    ]
+
+
+def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
+    """Accuse a server that died of a request under one check; no other check judges its last answers."""
+    place = transcript.died or 0
+    fatal = transcript.exchanges[place]
+    error = f"{DIED}: {fatal.error or 'its connections broke'}"
+    if transcript.beside:
+        error += f"; also in flight were {', '.join(transcript.beside)}"
+    rule = SURVIVED if SCENARIOS[transcript.scenario].hostile else FAILED
+    expected = "a refusal, and a server that lives on" if rule == SURVIVED else "an answer"
+    problem = Problem(expected=expected, actual=error, pointer="connection", exchange=place, rule=rule)
+    accusing = min(wanted, key=lambda found: _LEVELS.index(found.level))
+    reason = f"{DIED}; reported by {accusing.id}"
+    return [
+        Finding(
+            check=found.id,
+            verdict="fail" if found.level == "MUST" else "warn",
+            problems=[problem],
+            crash=True,
+        )
+        if found is accusing
+        else Finding(check=found.id, verdict="inconclusive", reason=reason)
+        for found in wanted
     ]
 
 
@@ -115,7 +171,7 @@ def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
 def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
     """Report a server crash under one check only: the first of the highest level. The others become inconclusive."""
     reporters: dict[tuple[int | None, str, str], str] = {}
-    for level in ("MUST", "SHOULD", "MAY"):
+    for level in _LEVELS:
         for finding in findings:
             if finding.crash and CHECKS[finding.check].level == level:
                 reporters.setdefault(_crash(finding), finding.check)
@@ -192,9 +248,13 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
         problems = [tracker.placed(crash)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # A malformed answer that the check did not foresee, or a bug in the check.
-        return Finding(check=found.id, verdict="error", reason=f"{type(error).__name__}: {error}")
+        return Finding(
+            check=found.id, verdict="error", reason=summary_of(error), traceback=traceback_of(error)
+        )
     if not problems:
         return Finding(check=found.id, verdict="pass")
+    if why := missing_operation(found, transcript, {problem.exchange for problem in problems}):
+        return Finding(check=found.id, verdict="rejected", reason=why)
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
 
 

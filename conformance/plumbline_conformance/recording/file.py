@@ -24,10 +24,12 @@ from plumbline_conformance.recording.redaction import fingerprint, redacted, red
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.contract import suite
 from plumbline_conformance.suite.model import SEED
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = [
     "FORMAT",
+    "RESTART_WAIT",
     "TIMEOUT",
     "TRIALS",
     "Header",
@@ -40,7 +42,8 @@ __all__ = [
 
 TRIALS = 3
 TIMEOUT = 60.0
-"""Defaults of `plumbline check`: further attempts, and seconds for one exchange."""
+RESTART_WAIT = 5.0
+"""Defaults of `plumbline check`: further attempts, seconds for one exchange, seconds to wait for a dead server."""
 FORMAT = 1
 """Grows when an older reader would misunderstand a newer file; added fields do not count."""
 
@@ -138,11 +141,14 @@ class Recorder:
         self._write({"kind": "header", **msgspec.to_builtins(header)})
 
     def add(self, transcript: Transcript) -> None:
-        """Write one transcript, without its credentials."""
+        """Write one transcript, without its credentials; if that fails, write the defect in its place."""
+        try:
+            kept = msgspec.to_builtins(redacted(transcript, self._secrets))
+        except Exception as error:
+            lost = Transcript(scenario=transcript.scenario, exchanges=[], defect=traceback_of(error))
+            kept = msgspec.to_builtins(redacted(lost, self._secrets))
         self._count += 1
-        self._write(
-            {"kind": "transcript", **msgspec.to_builtins(redacted(transcript, self._secrets))},
-        )
+        self._write({"kind": "transcript", **kept})
 
     def _write(self, value: dict[str, Any]) -> None:
         # Non-ASCII is escaped, because lone surrogates cannot be written as UTF-8.

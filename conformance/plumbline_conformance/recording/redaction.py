@@ -63,7 +63,15 @@ def redacted(transcript: Transcript, secrets: Iterable[str] = ()) -> Transcript:
         for attempt in (transcript.exchanges, *transcript.again)
     )
     skipped = transcript.skipped and concealed(transcript.skipped, known)
-    return msgspec.structs.replace(transcript, exchanges=exchanges, again=again, skipped=skipped)
+    defect = concealed(transcript.defect, known)
+    return msgspec.structs.replace(
+        transcript,
+        exchanges=exchanges,
+        again=again,
+        skipped=skipped,
+        beside=[concealed(request, known) for request in transcript.beside],
+        defect=defect,
+    )
 
 
 def redacted_exchange(exchange: Exchange, secrets: Iterable[str] = ()) -> Exchange:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,13 +16,14 @@ from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.baseline import Baseline
+from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
 from plumbline_conformance.reports.text import failure_lines, numbers, printable
-from plumbline_conformance.suite.model import SCENARIOS, UNKNOWN
+from plumbline_conformance.suite.model import DIED, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["STYLES", "Outputs", "conclude", "show"]
@@ -81,19 +83,19 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
             return Baseline()
         return Baseline.read(self.baseline)
 
-    def texts(self, report: Report) -> Iterator[tuple[Path, str]]:
-        """Yield the path and the text of each chosen report."""
+    def renderers(self) -> Iterator[tuple[Path, Callable[[Report], str]]]:
+        """Yield the path of each chosen report, and the function that returns its text."""
         if self.json is not None:
-            yield self.json, report.to_json()
+            yield self.json, Report.to_json
         if self.junit is not None:
-            yield self.junit, junit(report, strict=self.strict)
+            yield self.junit, partial(junit, strict=self.strict)
         if self.markdown is not None:
-            yield self.markdown, markdown(report)
+            yield self.markdown, markdown
         if self.html is not None:
-            yield self.html, html(report)
+            yield self.html, html
         if self.badge is not None:
             drawn = badge_svg if self.badge.suffix == ".svg" else badge_json
-            yield self.badge, drawn(report, strict=self.strict)
+            yield self.badge, partial(drawn, strict=self.strict)
 
 
 def conclude(
@@ -117,7 +119,9 @@ def conclude(
     )
     # Write the files first, because a closed pipe may end the output.
     unwritten: list[OSError] = []
-    for path, text in outputs.texts(report):
+    chosen = list(outputs.renderers())
+    report, [*texts, _] = render_all(report, [*(render for _, render in chosen), _terminal])
+    for (path, _), text in zip(chosen, texts, strict=True):
         try:
             path.write_text(text, "utf-8")
         except OSError as error:
@@ -130,7 +134,7 @@ def conclude(
     for line in _circumstances(run, transcripts):
         console.print(line, markup=False)
     show(console, report)
-    for name in unjudged(report):
+    for name in () if _stopped_by_death(transcripts) else unjudged(report):
         who = "every server" if SCENARIOS[name].core else f"profile {report.profile}"
         console.print(f"No check of {name} reached a verdict, but {who} requires the scenario.", markup=False)
     for sentence in lacking(report):
@@ -149,15 +153,28 @@ def conclude(
     return status_of(report, strict=outputs.strict)
 
 
+def _terminal(report: Report) -> str:
+    """Return what the terminal shows of the checks, to find out whether it can be shown."""
+    return "\n".join(line for result in report.results for line in failure_lines(report, result))
+
+
 def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[str]:
     """Yield notes about the run: another token limit, requests that were sent again."""
     if run.options is not None and run.options.limit != "max_tokens":
         yield f"The server refuses `max_tokens` on chat completions, and was given `{run.options.limit}`."
+    for seen in transcripts:
+        if seen.died is not None:
+            said = "The run stopped there." if _stopped_by_death(transcripts) else "It came back."
+            yield f"The server died in {seen.scenario}. {said}"
     asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
     again = sum(bool(exchange.busy) for exchange in asked)
     if again:
         amount = "1 request was" if again == 1 else f"{again} requests were"
         yield f"The server was busy: {amount} sent again."
+
+
+def _stopped_by_death(transcripts: Sequence[Transcript]) -> bool:
+    return any((seen.skipped or "").startswith(DIED) for seen in transcripts)
 
 
 def show(console: Console, report: Report) -> None:
@@ -188,10 +205,10 @@ def show(console: Console, report: Report) -> None:
 def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
     """Return the id, the reason and the number of checks of each skipped scenario.
 
-    Scenarios left out by an interruption share one line.
+    Scenarios left out by an interruption or after the death of the server share one line.
     """
     counts = Counter(
-        ("the rest" if result.reason == UNASKED else result.scenario, result.reason)
+        ("the rest" if (result.reason or "").startswith((UNASKED, DIED)) else result.scenario, result.reason)
         for result in report.results
         if result.verdict == "skipped"
     )

@@ -67,7 +67,6 @@ def _entry(exchange: Exchange, began: datetime) -> Json:
 
 
 def _request(exchange: Exchange) -> Json:
-    query = parse_qsl(urlsplit(exchange.url).query, keep_blank_values=True)
     found: Json = {
         # A WebSocket upgrade is a GET; its messages are listed separately.
         "method": "GET" if exchange.method == "WEBSOCKET" else exchange.method,
@@ -75,7 +74,7 @@ def _request(exchange: Exchange) -> Json:
         "httpVersion": "HTTP/1.1",
         "cookies": [],
         "headers": _pairs(list(exchange.request_headers.items())),
-        "queryString": _pairs(query),
+        "queryString": _pairs(_query(exchange.url)),
         "headersSize": -1,
         "bodySize": len(exchange.request_body),
     }
@@ -83,6 +82,13 @@ def _request(exchange: Exchange) -> Json:
         kind = exchange.request_headers.get("content-type", "application/octet-stream")
         found["postData"] = {"mimeType": kind, "text": exchange.request_body.decode("utf-8", "replace")}
     return found
+
+
+def _query(url: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    except ValueError:  # An address that nothing can be sent to, such as `http://[`.
+        return []
 
 
 def _response(exchange: Exchange) -> Json:

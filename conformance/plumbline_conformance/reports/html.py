@@ -150,6 +150,8 @@ def _result(report: Report, result: Result) -> str:
     ]
     if result.reason:
         parts.append(f"<p>{safe(result.reason)}</p>")
+    if result.traceback:
+        parts.append(f"<pre>{safe(result.traceback)}</pre>")
     if result.expected is not None:
         parts.append(f"<p>Accepted by the baseline: {safe(result.expected)}</p>")
     for name, problems in by_rule(result) or [(name, []) for name in result.rules]:

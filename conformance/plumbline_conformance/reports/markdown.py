@@ -58,6 +58,8 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
     ]
     if result.reason:
         lines += [cell(result.reason), ""]
+    if result.traceback:
+        lines += [*_fenced([printable(line) for line in result.traceback.splitlines()]), ""]
     if result.expected is not None:
         lines += [f"Accepted by the baseline: {cell(result.expected)}", ""]
     if not result.problems:

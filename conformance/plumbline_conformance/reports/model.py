@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from plumbline_conformance.suite.client_claims import claim_of, title_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Problem, broken_rules
 from plumbline_conformance.suite.selection import PROFILES
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "event_of",
     "read_report",
     "report_of",
+    "with_defects",
 ]
 
 FORMAT = 1
@@ -77,6 +79,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a baseline accepts this violation."""
     sampled: bool = False
     """Whether the check depends on what the model wrote (behaviour) or not (protocol)."""
+    traceback: str = ""
+    """Where the judge itself failed, for the verdict `error`."""
 
     @property
     def rules_to_show(self) -> list[str]:
@@ -170,14 +174,18 @@ def report_of(
         if (place := event_of(problem)) is not None:
             marks[scenario].add(place)
     shown |= marks.keys()
-    evidence = {
-        seen.scenario: [
-            _evidence(exchange, frozenset(marks[seen.scenario]), key=run.key is not None)
-            for exchange in redacted(seen, secrets).everything
-        ]
-        for seen in transcripts
-        if seen.scenario in shown
-    }
+    evidence: dict[str, list[Evidence]] = {}
+    defects: dict[str, str] = {}
+    for seen in transcripts:
+        if seen.scenario not in shown:
+            continue
+        try:
+            evidence[seen.scenario] = [
+                _evidence(exchange, frozenset(marks[seen.scenario]), key=run.key is not None)
+                for exchange in redacted(seen, secrets).everything
+            ]
+        except Exception as error:
+            defects[seen.scenario] = concealed(traceback_of(error), secrets)
     observed = {
         rule
         for result in results
@@ -199,7 +207,34 @@ def report_of(
         },
         seconds=None if seconds is None else round(seconds, 2),
     )
-    return _without_halves(report)
+    return _without_halves(with_defects(report, defects))
+
+
+def with_defects(report: Report, defects: Mapping[str, str]) -> Report:
+    """Return the report with the verdict `error` for scenarios that the judge cannot show.
+
+    Args:
+        report: the report.
+        defects: the traceback for each such scenario.
+    """
+    if not defects:
+        return report
+    results = [
+        result if (traceback := defects.get(result.scenario)) is None else _as_error(result, traceback)
+        for result in report.results
+    ]
+    evidence = {name: seen for name, seen in report.evidence.items() if name not in defects}
+    named = {name: _rule(name) for result in results if result.verdict == "error" for name in result.rules}
+    return msgspec.structs.replace(
+        report, results=results, evidence=evidence, rules={**report.rules, **named}
+    )
+
+
+def _as_error(result: Result, traceback: str) -> Result:
+    reason = f"the judge cannot show the verdict `{result.verdict}`: {traceback.rpartition(chr(10))[2]}"
+    return msgspec.structs.replace(
+        result, verdict="error", problems=[], reason=reason, expected=None, traceback=traceback
+    )
 
 
 def read_report(path: Path) -> Report:
@@ -238,6 +273,7 @@ def _result(finding: Finding, known: Baseline) -> Result:
         verdict=finding.verdict,
         problems=finding.problems,
         reason=finding.reason,
+        traceback=finding.traceback,
         expected=known.expected[finding.check].why if known.covers(finding) else None,
     )
 

@@ -18,6 +18,7 @@ _MOST = 3
 def failure_lines(report: Report, result: Result) -> list[str]:
     """Return the lines below a result's headline, without control characters."""
     lines = [printable(result.reason)] if result.reason else []
+    lines += [printable(line) for line in result.traceback.splitlines()]
     if result.expected is not None:
         lines.append(f"accepted by the baseline: {printable(result.expected)}")
     for name, problems in by_rule(result):

@@ -51,7 +51,7 @@ def moments(exchange: Exchange, marked: frozenset[int] = frozenset()) -> list[Mo
         return Moment(kind=kind, at=round(at, 6), text=text, number=number, size=stop - start)
 
     if exchange.method == "WEBSOCKET" and exchange.status == 101:
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][: len(ends)]
         every = [
             moment("event", start, stop, n) for n, (start, stop) in enumerate(zip(starts, ends, strict=True))
         ]

@@ -38,7 +38,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     tokens_each: int | None = None
     """Tokens of one scenario."""
     seconds: float | None = None
-    """Seconds after which no scenario starts and the run no longer waits for a busy server."""
+    """Seconds after which no scenario starts, requests in flight end, and no busy server is waited for."""
 
     def after(self, tokens: int) -> Budget:
         """Return the budget that is left after these tokens."""
@@ -112,6 +112,16 @@ class BudgetTracker:
             math.inf if self._budget.seconds is None else self._began + self._budget.seconds - self._clock()
         )
 
+    @property
+    def timeout(self) -> float | None:
+        """Return the seconds that a conversation may take; None without a limit."""
+        return None if self._budget.seconds is None else max(0.0, self.seconds_left)
+
+    @property
+    def time_is_over(self) -> str:
+        """Return the reason why a scenario is skipped after the last second."""
+        return f"budget: the {self._budget.seconds:g} seconds are over"
+
     def open(self, wanted: Scenario, target: Target) -> None:
         """Check that a scenario may start.
 
@@ -119,7 +129,7 @@ class BudgetTracker:
             OverBudget: its requests may cost more than is left, or the time is over.
         """
         if self.seconds_left <= 0:
-            raise OverBudget(f"budget: the {self._budget.seconds:g} seconds are over")
+            raise OverBudget(self.time_is_over)
         if self._budget.tokens is None and self._budget.tokens_each is None:
             return
         least = _foreseen(wanted, target)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from plumbline_conformance.client.http import Send, sender
-from plumbline_conformance.recording.redaction import concealed, redacted_url
+from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.runner.budget import spent_on
 from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
@@ -91,7 +91,8 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
     if not seen:
         return Found(target=target)
     # The message quotes the server, which may repeat the key anywhere.
-    why = concealed(await _why(send, target, seen), [target.api_key] if target.api_key else [])
+    secrets = secrets_of(seen[0], [target.api_key] if target.api_key else [])
+    why = concealed(await _why(send, target, seen), secrets)
     return Found(target=target, why=why, tokens=tokens)
 
 

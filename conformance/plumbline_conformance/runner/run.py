@@ -10,12 +10,15 @@ import msgspec
 from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
-from plumbline_conformance.suite.model import CAPABILITIES, UNKNOWN, Request, Scenario, Target
+from plumbline_conformance.runner.server_watch import Death, ServerWatch
+from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
+from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
 
 Steps = Generator[Request, Exchange, str | None]
+DISTURBED = f"{DIED} of another request while the scenario ran"
 
 
 async def record(
@@ -29,6 +32,7 @@ async def record(
     wanted: Collection[str] | None = None,
     ended: Callable[[Transcript], None] | None = None,
     declared: Mapping[str, bool] | None = None,
+    restart_wait: float = 0.0,
 ) -> list[Transcript]:
     """Send the requests of all scenarios; return the transcripts in the order of the scenarios.
 
@@ -43,42 +47,69 @@ async def record(
         ended: called with each transcript as soon as its scenario has ended, in any order.
         declared: capabilities that the user declares as present or missing. They are not probed; scenarios that need a
             present one always run.
+        restart_wait: seconds to wait for a server that has died to return. If it does not, the rest is skipped.
     """
     tracker = BudgetTracker(budget or Budget())
+    watch = ServerWatch(target.base_url, restart_wait)
     async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
-        run = _Run(target, asyncio.Semaphore(concurrency), begin, tracker)
+        run = _Run(target, asyncio.Semaphore(concurrency), begin, tracker, watch)
         names = sorted({name for scenario in scenarios for name in scenario.needs})
         probed = await asyncio.gather(*(run.about(name, declared or {}) for name in names))
         found = dict(zip(names, probed, strict=True))
+        done: dict[str, Transcript] = {}
+        disturbed: list[Scenario] = []
 
         async def one(scenario: Scenario) -> Transcript:
+            if (seen := run.failed_probe(scenario)) is not None:
+                return seen
             lacking = [name for name in scenario.needs if found[name][1] is not None]
-            if lacking:
-                shown, lack = found[lacking[0]]
-                # If a budget or a busy server prevented the probe, nothing is known about the capability.
-                known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
-                seen = Transcript(
-                    scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacking[0] if known else ""
-                )
-            else:
-                seen = await run.scenario(scenario)
-                seen = await again(scenario, seen)
-            if ended is not None:
-                ended(seen)
-            return seen
+            if not lacking:
+                return await again(scenario, await run.scenario(scenario))
+            shown, lack = found[lacking[0]]
+            # If a budget or a busy server prevented the probe, nothing is known about the capability.
+            known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
+            return Transcript(
+                scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacking[0] if known else ""
+            )
 
         async def again(scenario: Scenario, seen: Transcript) -> Transcript:
             broken = worth_repeating(seen)
-            if not any(wanted is None or name in wanted for name in broken):
+            if seen.died is not None or not any(wanted is None or name in wanted for name in broken):
                 return seen
             for _ in range(trials):
                 attempt = await run.scenario(scenario)
+                if attempt.died is not None:
+                    return attempt
                 if attempt.skipped is not None:
                     break
                 seen = msgspec.structs.replace(seen, again=[*seen.again, attempt.exchanges])
             return seen
 
-        return list(await asyncio.gather(*(one(scenario) for scenario in scenarios)))
+        def end(seen: Transcript) -> None:
+            done[seen.scenario] = seen
+            if ended is not None:
+                ended(seen)
+
+        async def beside_others(scenario: Scenario) -> None:
+            seen = await one(scenario)
+            if seen.skipped == DISTURBED or (seen.beside and not watch.over):
+                disturbed.append(scenario)
+                suspected.update({scenario.id: seen} if seen.beside else {})
+            else:
+                end(seen)
+
+        suspected: dict[str, Transcript] = {}
+        await asyncio.gather(*(beside_others(scenario) for scenario in scenarios if not scenario.hostile))
+        # One at a time, so that the request that kills the server is known.
+        repeated = [(scenario, await one(scenario)) for scenario in disturbed]
+        if any(seen.died is not None for _, seen in repeated):
+            suspected.clear()
+        for scenario, seen in repeated:
+            end(suspected.get(scenario.id, seen))
+        for scenario in scenarios:
+            if scenario.hostile:
+                end(await one(scenario))
+        return [done[scenario.id] for scenario in scenarios]
 
 
 class _Run:
@@ -90,13 +121,19 @@ class _Run:
         gate: asyncio.Semaphore,
         begin: Callable[[], Conversation],
         tracker: BudgetTracker,
+        watch: ServerWatch,
     ) -> None:
         self._target = target
         self._gate = gate
         self._begin = begin
         self._tracker = tracker
+        self._watch = watch
+        self._died: dict[str, Transcript] = {}
+        """The transcripts of probes during which the server died, by capability."""
         self.stopped: set[str] = set()
         """The capabilities that were not probed because of the budget."""
+        self.defects: dict[str, str] = {}
+        """The capabilities whose probe failed because of a defect of the judge, with the traceback."""
 
     async def about(self, name: str, declared: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
         """Return the declaration of a capability, or probe it; the result is that of `probe`."""
@@ -105,47 +142,126 @@ class _Run:
             return [], lack
         return await self.probe(name)
 
+    def failed_probe(self, scenario: Scenario) -> Transcript | None:
+        """Return the transcript of a scenario whose capability could not be probed, or None.
+
+        A server that died of a probe is accused of it under the first scenario that needs the capability.
+        """
+        for name in scenario.needs:
+            if (defect := self.defects.get(name)) is not None:
+                return Transcript(scenario=scenario.id, exchanges=[], defect=defect)
+            if (seen := self._died.get(name)) is not None:
+                accused = not seen.scenario
+                seen = msgspec.structs.replace(seen, scenario=seen.scenario or scenario.id)
+                self._died[name] = seen
+                if accused:
+                    return seen
+                lack = f"{DIED} when {CAPABILITIES[name].title} was probed, in {seen.scenario}"
+                return Transcript(scenario=scenario.id, exchanges=[], skipped=lack)
+        return None
+
     async def probe(self, name: str) -> tuple[list[Exchange], str | None]:
         """Probe a capability; return the exchanges and the reason why the target lacks it, or None if it does not."""
         try:
             async with self._gate:
-                return await self._converse(CAPABILITIES[name].probe(self._target))
+                return await self._converse(CAPABILITIES[name].probe(self._target), f"the probe of {name}")
         except _Stopped as stopped:
             self.stopped.add(name)
             return stopped.exchanges, f"{stopped}; not probed: {CAPABILITIES[name].title}"
+        except _Defect as defect:
+            self.defects[name] = str(defect)
+            return defect.exchanges, f"{UNKNOWN}: the judge failed"
+        except _Died as died:
+            self._died[name] = died.transcript("")
+            return died.exchanges, f"{UNKNOWN}: {DIED}"
+        except _Disturbed as disturbed:
+            if not self._watch.over:
+                return await self.probe(name)  # The number of deaths is bounded.
+            return disturbed.exchanges, f"{UNKNOWN}: {self._watch.over}"
 
     async def scenario(self, wanted: Scenario) -> Transcript:
         """Run a scenario once; it is skipped if the budget does not allow all of it."""
         try:
             async with self._gate:
                 self._tracker.open(wanted, self._target)
-                exchanges, _ = await self._converse(wanted.steps(self._target))
+                exchanges, _ = await self._converse(wanted.steps(self._target), wanted.id)
         except OverBudget as reason:
             return Transcript(scenario=wanted.id, exchanges=[], skipped=str(reason))
         except _Stopped as stopped:
             return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
+        except _Defect as defect:
+            return Transcript(scenario=wanted.id, exchanges=defect.exchanges, defect=str(defect))
+        except _Died as died:
+            return died.transcript(wanted.id)
+        except _Disturbed as disturbed:
+            # Answers of a server that is dying or has lost its state are evidence of nothing.
+            return Transcript(scenario=wanted.id, exchanges=[], skipped=self._watch.over or str(disturbed))
+        except Exception as error:
+            return Transcript(scenario=wanted.id, exchanges=[], defect=traceback_of(error))
         return Transcript(scenario=wanted.id, exchanges=exchanges)
 
-    async def _converse(self, steps: Steps) -> tuple[list[Exchange], str | None]:
+    async def _converse(self, steps: Steps, name: str) -> tuple[list[Exchange], str | None]:
         exchanges: list[Exchange] = []
         spent = 0
-        async with self._begin() as conversation:
-            try:
-                request = next(steps)
-                while True:
-                    worst = self._tracker.reserve(request, spent)
-                    exchanges.append(await conversation.send(request))
-                    spent += self._tracker.settle(exchanges[-1], worst)
-                    request = steps.send(exchanges[-1])
-            except StopIteration as stop:
-                return exchanges, stop.value
-            except OverBudget as reason:
-                raise _Stopped(exchanges, str(reason)) from None
+        flight = self._watch.begin(name)
+        try:
+            async with asyncio.timeout(self._tracker.timeout), self._begin() as conversation:
+                try:
+                    request = next(steps)
+                    while True:
+                        if self._watch.over or flight.epoch != self._watch.epoch:
+                            raise _Disturbed(exchanges, DISTURBED)
+                        worst = self._tracker.reserve(request, spent)
+                        exchanges.append(await self._watch.observe(flight, request, conversation.send))
+                        spent += self._tracker.settle(exchanges[-1], worst)
+                        if (death := await self._watch.death(flight)) is not None:
+                            raise (
+                                _Died(exchanges, death)
+                                if death.suspects[0] is flight
+                                else _Disturbed(exchanges, DISTURBED)
+                            )
+                        request = steps.send(exchanges[-1])
+                except StopIteration as stop:
+                    return exchanges, stop.value
+        except OverBudget as reason:
+            raise _Stopped(exchanges, str(reason)) from None
+        except TimeoutError:
+            raise _Stopped(exchanges, self._tracker.time_is_over) from None
+        except _Ended:
+            raise
+        except Exception as error:
+            # Scenarios read answers of any shape; a defect in one of them must not end the others.
+            raise _Defect(exchanges, traceback_of(error)) from error
 
 
-class _Stopped(Exception):  # noqa: N818 - it is a reason, not an error
-    """The budget ended a conversation."""
+class _Ended(Exception):  # noqa: N818 - it is a reason, not an error
+    """Something ended a conversation before its last request."""
 
     def __init__(self, exchanges: list[Exchange], why: str) -> None:
         super().__init__(why)
         self.exchanges = exchanges
+
+
+class _Stopped(_Ended):
+    """The budget ended a conversation."""
+
+
+class _Disturbed(_Ended):
+    """The server died of another conversation."""
+
+
+class _Died(_Ended):
+    """The server died during the last exchange of a conversation."""
+
+    def __init__(self, exchanges: list[Exchange], death: Death) -> None:
+        super().__init__(exchanges, DIED)
+        self._beside = [flight.shown for flight in death.suspects[1:]]
+
+    def transcript(self, scenario: str) -> Transcript:
+        """Return the transcript of the scenario that ended here."""
+        place = len(self.exchanges) - 1
+        return Transcript(scenario=scenario, exchanges=self.exchanges, died=place, beside=self._beside)
+
+
+class _Defect(_Ended):
+    """A defect of the judge ended a conversation; the text is its traceback."""

@@ -17,11 +17,13 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 __all__ = [
     "CAPABILITIES",
     "CHECKS",
+    "DIED",
     "FAILED",
     "GONE",
     "SAMPLED",
     "SCENARIOS",
     "SEED",
+    "SURVIVED",
     "UNKNOWN",
     "WRONG_KEY",
     "AnswerKind",
@@ -70,6 +72,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the token limit of chat completions: some models refuse `max_tokens`, as the contract allows."""
     seed: int = SEED
     """The seed of requests that send one."""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    """Further headers of every request, by lower-case name, such as those that a gateway needs."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +179,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of capabilities. If the target lacks one, nothing is sent and the checks are skipped."""
 
     @property
+    def hostile(self) -> bool:
+        """Whether it sends what a server has to refuse; such requests run last and alone, because they may kill it."""
+        return self.id.startswith("errors/")
+
+    @property
     def sampled(self) -> bool:
         """Whether one of its checks depends on sampling, so that another attempt may pass it."""
         return any(found.sampled for name, found in CHECKS.items() if name.startswith(f"{self.id}/"))
@@ -216,11 +225,15 @@ class Check(Claim, frozen=True, kw_only=True):
     """For a law: which kind of answer it is about."""
 
 
+SURVIVED = "HTTP-16"
+"""The rule that a server breaks which dies of a request that it has to refuse."""
 FAILED = "HTTP-17"
 """The rule that a check reports as broken if the server failed and there is no answer to look at."""
 CAPABILITIES: dict[str, Capability] = {}
 UNKNOWN = "could not be found out"
 """The start of the reason for a skipped scenario, if a probe does not show whether the server has a capability."""
+DIED = "the server died"
+"""The start of the reason for a skipped scenario, if an earlier request had killed the server."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 

@@ -14,10 +14,17 @@ from plumbline_conformance.suite.contract import document
 from plumbline_conformance.suite.field_rules import rule_of
 from plumbline_conformance.suite.model import Problem
 
-__all__ = ["fits", "violations"]
+__all__ = ["NOT_NEEDED", "fits", "violations"]
 
 _LIMIT = 20
 """Violations reported for one value."""
+_CAUSES = 3
+"""Causes named for one violation."""
+NOT_NEEDED = {"InputTokensDetails": ["cache_write_tokens"]}
+"""Members that only OpenAI's document requires, that are new there, and that no official client needs, by schema.
+
+They do not make an answer invalid; a check of its own looks for them.
+"""
 
 
 def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
@@ -39,12 +46,46 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
         )
         return
     for error in errors:
-        path = ".".join(str(part) for part in error.instance_path)
+        meant = _meant(error)
+        path = ".".join(str(part) for part in (meant[0] if len(meant) == 1 else error).instance_path)
         # The path of an error about a missing member is that of its parent.
         missing = getattr(error.kind, "property", None)
         rule = rule_of(name, [*error.instance_path, *([missing] if isinstance(missing, str) else [])])
-        shown = error.message[:300]
+        shown = "; ".join(_message(inner) for inner in meant[:_CAUSES])[:300]
         yield Problem(expected=f"a valid {name}", actual=shown, pointer=f"{where}{path}", rule=rule)
+
+
+def _meant(error: Any) -> list[Any]:
+    """Return the causes of an error: of a union, those of the branch that the value was meant for.
+
+    That is the branch with the right `type` and the right JSON type, and then the fewest errors. If the value fits none
+    of them, the error itself is the cause.
+    """
+    branches = [list(branch) for branch in getattr(error.kind, "context", None) or ()]
+    if not branches:
+        return [error]
+    best = min(
+        branches, key=lambda branch: (sum(_is_another_kind(error, inner) for inner in branch), len(branch))
+    )
+    if any(_is_another_kind(error, inner) for inner in best):
+        return [error]
+    return [cause for inner in best for cause in _meant(inner)]
+
+
+def _is_another_kind(error: Any, inner: Any) -> bool:
+    """Tell whether an error of a branch means that the value is meant for another branch."""
+    depth = len(inner.instance_path) - len(error.instance_path)
+    keyword = inner.schema_path[-1] if inner.schema_path else ""
+    if depth == 0:
+        return keyword == "type"
+    return depth == 1 and inner.instance_path[-1] == "type" and keyword in ("const", "enum")
+
+
+def _message(error: Any) -> str:
+    """Return the message of an error, with the schema if it is not the one of the whole value."""
+    where = list(error.schema_path)[:3]
+    name = f" of {where[2]}" if where[:2] == ["components", "schemas"] and len(where) == 3 else ""
+    return f"{error.message[:250]}{name}"
 
 
 def _errors(name: str, value: Any) -> list[Any]:
@@ -91,8 +132,18 @@ def _at(value: Any, path: list[str | int]) -> Any:
 @cache
 def _validator(name: str) -> Any:
     return jsonschema_rs.Draft202012Validator(
-        {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
+        {"$ref": f"#/components/schemas/{name}", "components": {"schemas": _schemas()}}
     )
+
+
+@cache
+def _schemas() -> dict[str, Any]:
+    """Return the contract's schemas, without the requirements that clients do not need."""
+    schemas = dict(document()["components"]["schemas"])
+    for name, members in NOT_NEEDED.items():
+        required = [member for member in schemas[name]["required"] if member not in members]
+        schemas[name] = {**schemas[name], "required": required}
+    return schemas
 
 
 def fits(schema: dict[str, Any], value: Any) -> bool:

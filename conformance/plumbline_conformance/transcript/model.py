@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.transcript.sse import Event, load_json, parse_events
+from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
 __all__ = ["CLOSED", "Exchange", "Transcript"]
 
@@ -54,6 +54,11 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
         return parse_events(self.body)
 
     @cached_property
+    def blocks(self) -> list[Event]:
+        """Return all blocks of fields, also those that clients do not dispatch."""
+        return parse_blocks(self.body)
+
+    @cached_property
     def chunks(self) -> list[Any]:
         """Return the JSON of every event but `[DONE]`, or of every WebSocket message; None for one that is not JSON."""
         if self.method == "WEBSOCKET":
@@ -86,6 +91,12 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """The missing capability, if that is the reason."""
     again: list[list[Exchange]] = msgspec.field(default_factory=list)
     """The exchanges of each further attempt."""
+    died: int | None = None
+    """The place of the exchange during which the server died, which is the last one of `exchanges`."""
+    beside: list[str] = msgspec.field(default_factory=list)
+    """The other requests that were in flight when it died."""
+    defect: str = ""
+    """The traceback of a defect of the judge that ended the scenario."""
 
     @property
     def attempts(self) -> list[Transcript]:

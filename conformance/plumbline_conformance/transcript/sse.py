@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-__all__ = ["BYTE_ORDER_MARK", "Event", "load_json", "parse_events"]
+__all__ = ["BYTE_ORDER_MARK", "Event", "load_json", "parse_blocks", "parse_events"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -57,7 +57,15 @@ class Event(msgspec.Struct, kw_only=True, dict=True):
 
 
 def parse_events(body: bytes) -> list[Event]:
-    """Return all blocks with at least one field; blocks of comments only are keep-alives."""
+    """Return the events: blocks with data, and those with a name, which need data.
+
+    A client dispatches no other block: comments, and `retry`, `id` or an empty `data` alone.
+    """
+    return [event for event in parse_blocks(body) if event.data or event.name is not None]
+
+
+def parse_blocks(body: bytes) -> list[Event]:
+    """Return all blocks with at least one field, also those that are no events."""
     text = body.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not lines[-1]:

@@ -11,6 +11,7 @@ import re
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ TARGETS: dict[str, float | None] = {
     "long_4000": None,
     "long_8000": None,
     "long_15000": None,
+    "long_20000": None,
 }
 LABELS: dict[str, str] = {
     "instruction": "Instructions, whole answer right",
@@ -54,8 +56,9 @@ LABELS: dict[str, str] = {
     "long_4000": "Answers at the end of 4,000 tokens",
     "long_8000": "Answers at the end of 8,000 tokens",
     "long_15000": "Answers at the end of 15,000 tokens",
+    "long_20000": "Answers at the end of 20,000 tokens",
 }
-LONG = (2000, 4000, 8000, 15000)
+LONG = (2000, 4000, 8000, 15000, 20000)
 """Tokens of the prompts of the long rows: instructions, talk, tool calls and recalls in turn."""
 BEGIN_CARD, END_CARD = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
 
@@ -180,8 +183,9 @@ class Runner:
         )
         out: dict[int, Reply] = {}
         while order:
-            # A batch has at most as many tokens as 48 prompts of a thousand.
-            size = max(1, min(batch, 48_000 // (len(prompts[order[0]]) // 3 + 1)))
+            # Padding costs attention a mask of the square of the length, so long prompts go one by one.
+            short = list(takewhile(lambda i: len(prompts[i]) < 4000, order[:batch]))
+            size = max(1, len(short))
             rows, order = order[:size], order[size:]
             encoded = self.tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True)
             longest = max(len(self.tokenizer.encode(samples[i].completion())) for i in rows)

@@ -20,7 +20,7 @@ class Shape:
     head_dim: int = 32
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-6
-    max_position_embeddings: int = 4096
+    max_position_embeddings: int = 24576
     initializer_range: float = 0.02
 
 

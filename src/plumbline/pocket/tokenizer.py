@@ -87,7 +87,7 @@ def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
         "clean_up_tokenization_spaces": False,
         "eos_token": IM_END,
         "errors": "replace",
-        "model_max_length": 4096,
+        "model_max_length": 24576,
         "pad_token": END_OF_TEXT,
         "split_special_tokens": False,
         "tokenizer_class": "Qwen2Tokenizer",

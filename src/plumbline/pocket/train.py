@@ -42,11 +42,17 @@ def mix_at(tokens: float) -> dict[str, float]:
 
 
 def make_pool(
-    seed: int, index: int, tok: Tokenizer, long_share: float = 0.0, longest: int = 4096
+    seed: int,
+    index: int,
+    tok: Tokenizer,
+    long_share: float = 0.0,
+    longest: int = 4096,
+    shortest_long: int = 800,
 ) -> list[list[Document]]:
     """Return micro-batches of documents of similar length, shuffled.
 
-    `long_share` of the tokens are conversations of 800 to `longest` tokens, all lengths alike often on a log scale.
+    `long_share` of the tokens are conversations of `shortest_long` to `longest` tokens, all lengths alike often on a
+    log scale.
     """
     lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
     renderer = Renderer(tok)
@@ -56,7 +62,7 @@ def make_pool(
     documents, total, long_total = [], 0, 0
     while total < POOL_TOKENS:
         if long_total < long_share * (total + 1):
-            size = int(math.exp(lexicon.rng.uniform(math.log(800), math.log(longest - 700))))
+            size = int(math.exp(lexicon.rng.uniform(math.log(shortest_long), math.log(longest - 700))))
             document = long_conversation(lexicon, tok, size)
             long_total += len(document.ids)
         elif pairs and lexicon.chance(pairs):
@@ -182,7 +188,12 @@ class Trainer:
             start, before = time.time(), self.tokens
             losses: dict[str, list[float]] = defaultdict(list)
             batches = make_pool(
-                self.args.seed, self.pool, self.tokenizer, self.args.long_share, self.args.longest
+                self.args.seed,
+                self.pool,
+                self.tokenizer,
+                self.args.long_share,
+                self.args.longest,
+                self.args.shortest_long,
             )
             for i in range(0, len(batches), MICRO_PER_STEP):
                 self.one_step(batches[i : i + MICRO_PER_STEP], losses)
@@ -217,6 +228,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--long-share", type=float, default=0.0, help="share of the tokens in long conversations"
+    )
+    parser.add_argument(
+        "--shortest-long", type=int, default=800, help="tokens of the shortest long conversation"
     )
     parser.add_argument("--longest", type=int, default=4096, help="tokens of the longest document")
     parser.add_argument(

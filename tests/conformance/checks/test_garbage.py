@@ -59,7 +59,7 @@ def near_right(draw: st.DrawFn, exchange: Exchange) -> Exchange:
     if exchange.json is not None:
         return with_body(exchange, json.dumps(draw(altered(exchange.json))).encode())
     events = [(event.name, event.json if event.data != "[DONE]" else "[DONE]") for event in exchange.events]
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, 3)) if events else 0):
         place = draw(st.integers(0, len(events) - 1))
         name, data = events[place]
         match draw(st.integers(0, 3)):

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from plumbline_conformance.cli import main
 from plumbline_conformance.client.http import sender
 from plumbline_conformance.client.target_input import (
+    _FRAMING,
     UnusableInput,
     base_url_of,
     capabilities_of,
+    headers_of,
     joined,
     key_of,
 )
@@ -178,3 +180,46 @@ def test_an_unknown_capability_is_answered_with_the_known_ones(name: str) -> Non
         capabilities_of(f"tools,{name}")
 
     assert all(known in str(raised.value) for known in CAPABILITIES)
+
+
+NAMES = st.from_regex(r"\A[a-z][a-z0-9-]{0,12}\Z").filter(lambda name: name not in _FRAMING)
+VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=12)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4))
+def test_headers_are_read_as_they_are_written(headers: dict[str, str]) -> None:
+    lines = [f"{name.title()}:  {value} " for name, value in headers.items()]
+
+    assert headers_of(lines) == headers
+
+
+@pytest.mark.parametrize(
+    "line", ["x-a", ": b", "x a: b", "x-a: \r\nx-b: c", "x-a: é", "Content-Length: 5", "x-\x00: a"]
+)
+def test_headers_that_cannot_be_sent_are_refused_by_name(line: str) -> None:
+    with pytest.raises(UnusableInput, match="--header"):
+        headers_of([line])
+    with pytest.raises(UnusableInput, match="x-a is given twice"):
+        headers_of(["x-a: 1", "X-A: 2"])
+
+
+def test_headers_go_with_every_request_and_secrets_among_them_are_not_written(tmp_path: Path) -> None:
+    seen: list[dict[str, str]] = []
+
+    async def gateway(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] in ("http", "websocket"):
+            seen.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        await inner(scope, receive, send)
+
+    inner = application()
+    files = [f"--{kind}={tmp_path / kind}" for kind in ("record", "json", "html", "junit")]
+    with serving(gateway) as base_url:
+        target = ("--base-url", base_url, "--model", MODEL, "--api-key", KEY)
+        headers = ("--header", "X-Tenant: acme", "--header", "x-gateway-key: gw-secret-0123")
+        main(["check", *target, *headers, *files, "chat/text", "websocket/turn", "errors/no-model"])
+
+    assert len(seen) > 4
+    assert {found["x-tenant"] for found in seen} == {"acme"}
+    assert {found["x-gateway-key"] for found in seen} == {"gw-secret-0123"}
+    for path in tmp_path.iterdir():
+        assert "gw-secret-0123" not in path.read_text()

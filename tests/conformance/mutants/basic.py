@@ -134,7 +134,7 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("chat/stream-text", "a stream as JSON", header("content-type", "application/json"), ("content-type",)),
     ("chat/stream-text", "named events", events(lambda f: [("chunk", d) for _, d in f]), ("framing",)),
     ("chat/stream-text", "an event without data", body_bytes(lambda b: b"event: x\n\n" + b), ("framing",)),
-    ("chat/stream-text", "a retry field", body_bytes(lambda b: b"retry: 1\n" + b), ("framing",)),
+    ("chat/stream-text", "a retry field", body_bytes(lambda b: b"retry: 1\n\n" + b), ("tidy",)),
     ("chat/stream-text", "no blank line at the end", body_bytes(lambda b: b[:-1]), ("framing",)),
     (
         "chat/stream-text",

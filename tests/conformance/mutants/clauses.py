@@ -10,6 +10,35 @@ from mutants.mutations import Mutant, Mutation, again, body, chunk, chunks, even
 __all__ = ["CLAUSES"]
 
 
+TEXT, LIMITS = "responses/stream-text", "responses/limits"
+DETAILS = ("usage", "input_tokens_details")
+
+
+def cached(details: str, count: int) -> Any:
+    """Claim more cached tokens than the prompt has."""
+    return lambda answer: answer["usage"].update({details: {"cached_tokens": count}})
+
+
+def at_added(key: str, value: str) -> Any:
+    """Add the item with another value."""
+
+    def change(found: list[Any]) -> None:
+        added = next(event for event in found if event["type"] == "response.output_item.added")
+        added["item"][key] = value
+
+    return change
+
+
+def another_token(answer: Any) -> None:
+    entries = answer["choices"][0]["logprobs"]["content"]
+    entries[-1].update(token="b", bytes=[98])
+
+
+def other_part(found: list[Any]) -> None:
+    done = next(event for event in found if event["type"] == "response.content_part.done")
+    done["part"]["text"] += "?"
+
+
 def nameless(found: list[Any]) -> None:
     for data in found:
         del data["system_fingerprint"]
@@ -162,6 +191,29 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("responses/conversation", "no memory", body(put("usage", "input_tokens", 2), 2), "prepended"),
     ("responses/conversation", "answers alone", body(unasked, 3), "appended"),
     ("responses/conversation", "begun where it is used", status(200, 4), "unknown"),
+    ("chat/text", "more cached than sent", body(cached("prompt_tokens_details", 99)), "usage"),
+    ("chat/bias", "ignores logit_bias", body(another_token), "forced"),
+    ("chat/completion-limit", "ignores the newer name", body(put("usage", "completion_tokens", 9)), "kept"),
+    (LIMITS, "another temperature echoed", body(put("temperature", 1.0), 0), "echo"),
+    (TEXT, "no cache writes", body(without(*DETAILS, "cache_write_tokens"), 0), "cache-writes"),
+    (TEXT, "more cached than sent", body(put(*DETAILS, "cached_tokens", 99), 0), "usage"),
+    (LIMITS, "more cached than sent", body(put(*DETAILS, "cached_tokens", 99), 0), "usage"),
+    (LIMITS, "an item done when added", chunks(at_added("status", "completed")), "nesting"),
+    (LIMITS, "another type when done", chunks(at_added("type", "reasoning")), "nesting event-shapes"),
+    (LIMITS, "a part that ends with another text", chunks(other_part), "sums"),
+    (LIMITS, "a stream without usage", chunks(put(-1, "response", "usage", None)), "snapshots"),
+    (
+        LIMITS,
+        "a streamed total of its own",
+        chunks(put(-1, "response", "usage", "total_tokens", 7)),
+        "snapshots",
+    ),
+    (
+        LIMITS,
+        "more cached than sent in a stream",
+        chunks(put(-1, "response", *DETAILS, "cached_tokens", 99)),
+        "snapshots",
+    ),
 ]
 """(scenario, what the server does, the change, last segments of the checks that detect it)."""
 CLAUSES: list[Mutant] = [

@@ -75,7 +75,7 @@ def _wire(slug: str) -> list[tuple[str, Mutation, tuple[str, ...]]]:
     return [
         ("law of wire: a stream as JSON", header("content-type", "application/json", STREAM), ("wire",)),
         ("law of wire: two [DONE]", events(done_twice, STREAM), ("wire",)),
-        ("law of wire: a retry field", body_bytes(lambda b: b"retry: 1\n" + b, STREAM), ("wire",)),
+        ("law of wire: an event without data", body_bytes(lambda b: b"event: e\n\n" + b, STREAM), ("wire",)),
         ("law of wire: no blank line at the end", body_bytes(lambda b: b[:-1], STREAM), ("wire",)),
     ]
 
@@ -115,7 +115,7 @@ FURTHER_RULES: list[Mutant] = [
         "responses/reasoning",
         "more thoughts than tokens",
         body(put("usage", "output_tokens_details", "reasoning_tokens", 10**6), 0),
-        ("counted",),
+        ("counted", "usage"),
     ),
     ("errors/responses-bounds", "metadata without a bound", status(200, 3), ("refused",)),
     ("errors/hostile", "an answer to a list", status(200, 2), ("refused",)),

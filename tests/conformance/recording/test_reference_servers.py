@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ import environments  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
 from pages import differences, pages, recordings  # noqa: E402
 from servers import PEERS, Peer  # noqa: E402
+from supervisor import supervised  # noqa: E402
 
 from plumbline_conformance.cli.matrix import columns_from, replayed  # noqa: E402
 from plumbline_conformance.recording.file import read_recording  # noqa: E402
@@ -146,3 +151,26 @@ def test_every_difference_is_explained_once_and_nothing_else(name: str) -> None:
 
 def test_three_foreign_servers_are_compared_with_ours() -> None:
     assert len(DIFFERENCES) >= 3
+
+
+def test_a_server_that_dies_is_started_again_until_the_block_ends() -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+
+    @contextmanager
+    def start() -> Iterator[subprocess.Popen[bytes]]:
+        processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        try:
+            yield processes[-1]
+        finally:
+            processes[-1].kill()
+            processes[-1].wait()
+
+    with supervised(start):
+        processes[0].kill()
+        end = time.monotonic() + 10
+        while len(processes) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert processes[1].poll() is None
+
+    assert len(processes) == 2
+    assert all(process.poll() is not None for process in processes)

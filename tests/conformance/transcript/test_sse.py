@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plumbline_conformance.transcript.sse import Event, load_json, parse_events
+from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
 SETTINGS = settings(max_examples=500, deadline=None, database=None)
 LINES = st.one_of(
@@ -57,7 +57,7 @@ def naive(body: bytes) -> list[tuple[str | None, str | None, tuple[str, ...], in
 
 
 def read(body: bytes) -> list[tuple[str | None, str | None, tuple[str, ...], int, bool]]:
-    return [(e.data, e.name, e.fields, e.comments, e.closed) for e in parse_events(body)]
+    return [(e.data, e.name, e.fields, e.comments, e.closed) for e in parse_blocks(body)]
 
 
 @SETTINGS
@@ -87,7 +87,7 @@ def test_data_fields_are_read_as_data(texts: list[str], end: str) -> None:
     """Line feeds in data become several `data` lines and come back as line feeds."""
     events = ["".join(f"data: {line}{end}" for line in text.split("\n")) + end for text in texts]
 
-    found = parse_events("".join(events).encode())
+    found = parse_blocks("".join(events).encode())
 
     assert [event.data for event in found] == texts
     assert all(event.closed for event in found)
@@ -103,6 +103,16 @@ def test_comments_between_events_change_nothing(lines: list[str], places: list[i
         talking.insert(place, ": ping\n\n")
 
     assert read("".join(talking).encode()) == read("".join(blocks).encode())
+
+
+@SETTINGS
+@given(st.lists(st.sampled_from(["data: a", "data:", "data", "id: 1", "retry: 2", "x", "event: e", ": c"])))
+def test_blocks_that_no_client_dispatches_are_no_events(lines: list[str]) -> None:
+    """Only data is dispatched; a name without data is kept, because clients decode it (SSE-03)."""
+    body = "".join(f"{line}\n\n" for line in lines).encode()
+
+    kept = [line for line in lines if line in ("data: a", "event: e")]
+    assert parse_events(body) == parse_blocks("".join(f"{line}\n\n" for line in kept).encode())
 
 
 def test_an_event_without_a_blank_line_is_noted() -> None:

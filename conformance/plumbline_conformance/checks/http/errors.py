@@ -25,7 +25,7 @@ def broken_json_refused(seen: Transcript) -> Iterator[Problem]:
 
 
 def _malformed(exchange: Exchange) -> Iterator[Problem]:
-    yield from refused(exchange, 400)
+    yield from refused(exchange, 400, 422)
     if exchange.status >= 400 and error_of(exchange) is None:
         shown = exchange.body[:80].decode("utf-8", "replace")
         yield Problem(expected="an error object", actual=repr(shown), pointer="body")

@@ -24,7 +24,16 @@ from plumbline_conformance.checks.responses.shared_laws import (
     usage,
 )
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
-from plumbline_conformance.suite.model import Problem, Request, Target, breaking, check, scenario
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Request,
+    Target,
+    breaking,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import NOT_NEEDED
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
@@ -56,6 +65,21 @@ def _streamed(exchange: Exchange) -> object:
 
 whole("responses/stream-text/shape", "Answer with the complete response object", *SHAPE)(shape)
 whole("responses/stream-text/usage", "Count tokens so that the total is the sum", "R-10")(usage)
+
+
+@whole("responses/stream-text/cache-writes", "Count the tokens written to the cache", "R-10", milder=True)
+def _cache_writes(exchange: Exchange) -> Iterator[Problem]:
+    """Check for the members that OpenAI's document requires, but no official client needs."""
+    found = exchange.json.get("usage") if isinstance(exchange.json, dict) else None
+    details = found.get("input_tokens_details") if isinstance(found, dict) else None
+    if not isinstance(details, dict):
+        raise Inconclusive("the answer has no details of its input; another check reports this")
+    for name in NOT_NEEDED["InputTokensDetails"]:
+        if not isinstance(details.get(name), int):
+            shown, where = repr(details.get(name)), f"usage.input_tokens_details.{name}"
+            yield Problem(expected=f"an integer {name}", actual=shown, pointer=where)
+
+
 whole("responses/stream-text/created", "Report when the response was created", "R-01")(made_now("created_at"))
 check("responses/stream-text/ids", "Give each response a unique id", "R-01")(distinct_ids)
 check("responses/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)

@@ -22,6 +22,13 @@ TEXTS = {
 """Event types with deltas, and the field of their done event that has the complete text."""
 
 
+PARTS = {
+    "output_text": "response.output_text",
+    "refusal": "response.refusal",
+    "reasoning_text": "response.reasoning_text",
+    "summary_text": "response.reasoning_summary_text",
+}
+"""The events with the deltas of a part, by the type of the part."""
 Fault = tuple[str, str]
 """A broken rule, and the expected event."""
 
@@ -33,6 +40,7 @@ class Items:
         self.open: dict[int, tuple[Any, int | None, int]] = {}
         """By output index: the item's id, its open part, its number of parts so far."""
         self._met: set[int] = set()
+        self._added: dict[int, dict[str, Any]] = {}
 
     def judge(self, events: list[dict[str, Any]]) -> Iterator[Problem]:
         """Check RS-05 to RS-08 for all events of a stream."""
@@ -58,8 +66,12 @@ class Items:
             new = place not in self._met
             next_one = place == len(self._met)
             self._met.add(place)
-            self.open[place] = (event["item"].get("id"), None, 0)
-            return None if new and next_one else ("RS-06", f"output_index {len(self._met) - 1}, used once")
+            item = event["item"]
+            self.open[place] = (item.get("id"), None, 0)
+            self._added[place] = item
+            if not (new and next_one):
+                return "RS-06", f"output_index {len(self._met) - 1}, used once"
+            return None if item.get("status") in (None, "in_progress") else ("RS-05", "an item in progress")
         if place not in self.open:
             return "RS-07", f"item {place} to be open"
         name, part, _ = self.open[place]
@@ -67,7 +79,11 @@ class Items:
             del self.open[place]
             if part is not None:
                 return "RS-08", f"{name} without an open part"
-            return None if event["item"].get("id") == name else ("RS-05", f"the item {name}")
+            for key in ("id", "type", "call_id"):
+                wanted = self._added[place].get(key)
+                if event["item"].get(key) != wanted and (wanted is not None or key == "id"):
+                    return "RS-05", f"an item with the {key} {wanted}, as when it was added"
+            return None
         if event.get("item_id", name) != name:
             return "RS-07", f"item_id {name}"
         return self._meet_part(event, kind, place)
@@ -109,6 +125,8 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
             shown = repr(event.get(TEXTS[stem]))[:200]
             wanted = repr(texts.get(place, ""))[:200]
             yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", rule="RS-09")
+        elif kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
+            yield from _part_done(event, number, texts)
         elif kind == "response.output_item.done":
             done[event["output_index"]] = event["item"]
     for (item, part, stem), text in texts.items():
@@ -122,6 +140,25 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         shown = repr(output)[:200]
         wanted = "the items of the done events"
         yield Problem(expected=wanted, actual=shown, pointer="response.output", rule="RS-14")
+
+
+def _part_done(
+    event: dict[str, Any], number: int, texts: dict[tuple[Any, Any, str], str]
+) -> Iterator[Problem]:
+    """Check that a part ends with the text of its deltas (RS-09)."""
+    part = event.get("part")
+    stem = PARTS.get(str(part.get("type"))) if isinstance(part, dict) else None
+    if stem is None or not isinstance(part, dict):
+        return
+    place = (event.get("output_index"), event.get("summary_index", event.get("content_index", 0)), stem)
+    if part.get(TEXTS[stem]) != texts.get(place, ""):
+        shown, wanted = repr(part.get(TEXTS[stem]))[:200], repr(texts.get(place, ""))[:200]
+        yield Problem(
+            expected=f"the deltas joined, {wanted}",
+            actual=shown,
+            pointer=f"event {number}, part",
+            rule="RS-09",
+        )
 
 
 def _text_of(item: Any, part: Any, stem: str) -> Any:

@@ -289,7 +289,7 @@ def _echo(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=repr(value)[:200], actual=shown, pointer=key, rule=rule)
 
 
-ECHOED = ("max_output_tokens", "metadata", "instructions")
+ECHOED = ("max_output_tokens", "metadata", "instructions", "temperature")
 
 
 @stream("responses/limits/ended", "End text and item before an incomplete response", "RS-15")

@@ -61,7 +61,7 @@ NAMED = ("SSE-04", "SSE-01", "SSE-03")
 LIFECYCLE = ("RS-01", "RS-02")
 NESTING = ("RS-07", "RS-05", "RS-06", "RS-08")
 SUMS = ("RS-09", "RS-14")
-SNAPSHOTS = ("RS-03", "RS-04", "R-05", "RS-14")
+SNAPSHOTS = ("RS-03", "RS-04", "R-05", "RS-14", "R-10")
 """The rules of the stream laws."""
 VOLATILE = {"id", "call_id", "status", "encrypted_content"}
 
@@ -197,7 +197,7 @@ def event_order(found: list[dict[str, Any]]) -> Iterator[Problem]:
 
 
 def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
-    """Check the response snapshots in events (RS-03, RS-04, RS-14, R-05).
+    """Check the response snapshots in events (RS-03, RS-04, RS-14, R-05, R-10).
 
     All have the same id, the first ones have no output, and the last one has the status of its event.
     """
@@ -220,9 +220,23 @@ def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
             rule = (
                 "R-05" if "incomplete" in (snapshot.get("status"), str(kind).partition(".")[2]) else "RS-14"
             )
+            if kind in ("response.completed", "response.incomplete"):
+                yield from _final_usage(snapshot, number)
         for key in wrong:
             shown, where = repr(snapshot.get(key))[:100], f"event {number}, response.{key}"
             yield Problem(expected=f"the value for {kind}", actual=shown, pointer=where, rule=rule)
+
+
+def _final_usage(snapshot: dict[str, Any], number: int) -> Iterator[Problem]:
+    """Check that the last snapshot has a usage (RS-14) that adds up (R-10)."""
+    found = snapshot.get("usage")
+    if not isinstance(found, dict):
+        where = f"event {number}, response.usage"
+        yield Problem(expected="a usage object", actual=repr(found)[:100], pointer=where, rule="RS-14")
+        return
+    for problem in usage_adds_up(found, prompt="input_tokens", completion="output_tokens"):
+        where = f"event {number}, response.{problem.pointer}"
+        yield Problem(expected=problem.expected, actual=problem.actual, pointer=where, rule="R-10")
 
 
 event_shapes = _of_events(shapes, "Check the schema of every event (RS-21).")
@@ -232,7 +246,7 @@ nesting = _of_events(
     lambda found: Items().judge(found), "Check the nesting of items and parts (RS-05 to RS-08)."
 )
 summed = _of_events(sums, "Check that deltas add up to items and response (RS-09, RS-14).")
-snapshots_agree = _of_events(snapshots, "Check the snapshots (RS-03, RS-04, RS-14, R-05).")
+snapshots_agree = _of_events(snapshots, "Check the snapshots (RS-03, RS-04, RS-14, R-05, R-10).")
 Row = tuple[str, str, tuple[str, ...], Law]
 _WHOLE: tuple[Row, ...] = (
     (

@@ -1,0 +1,64 @@
+"""Reject what fails only because the server does not have the operation.
+
+A framework answers an unknown route with 405, or with a 404 that has no error object and does not mention the resource.
+No check has to know this: a problem in such an answer becomes the verdict `rejected`.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+from plumbline_conformance.suite.model import Check
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["missing_operation"]
+
+_ABOUT_ROUTES = {"HTTP-08", "WS-01"}
+"""Rules about methods and paths that a server need not have."""
+_ABOUT_404 = {"MOD-03", "ERR-06", "ST-02", "ST-03", "ST-05", *_ABOUT_ROUTES}
+"""Rules about the answer to what does not exist; they judge a 404 themselves."""
+
+
+def missing_operation(found: Check, transcript: Transcript, places: set[int | None]) -> str | None:
+    """Return why a check that found problems is rejected, or None if the operations exist.
+
+    Args:
+        found: the check.
+        transcript: what it judged.
+        places: the exchanges of its problems; None means the only one.
+    """
+    exchanges = transcript.exchanges
+    broken = [exchanges[place or 0] for place in places if -1 < (place or 0) < len(exchanges)]
+    if len(broken) < len(places) or (None in places and len(exchanges) > 1):
+        return None
+    for one in broken:
+        same = [other for other in exchanges if (other.method, other.url) == (one.method, one.url)]
+        if not all(map(_has_no_route, same)) or _says_so(found, one):
+            return None
+    first = broken[0]
+    return f"there is no {first.method} {_path(first)}: status {first.status}"
+
+
+def _says_so(found: Check, exchange: Exchange) -> bool:
+    """Tell whether the check itself is about this status."""
+    return bool(set(found.rules) & (_ABOUT_404 if exchange.status == 404 else _ABOUT_ROUTES))
+
+
+def _has_no_route(exchange: Exchange) -> bool:
+    if exchange.error is not None or exchange.method == "WEBSOCKET":
+        return False
+    if exchange.status in (405, 501):
+        return True
+    if exchange.status != 404:
+        return False
+    value = exchange.json
+    if isinstance(value, dict) and ("detail" not in value or isinstance(value.get("error"), dict)):
+        return False
+    name = _path(exchange).rpartition("/")[2]
+    return name not in json.dumps(value) if value is not None else True
+
+
+def _path(exchange: Exchange) -> str:
+    path = urlsplit(exchange.url).path
+    return path[path.find("/v1/") + 3 :] if "/v1/" in path else path

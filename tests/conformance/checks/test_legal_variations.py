@@ -1,0 +1,106 @@
+"""Test that no check fails because of what SSE, HTTP and JSON allow.
+
+- Every variation of the table leaves every verdict of every scenario, but for warnings that the table names.
+- A variation changes something, so that the test shows something.
+- Where a refusal may be 400, it may be 422.
+"""
+
+from __future__ import annotations
+
+import pytest
+from example_servers.good_server import transcripts
+from example_servers.legal_variations import VARIATIONS, Variation
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mutants.mutations import changed
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.transcript.model import Transcript
+
+NAMES = [f"{one.allowed_by}: {one.name}" for one in VARIATIONS]
+LINE_ENDS = ("carriage returns and line feeds", "carriage returns", "mixed line ends")
+
+
+def varied(scenario: str, *variations: Variation) -> Transcript:
+    seen = transcripts()[scenario]
+    exchanges = list(seen.exchanges)
+    for variation in variations:
+        exchanges = [variation.change(exchange) for exchange in exchanges]
+    return Transcript(scenario=scenario, exchanges=exchanges)
+
+
+def accused(seen: Transcript, warns: tuple[str, ...]) -> dict[str, object]:
+    """Return the findings that are neither a pass nor a warning of these rules."""
+    return {
+        finding.check: (finding.verdict, finding.reason, finding.problems[:2])
+        for finding in judge(seen)
+        if finding.verdict != "pass" and not (finding.verdict == "warn" and set(finding.broken) <= set(warns))
+    }
+
+
+@pytest.mark.parametrize("variation", VARIATIONS, ids=NAMES)
+def test_what_a_format_allows_breaks_no_rule(variation: Variation) -> None:
+    wrong = {
+        name: found for name in SCENARIOS if (found := accused(varied(name, variation), variation.warns))
+    }
+
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("variation", VARIATIONS, ids=NAMES)
+def test_a_variation_changes_something(variation: Variation) -> None:
+    assert any(
+        (old.frames, old.headers) != (new.frames, new.headers)
+        for name in SCENARIOS
+        for old, new in zip(transcripts()[name].exchanges, varied(name, variation).exchanges, strict=True)
+    )
+
+
+@settings(
+    max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(
+    st.sampled_from(sorted(SCENARIOS)),
+    st.lists(st.sampled_from(VARIATIONS), min_size=2, max_size=3, unique_by=id),
+)
+def test_variations_together_break_no_rule(scenario: str, variations: list[Variation]) -> None:
+    warns = tuple(rule for variation in variations for rule in variation.warns)
+
+    # Values are rewritten before lines, line ends after lines, and a byte order mark is one at the beginning only.
+    ends = [one for one in variations if one.name in LINE_ENDS]
+    others = [one for one in variations if one not in ends[1:]]
+    ordered = sorted(others, key=_order)
+
+    assert accused(varied(scenario, *ordered), warns) == {}
+
+
+def _order(variation: Variation) -> int:
+    if variation.name == "a byte order mark":
+        return 4
+    if variation.name in LINE_ENDS:
+        return 3
+    return {"RFC 8259": 0}.get(variation.allowed_by, 1 if "over several" in variation.name else 2)
+
+
+def test_warnings_are_of_rules_that_say_should() -> None:
+    tidy = [found for name, found in CHECKS.items() if name.endswith("/tidy")]
+
+    assert {found.level for found in tidy} == {"SHOULD"}
+    assert {rule for one in VARIATIONS for rule in one.warns} <= {
+        rule for found in tidy for rule in found.rules
+    }
+    assert {rule for one in VARIATIONS for rule in one.warns} <= set(rules())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_refusal_may_be_400_or_422(scenario: str) -> None:
+    """Frameworks answer 422 to bodies that they cannot validate."""
+    seen = transcripts()[scenario]
+    exchanges = [
+        changed(exchange, status=422) if exchange.status == 400 else exchange for exchange in seen.exchanges
+    ]
+
+    assert accused(Transcript(scenario=scenario, exchanges=exchanges), ()) == {}

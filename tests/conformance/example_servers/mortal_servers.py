@@ -1,0 +1,106 @@
+"""The reference behind a relay that dies of a request, and may return."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+from example_servers.good_server import serving
+from example_servers.reference import application
+
+__all__ = ["mortal"]
+
+
+class _Relay:
+    """Forward connections until a request contains a fatal text."""
+
+    def __init__(self, upstream: int, fatal: Callable[[bytes], bool], returns_after: float | None) -> None:
+        self._upstream = upstream
+        self._fatal = fatal
+        self._returns_after = returns_after
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        self.deaths = 0
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await self._relay(reader, writer)
+        writer.close()
+        self._tasks.discard(task)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        body = await reader.readexactly(int(sizes[0].partition(b":")[2])) if sizes else b""
+        if self._fatal(head + body):
+            await self._die()
+            return
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+        up_writer.write(head + body)
+
+        async def send_on() -> None:
+            while more := await reader.read(65536):
+                up_writer.write(more)
+
+        client = asyncio.ensure_future(send_on())
+        try:
+            while part := await up_reader.read(65536):
+                writer.write(part)
+                await writer.drain()
+        finally:
+            client.cancel()
+            up_writer.close()
+
+    async def _die(self) -> None:
+        self.deaths += 1
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+        if self._returns_after is not None:
+            asyncio.get_running_loop().call_later(
+                self._returns_after, lambda: asyncio.ensure_future(self.listen())
+            )
+
+
+@contextmanager
+def mortal(
+    fatal: Callable[[bytes], bool], *, returns_after: float | None = None
+) -> Iterator[tuple[str, _Relay]]:
+    """Serve the reference until a request is fatal; yield the base URL and the relay, which counts deaths.
+
+    Args:
+        fatal: tells whether the server dies of a request, from its bytes.
+        returns_after: seconds after which it listens again; None for never.
+    """
+    with serving(application()) as upstream:
+        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        asyncio.run_coroutine_threadsafe(relay.listen(), loop).result(10)
+        try:
+            yield f"http://127.0.0.1:{relay.port}/v1", relay
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.run_until_complete(_end_tasks())
+            loop.close()
+
+
+async def _end_tasks() -> None:
+    pending = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,183 @@
+"""Test that a server which dies is accused of it once, with the request that killed it.
+
+- The accused scenario has one failure, of HTTP-16 or HTTP-17; no other rule is judged by a dead server.
+- If the server does not return, the run stops, and the rest is skipped with the reason.
+- If it returns, the run goes on: other scenarios in flight are repeated, and keep their verdicts.
+- Requests that a server has to refuse come last, one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from example_servers.good_server import KEY, MODEL, serving
+from example_servers.mortal_servers import mortal
+from example_servers.reference import application
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.cli import main
+from plumbline_conformance.judge.verdicts import Finding, judge
+from plumbline_conformance.runner.budget import Budget
+from plumbline_conformance.runner.run import record
+from plumbline_conformance.suite.model import DIED, SCENARIOS, Target
+from plumbline_conformance.transcript.model import Transcript
+
+SOME = [
+    "chat/text",
+    "chat/stream-text",
+    "models/list",
+    "completions/text",
+    "errors/hostile",
+    "errors/no-model",
+]
+
+
+def run(
+    base_url: str, names: Sequence[str], *, concurrency: int = 4, restart_wait: float = 0.0
+) -> dict[str, Transcript]:
+    target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+    scenarios = [SCENARIOS[name] for name in names]
+    found = asyncio.run(record(scenarios, target, concurrency=concurrency, restart_wait=restart_wait))
+    return {seen.scenario: seen for seen in found}
+
+
+def violations(seen: dict[str, Transcript]) -> list[Finding]:
+    found = [finding for one in seen.values() for finding in judge(one)]
+    return [finding for finding in found if finding.verdict not in ("pass", "inconclusive", "skipped")]
+
+
+def once(test: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    """Let only the first fatal request kill."""
+    killed: list[bytes] = []
+
+    def fatal(request: bytes) -> bool:
+        if killed or not test(request):
+            return False
+        killed.append(request)
+        return True
+
+    return fatal
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_dead_server_is_accused_once_and_the_run_stops(concurrency: int) -> None:
+    began = time.monotonic()
+    with mortal(lambda request: b'"stream": true' in request) as (base_url, _):
+        seen = run(base_url, SOME, concurrency=concurrency)
+
+    [death] = violations(seen)
+    assert death.check.startswith("chat/stream-text/")
+    assert death.broken == ["HTTP-17"]
+    assert seen["errors/hostile"].skipped == f"{DIED} in chat/stream-text"
+    assert time.monotonic() - began < 20
+
+
+def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:
+    with mortal(lambda request: b'{"model":{"model":' in request) as (base_url, _):
+        seen = run(base_url, SOME)
+
+    [death] = violations(seen)
+    assert death.check == "errors/hostile/refused"
+    assert death.broken == ["HTTP-16"]
+    assert death.problems[0].exchange == 4
+    assert "RemoteProtocolError" in death.problems[0].actual or "ReadError" in death.problems[0].actual
+
+
+@settings(
+    max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(
+    st.sampled_from(["/v1/models", "/v1/completions", '"stream": true', '"temperature": 10000']),
+    st.booleans(),
+)
+def test_a_server_that_returns_is_judged_to_the_end(text: str, always: bool) -> None:
+    def kills(request: bytes) -> bool:
+        return text.encode() in request
+
+    with mortal(kills if always else once(kills), returns_after=0.2) as (base_url, relay):
+        seen = run(base_url, SOME, restart_wait=5)
+
+    found = violations(seen)
+    assert relay.deaths >= 1
+    assert {rule for finding in found for rule in finding.broken} <= {"HTTP-16", "HTTP-17"}
+    assert len(found) <= relay.deaths
+    if not always:
+        assert [one.scenario for one in seen.values() if one.skipped] == []
+
+
+def test_of_several_in_flight_the_one_that_kills_again_is_accused() -> None:
+    """Repeated one at a time, only the fatal request kills."""
+    with mortal(lambda request: b"/v1/completions" in request, returns_after=0.2) as (base_url, relay):
+        seen = run(base_url, ["chat/text", "completions/text", "models/list"], restart_wait=5)
+
+    assert {finding.check.rsplit("/", 1)[0] for finding in violations(seen)} == {"completions/text"}
+    assert relay.deaths <= 3
+
+
+def test_a_server_that_dies_forever_is_not_awaited_forever() -> None:
+    with mortal(lambda request: b"/v1/chat" in request, returns_after=0.1) as (base_url, relay):
+        seen = run(base_url, [name for name in SCENARIOS if name.startswith("chat/")], restart_wait=5)
+
+    assert relay.deaths <= 6
+    assert any((one.skipped or "").startswith(DIED) for one in seen.values())
+
+
+def test_a_probe_that_kills_is_accused() -> None:
+    with mortal(lambda request: b'"input": "Hi"' in request) as (base_url, _):
+        seen = run(base_url, ["models/list", "responses/inputs", "responses/stream-text"])
+
+    [death] = violations(seen)
+    assert death.check.startswith("responses/")
+
+
+def test_the_report_of_a_death_is_short_and_replays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, recording = tmp_path / "page.html", tmp_path / "run.jsonl"
+    with mortal(lambda request: b'"stream": true' in request) as (base_url, _):
+        common = ("--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--restart-wait", "0")
+        status = main(["check", *common, "--record", str(recording), "--html", str(page), "chat", "errors"])
+    printed = capsys.readouterr().out
+
+    assert status == 1
+    assert printed.count("HTTP-17") == 1
+    assert "The server died in " in printed
+    assert len(printed.splitlines()) < 60
+    assert main(["judge", str(recording)]) == 1
+    assert "The server died in " in capsys.readouterr().out
+    assert "also in flight" in page.read_text() or DIED in page.read_text()
+
+
+def test_what_has_to_be_refused_comes_last_and_alone() -> None:
+    target_requests: list[str] = []
+    with serving(application()) as base_url:
+        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        found = asyncio.run(
+            record(list(SCENARIOS.values()), target, ended=lambda seen: target_requests.append(seen.scenario))
+        )
+
+    first = next(place for place, name in enumerate(target_requests) if SCENARIOS[name].hostile)
+    assert all(SCENARIOS[name].hostile for name in target_requests[first:])
+    assert [seen.scenario for seen in found] == list(SCENARIOS)
+
+
+def test_the_time_of_a_run_ends_requests_in_flight() -> None:
+    async def slow(scope: dict[str, object], receive: object, send: object) -> None:
+        if scope["type"] == "lifespan":
+            return await application()(scope, receive, send)
+        return await asyncio.sleep(3)
+
+    with serving(slow) as base_url:
+        target = Target(base_url=base_url, model=MODEL)
+        began = time.monotonic()
+        found = asyncio.run(record([SCENARIOS["chat/text"]], target, budget=Budget(seconds=0.5)))
+        took = time.monotonic() - began
+
+    assert found[0].skipped == "budget: the 0.5 seconds are over"
+    assert took < 2
