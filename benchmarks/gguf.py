@@ -124,24 +124,25 @@ def main() -> None:
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     file = str(options.file)
+    plumbline = [
+        str(Path(sys.executable).parent / "plumbline"), "serve", "--model", file, "--port", "PORT",
+        "--served-model-name", "bench", "--max-num-seqs", "32",
+        "--engine-args", "n_threads=1", "n_threads_batch=1",
+    ]  # fmt: skip
     commands = {
-        "plumbline": (
-            [str(Path(sys.executable).parent / "plumbline"), "serve", "--model", file, "--port", "PORT",
-             "--served-model-name", "bench", "--max-num-seqs", "32", "--engine-args", "n_threads=1",
-             "n_threads_batch=1"],
-            "/health",
-        ),
-    }  # fmt: skip
+        "plumbline": (plumbline, "/health"),
+        "plumbline, no kept prefixes": ([*plumbline, "--no-prefix-caching"], "/health"),
+    }
     if options.llama_server:
         commands["llama-server"] = (
             [options.llama_server, "-m", file, "--port", "PORT", "--host", "127.0.0.1", "-np", "32", "-c", "32768",
-             "-t", "1", "-tb", "1", "--kv-unified", "--jinja"],
+             "-t", "1", "-tb", "1", "--jinja"],
             "/health",
         )  # fmt: skip
     if options.llama_python:
         commands["llama-cpp-python"] = (
             [options.llama_python, "-m", "llama_cpp.server", "--model", file, "--port", "PORT", "--n_ctx", "8192",
-             "--n_threads", "1", "--n_threads_batch", "1", "--model_alias", "bench"],
+             "--n_threads", "1", "--n_threads_batch", "1", "--interrupt_requests", "false", "--model_alias", "bench"],
             "/v1/models",
         )  # fmt: skip
     with ExitStack() as stack:

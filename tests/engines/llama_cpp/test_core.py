@@ -241,7 +241,7 @@ def test_the_rows_of_logits_of_a_batch_are_bounded(lengths: list[int]) -> None:
     assert run.cache.most_rows <= 64 + len(lengths)
 
 
-def test_what_is_kept_for_others_is_bounded_by_one_context() -> None:
+def test_what_is_kept_for_others_is_bounded() -> None:
     run = Run()
     for index in range(6):
         run.add(str(index), [index + 2] * 60, 5, ignore_eos=True)

@@ -34,6 +34,9 @@ __all__ = ["LlamaCppCore"]
 _SCORED = 64
 """Tokens in a batch whose logprobs are wanted, of all prompts together: each costs a row of logits."""
 
+_KEPT = 8192
+"""Tokens that finished requests leave for others, all together; a longer sequence is kept alone."""
+
 _ROOM = 32
 """Tokens that each running request shall be able to grow by when another one starts."""
 
@@ -298,7 +301,8 @@ class LlamaCppCore:
             self._sequences.keep(sequence, state.token_ids[: state.num_computed_tokens])
             # llama.cpp's attention looks at every used cell for every token, also at those of other sequences. Without
             # a bound, a decode of the pocket model took twice as long after 64 short requests.
-            while self._sequences.num_kept_tokens > self._cache.max_model_len:
+            most = min(self._cache.max_model_len, max(_KEPT, state.num_computed_tokens))
+            while self._sequences.num_kept_tokens > most:
                 evicted = self._sequences.evict()
                 assert evicted is not None
                 self._cache.remove(evicted)
