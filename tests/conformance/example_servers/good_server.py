@@ -57,9 +57,10 @@ def tokenizer() -> TextTokenizer:
 
 
 def script(request: GenerateRequest) -> Iterable[TokenChunk]:
-    """Return the sentence as tokens, with logprobs if requested."""
+    """Return the sentence as tokens, or as many of a token that `logit_bias` forces; with logprobs if requested."""
     wanted = request.sampling.logprobs
-    for byte in WORDS.encode():
+    forced = [token for token, bias in request.sampling.logit_bias.items() if bias >= 100]
+    for byte in forced[:1] * len(WORDS) or WORDS.encode():
         logprobs = None if wanted is None else (_entry(byte, wanted),)
         yield TokenChunk(token_ids=(byte,), logprobs=logprobs)
 

@@ -73,7 +73,8 @@ def test_claims_are_made_of_any_answer(status: int, body: bytes) -> None:
             frames=[(0.0, body)],
         )
         found = list(claims(operation, exchange))
-        assert found or status in (200, 401, 403, 404, 408, 429, 503), status
+        # 405 and 501 say that the operation is missing, which is no fault.
+        assert found or status in (200, 401, 403, 404, 405, 408, 429, 501, 503), status
 
 
 def test_our_server_survives_a_short_run(good: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,9 @@ def _question(body: Json) -> str:
 
 def _output(body: Json) -> Output:
     if 100 in (body.get("logit_bias") or {}).values():
-        return Output(text="a" * int(body["max_tokens"]), finish="length")
+        return Output(
+            text="a" * int(body.get("max_completion_tokens") or body["max_tokens"]), finish="length"
+        )
     choice = body.get("tool_choice")
     stop = body.get("stop")
     return output(
