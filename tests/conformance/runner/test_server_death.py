@@ -28,6 +28,8 @@ from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import DIED, SCENARIOS, Target
 from plumbline_conformance.transcript.model import Transcript
 
+AWAY = 0.6
+"""Seconds that a server is away: longer than the judge takes to look twice whether it lives."""
 SOME = [
     "chat/text",
     "chat/stream-text",
@@ -100,7 +102,7 @@ def test_a_server_that_returns_is_judged_to_the_end(text: str, always: bool) -> 
     def kills(request: bytes) -> bool:
         return text.encode() in request
 
-    with mortal(kills if always else once(kills), returns_after=0.2) as (base_url, relay):
+    with mortal(kills if always else once(kills), returns_after=AWAY) as (base_url, relay):
         seen = run(base_url, SOME, restart_wait=5)
 
     found = violations(seen)
@@ -113,7 +115,7 @@ def test_a_server_that_returns_is_judged_to_the_end(text: str, always: bool) -> 
 
 def test_of_several_in_flight_the_one_that_kills_again_is_accused() -> None:
     """Repeated one at a time, only the fatal request kills."""
-    with mortal(lambda request: b"/v1/completions" in request, returns_after=0.2) as (base_url, relay):
+    with mortal(lambda request: b"/v1/completions" in request, returns_after=AWAY) as (base_url, relay):
         seen = run(base_url, ["chat/text", "completions/text", "models/list"], restart_wait=5)
 
     assert {finding.check.rsplit("/", 1)[0] for finding in violations(seen)} == {"completions/text"}
@@ -121,11 +123,13 @@ def test_of_several_in_flight_the_one_that_kills_again_is_accused() -> None:
 
 
 def test_a_server_that_dies_forever_is_not_awaited_forever() -> None:
-    with mortal(lambda request: b"/v1/chat" in request, returns_after=0.1) as (base_url, relay):
+    with mortal(lambda request: b"/v1/chat" in request, returns_after=AWAY) as (base_url, relay):
         seen = run(base_url, [name for name in SCENARIOS if name.startswith("chat/")], restart_wait=5)
 
     assert relay.deaths <= 6
-    assert any((one.skipped or "").startswith(DIED) for one in seen.values())
+    # If it dies before it has answered anything, it may also count as one that answers nothing.
+    reasons = [one.skipped for one in seen.values() if one.skipped is not None]
+    assert any(reason.startswith(DIED) or "answered none of the first" in reason for reason in reasons)
 
 
 def test_a_probe_that_kills_is_accused() -> None:
