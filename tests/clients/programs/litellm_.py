@@ -34,7 +34,8 @@ called = (
     .message
 )
 assert called.tool_calls[0].function.name == "weather"
-answered = [*HELLO, called, {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "Rain."}]
+results = [{"role": "tool", "tool_call_id": call.id, "content": "Rain."} for call in called.tool_calls]
+answered = [*HELLO, called, *results]
 assert litellm.completion(model=MODEL, messages=answered, max_tokens=30, **BASE).choices[0].message.content
 done("completion: a tool")
 
