@@ -63,8 +63,9 @@ class _Relay:
             up_writer.close()
 
     async def _die(self) -> None:
+        if self._server is None or not self._server.is_serving():
+            return  # Another request has killed it at the same moment.
         self.deaths += 1
-        assert self._server is not None
         self._server.close()
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
