@@ -59,7 +59,7 @@ class Generation:
         self.settings = settings
         self.metrics = metrics
         self.admission = Admission(model, settings)
-        self.road = Road(model.engine, model.renderer, model.dialect)
+        self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens)
 
     async def prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str

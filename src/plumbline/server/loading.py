@@ -198,5 +198,12 @@ def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
         top_k=int(known.get("top_k", 0)),
         min_p=float(known.get("min_p", 0.0)),
         repetition_penalty=float(known.get("repetition_penalty", 1.0)),
+        max_tokens=_max_new_tokens(known),
         vocab_size=vocab_size,
     )
+
+
+def _max_new_tokens(config: dict[str, Any]) -> int | None:
+    """Return the model's own limit of an answer; numbers below 1 are none."""
+    found = int(config.get("max_new_tokens", 0))
+    return found if found > 0 else None
