@@ -39,6 +39,7 @@ TOOLS = (
             ),
         ),
         silent=("<|plamo:tag|>",),
+        anywhere=True,
         detect=(r"plamo:begin_tool_requests",),
     ),
     ToolDialect(

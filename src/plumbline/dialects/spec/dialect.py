@@ -108,6 +108,9 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """What models write between text and a section."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a template of this family matches. Without any, only the name chooses it."""
+    anywhere: bool = False
+    """The markers of its calls are control tokens, which no model writes in prose: a second beginning, or an end where
+    no call ends, is dropped."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False
@@ -135,7 +138,7 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     end marker or the end of the answer."""
     anywhere: bool = False
     """The family's markers are control tokens, which no model writes in prose: thinking may begin amid text, and a
-    marker where it means nothing (a second opening, an end outside of thinking or behind calls) is dropped."""
+    marker where it means nothing (a second opening, an end outside of thinking) is dropped."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     header: str = ""

@@ -43,7 +43,7 @@ class Markers:
         self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
-        sections = tool.sections if tool is not None and anywhere else ()
+        sections = tool.sections if tool is not None and tool.anywhere else ()
         ends = [end for section in sections for end in (*section.close, section.item_close)]
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
         self.again = {id(section): Finder(section.open) for section in sections}
