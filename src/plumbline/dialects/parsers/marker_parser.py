@@ -137,13 +137,16 @@ class MarkerParser(CursorParser):
         cursor.mark()
         self._prose_offset = start = cursor.offset
         name = ""
-        if not markers.header or (yield from cursor.take(markers.header)):
+        headed = bool(markers.header) and (yield from cursor.take(markers.header))
+        if headed or not markers.header:
             try:
                 name = yield from cursor.run(_NAME, 128)
             except MalformedError:
                 name = ""
-        named = bool(name) and (bool(markers.header) or not self._tools or name in self._tools)
+        named = bool(name) and (headed or not self._tools or name in self._tools)
         ends = named and (yield from cursor.may_become(markers.headed))
+        if headed and not ends and not (yield from cursor.peek()):
+            ends = cursor.cut
         raw = cursor.unmark()
         self._prose_offset = None
         if ends:

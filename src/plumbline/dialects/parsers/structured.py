@@ -47,7 +47,9 @@ class StructuredTextParser(MarkerParser):
         marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._exact = exact
-        self._openings = Finder(() if markers.tool is None else openings(markers.tool, tools))
+        begun = () if markers.tool is None else openings(markers.tool, tools)
+        # White space behind thinking may have been skipped.
+        self._openings = Finder((*begun, *(text.lstrip(SPACE) for text in begun)))
         super().__init__(
             markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
         )

@@ -39,8 +39,9 @@ class Markers:
         self.in_text = Finder((*self.sections, *self.silent, *anywhere), least=2)
         self.opening = Finder(self.opens)
         self.reopening = Finder(self.opens if anywhere else ())
-        self.headed = Finder((tool.headed if tool else ()) + (reasoning.headed if reasoning else ()), least=2)
         self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
+        headed = (tool.headed if tool else ()) + (reasoning.headed if reasoning else ())
+        self.headed = Finder(headed, least=1 if self.header else 2)
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
         sections = tool.sections if tool is not None and tool.anywhere else ()
