@@ -243,6 +243,11 @@ def test_a_message_of_harmony_that_is_continued_gets_no_second_header() -> None:
     assert grammar is not None
     assert accepts(grammar, " goes on.")
     assert not accepts(grammar, " goes on.<|channel|>commentary to=functions.get_weather")
+    form = JsonFormat({"type": "object"})
+    grammar = compose(builder(), output_format=form, syntax=syntax, thinking=thinking(ended=True))
+    assert grammar is not None
+    assert accepts(grammar, "{}")
+    assert not accepts(grammar, "<|channel|>final<|message|>{}")
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -70,13 +70,16 @@ def compose(
     Raises:
         ConstraintError: a constraint cannot be enforced.
     """
+    if thinking == "after" and syntax.text_header:
+        # The prompt has the header, and the text that the answer continues.
+        syntax = msgspec.structs.replace(syntax, text_header="")
     callable_ = callable_tools(tools, choice)
     lazy = _calls_are_constrained(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
         # TOOL-03: a model that may not call must not begin a call, or its markup would be in the text.
         if not choice.forbidden or not syntax.call_starts or not syntax.is_plain_text:
             return None
-        body = text_without_calls(builder, syntax, begun=thinking == "after")
+        body = text_without_calls(builder, syntax)
         return builder.build(
             _after_thinking(builder, _still_thinking(syntax, None, thinking), body, thinking)
         )

@@ -104,18 +104,15 @@ def text_with_calls(
     return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax, *, begun: bool = False) -> str:
+def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax) -> str:
     """Match free text in which no call begins.
 
     Args:
         builder: collects the rules.
         syntax: how the model writes text and calls; every call begins with one of its `call_starts`.
-        begun: the prompt already contains the header and the beginning of the text.
     """
     text = builder.text(without=syntax.call_starts)
-    if begun or not syntax.text_header:
-        return text
-    return builder.sequence([builder.literal(syntax.text_header), text])
+    return builder.sequence([*_literals(builder, syntax.text_header), text])
 
 
 def _markers(dialect: ToolDialect) -> list[str]:
