@@ -14,9 +14,9 @@ import msgspec
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.garbage import make_collections_rare
 from plumbline.server.listener import listener
 from plumbline.server.loading import load
-from plumbline.server.run import make_collections_rare
 from plumbline.server.settings import Settings
 from plumbline.server.storage import build_store
 
