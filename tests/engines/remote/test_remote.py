@@ -83,6 +83,8 @@ async def test_the_end_of_the_host_ends_streams_with_an_error(tmp_path: Path) ->
     await host.start()
     remote = await RemoteEngine.connect(tmp_path / "engine.sock")
     await remote.start()
+    lost = asyncio.Event()
+    remote.on_lost = lost.set
     await until(lambda: remote.stats().alive)
     reading = asyncio.create_task(chunks_of(remote, request("a")))
     await until(lambda: engine.num_running)
@@ -90,7 +92,7 @@ async def test_the_end_of_the_host_ends_streams_with_an_error(tmp_path: Path) ->
     await host.stop()
 
     assert (await reading)[-1].finish_reason == "error"
-    await remote.lost.wait()
+    await asyncio.wait_for(lost.wait(), 5)
     assert not remote.stats().alive
     with pytest.raises(EngineClosedError):
         await anext(remote.generate(request("b")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import msgspec
@@ -79,8 +79,8 @@ class RemoteEngine:
         self._num_streams = 0
         self._closed: str | None = "The engine has not been started."
         self._stats = (_DEAD, time.monotonic())
-        self.lost = asyncio.Event()
-        """Set when the connection has ended without `stop`."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Is called when the connection has ended without `stop`."""
 
     @classmethod
     async def connect(cls, path: Path) -> RemoteEngine:
@@ -201,9 +201,9 @@ class RemoteEngine:
                 for message in messages:
                     self._take(message)
         self._closed = _LOST
-        self.lost.set()
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="error", error=_LOST))
+        self.on_lost()
 
     def _take(self, message: FromHost) -> None:
         match message:
