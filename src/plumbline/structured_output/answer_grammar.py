@@ -132,6 +132,7 @@ def text_besides_calls(
     callable_ = callable_tools(tools, choice)
     if (
         syntax.calls is None
+        or syntax.text_header
         or not callable_
         or choice.mode == "required"
         or not isinstance(output_format, RegexFormat)
@@ -204,10 +205,12 @@ def _names(tools: Sequence[Tool]) -> list[str]:
 def _of_text(
     builder: GrammarBuilder, output_format: OutputFormat, syntax: AnswerSyntax, begun: Sequence[str]
 ) -> str:
-    text = _constrained_text(builder, output_format, begun)
     if not syntax.text_header:
-        return text
-    return builder.sequence([builder.literal(syntax.text_header), text])
+        return _constrained_text(builder, output_format, begun)
+    # A call has another header, so that no text begins like one.
+    return builder.sequence(
+        [builder.literal(syntax.text_header), _constrained_text(builder, output_format, ())]
+    )
 
 
 def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[str]) -> str:
