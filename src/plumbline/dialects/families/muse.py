@@ -64,6 +64,7 @@ REASONING = (
         headed=(_MESSAGE,),
         header="to=",
         text_header=f" to=user{_MESSAGE}",
+        next_message=_START,
         detect=(r"to=self<\|message\|>",),
         switch=ThinkingControl(effort="reasoning_strength", efforts=("low", "medium", "high")),
     ),

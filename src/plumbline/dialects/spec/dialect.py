@@ -154,6 +154,8 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     """What stands before that name. With it, any name is markup."""
     text_header: str = ""
     """What stands before the answer's text, behind `after_close`."""
+    next_message: str = ""
+    """What another message begins with. Thinking ends before it also where its end marker is missing."""
     append: bool = False
     """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()

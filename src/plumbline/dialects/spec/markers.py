@@ -48,14 +48,15 @@ class Markers:
         ends = [end for section in sections for end in (*section.close, section.item_close)]
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
         self.again = {id(section): Finder(section.open) for section in sections}
-        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere))
+        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Amid a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
             marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
         )
         calls = tuple(marker for marker in self.sections if marker not in self.at_line)
         inside = calls if reasoning is not None and reasoning.calls_inside else ()
-        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers), least=2)
+        following = reasoning.next_message if reasoning is not None else ""
+        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers, following), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
