@@ -154,6 +154,35 @@ def _add_server_options(group: _Group) -> None:
         help="render with the chat_template of a request; a template can keep a thread busy forever",
     )
     group.add_argument(
+        "--allow-media-urls",
+        action="store_true",
+        help="fetch images that requests name with http(s) URLs, from public addresses only; data URLs need no option",
+    )
+    group.add_argument(
+        "--max-media-items", type=int, default=16, metavar="N", help="maximum number of images in a request"
+    )
+    group.add_argument(
+        "--max-media-bytes",
+        type=int,
+        default=20 * 1024**2,
+        metavar="BYTES",
+        help="maximum size of the images of a request together",
+    )
+    group.add_argument(
+        "--max-image-pixels",
+        type=int,
+        default=40_000_000,
+        metavar="N",
+        help="maximum number of pixels of the images of a request together",
+    )
+    group.add_argument(
+        "--media-timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long fetching one image may take",
+    )
+    group.add_argument(
         "--strict",
         action="store_true",
         help="answer 400 to unknown fields in request bodies; without it they are named in x-plumbline-ignored",

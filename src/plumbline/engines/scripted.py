@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import msgspec
 
+from plumbline.engines.checks import check_media
 from plumbline.engines.features import check_features
 from plumbline.engines.port import (
     EngineClosedError,
@@ -14,6 +15,7 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
@@ -61,6 +63,12 @@ class ScriptedEngine:
         self._closed = True
         for stopped in self._running.values():
             stopped.set()
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """Repeat each placeholder three times."""
+        check_media(prompt, self._info)
+        placeholders = self._info.modalities.values()
+        return [token for token in prompt.token_ids for _ in range(3 if token in placeholders else 1)]
 
     async def check_grammar(self, grammar: str) -> None:
         """Refuse every grammar: a script does not follow one."""

@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from plumbline.engines.bans import BanMatcher, TokenTexts
-from plumbline.engines.checks import check_request
+from plumbline.engines.checks import check_media, check_request
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
@@ -30,6 +30,7 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
@@ -224,6 +225,11 @@ class ThreadedEngine:
             self._paused.discard(request.request_id)
             if not finished:
                 self._inbox.put(request.request_id)
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""
+        check_media(prompt, self._info)
+        return prompt.token_ids
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""

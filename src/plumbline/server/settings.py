@@ -101,6 +101,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False
     trust_request_chat_template: bool = False
     """Take chat templates from requests."""
+    allow_media_urls: bool = False
+    """Fetch images that requests name with http(s) URLs."""
+    max_media_items: int = 16
+    """Images that a request may have, with those of the conversation that it continues."""
+    max_media_bytes: int = 20 * 1024**2
+    """Bytes of all files of a request together."""
+    max_image_pixels: int = 40_000_000
+    """Pixels of all images of a request together."""
+    max_media_in_flight: int = 1024**3
+    """Bytes of the files of all requests that are being answered; more requests with files get a 429."""
+    media_timeout: float = 10.0
+    """Seconds that fetching one file may take."""
     strict: bool = False
     """Answer 400 to unknown fields in request bodies instead of ignoring them."""
     max_body_bytes: int = 10 * 1024 * 1024
@@ -137,6 +149,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--compaction must be auto, summary or lossless, got {self.compaction!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
+        for name in ("max_media_items", "max_media_bytes", "max_image_pixels", "media_timeout"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
         for name in (
             "header_timeout",
             "body_timeout",

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline.engines.checks import check_request
+from plumbline.engines.checks import check_media, check_request
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
@@ -26,6 +26,7 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     SamplingParams,
     TokenChunk,
@@ -213,6 +214,11 @@ class VllmEngine:
         if llm is not None:
             await llm.abort(list(self._ids))
             await asyncio.to_thread(llm.shutdown, 30.0)
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`."""
+        check_media(prompt, self._info)
+        return prompt.token_ids
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
