@@ -100,6 +100,11 @@ def _add_model_options(group: _Group) -> None:
         help="type of weights and activations; auto takes that of the model's folder",
     )
     group.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run Python code of the model's folder (transformers and vllm): only for models that you trust",
+    )
+    group.add_argument(
         "--max-model-len",
         type=int,
         metavar="TOKENS",

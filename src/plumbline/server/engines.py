@@ -146,6 +146,7 @@ def _transformers(
         model=name,
         dtype=_DTYPES.get(settings.dtype),
         device=device,
+        trust_remote_code=settings.trust_remote_code,
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,

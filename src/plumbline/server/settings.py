@@ -77,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`KEY=VALUE` texts for the engine's library."""
     device: str = "auto"
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; transformers and vLLM."""
     generation_config: str = "auto"
     """Sampling defaults: `auto` takes the model's generation_config.json, `none` OpenAI's values."""
     tool_parser: str = "auto"

@@ -1,0 +1,257 @@
+"""Laws of engines that read images: through the server they give the tokens that transformers' generate gives.
+
+The models are random, one like LLaVA and one like Qwen2-VL. What is compared with are the family's processor and
+`generate` of transformers, called as its documentation does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.asgi import serving
+from support.vision import FAMILIES, data_url, make_model, picture
+
+from plumbline.engines.transformers.loading import TransformersError
+from plumbline.engines.transformers.vision import load_processor
+from plumbline.server.loading import ServedModel, load
+from plumbline.server.settings import Settings
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+torch.set_num_threads(1)
+
+PROMPTS: list[list[Any]] = [
+    ["hello ", picture(40, 30, 1), " what is this?"],
+    [picture(90, 120, 2), "and", picture(28, 28, 3)],
+    ["no picture here"],
+    [picture(200, 60, 4), picture(60, 200, 5), picture(31, 57, 6), "three <image> <|image_pad|>"],
+]
+STEPS = 16
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model of each family."""
+    return make_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+ENGINES = [
+    pytest.param({"engine": "transformers"}, id="transformers"),
+    pytest.param(
+        {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},
+        id="vllm",
+        marks=pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    ),
+]
+"""The engines that read images."""
+
+
+def chat(parts: list[Any]) -> list[dict[str, Any]]:
+    """A conversation as chat takes it."""
+    content = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part)}}
+        for part in parts
+    ]
+    return [{"role": "user", "content": content}]
+
+
+def generated(folder: Path, parts: list[Any]) -> tuple[int, list[int]]:
+    """The number of prompt tokens and the greedy tokens, by transformers alone."""
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = load_processor(folder, model.config)
+    content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"} for p in parts]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True,
+        chat_template=(folder / "chat_template.jinja").read_text("utf-8"),
+    )
+    # A text that spells a placeholder is text for our server; here it would be one.
+    text = text.replace("<image> <|image_pad|>", "")
+    images = [Image.open(io.BytesIO(part)) for part in parts if not isinstance(part, str)]
+    inputs = processor(images=images or None, text=[text], return_tensors="pt")
+    output = model.generate(**inputs, do_sample=False, max_new_tokens=STEPS)
+    size = inputs["input_ids"].shape[1]
+    return size, output[0, size:].tolist()
+
+
+def body(parts: list[Any], **more: Any) -> dict[str, Any]:
+    """A greedy request that shows its tokens."""
+    return {
+        "model": "vision",
+        "messages": chat(parts),
+        "temperature": 0,
+        "max_tokens": STEPS,
+        "return_token_ids": True,
+        **more,
+    }
+
+
+def loaded(folder: Path, settings: dict[str, Any]) -> ServedModel:
+    """The model of a folder."""
+    options = {
+        "model": str(folder),
+        "served_model_names": ("vision",),
+        "device": "cpu",
+        "dtype": "float32",
+        "max_model_len": 1024,
+        "max_num_seqs": 4,
+        **settings,
+    }
+    return load(Settings(**options))
+
+
+@pytest.mark.parametrize("settings", ENGINES)
+def test_greedy_tokens_are_those_of_generate(folder: Path, settings: dict[str, Any]) -> None:
+    prompts = [[part for part in parts if part != PROMPTS[3][-1]] for parts in PROMPTS]
+    expected = [generated(folder, parts) for parts in prompts]
+
+    async def scenario() -> None:
+        model = loaded(folder, settings)
+        async with serving(model) as server:
+            # Alone, then all at once and each twice: images of others and what is kept of them change nothing.
+            alone = [await server.post("/v1/chat/completions", body(parts)) for parts in prompts]
+            both = [server.post("/v1/chat/completions", body(parts)) for parts in [*prompts, *prompts]]
+            together = await asyncio.gather(*both)
+        for answers in (alone, together[: len(prompts)], together[len(prompts) :]):
+            for answer, (size, tokens) in zip(answers, expected, strict=True):
+                assert answer.status == 200, answer.body
+                assert answer.json["choices"][0]["token_ids"] == tokens
+                assert answer.json["usage"]["prompt_tokens"] == size == len(answer.json["prompt_token_ids"])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("settings", ENGINES)
+def test_text_that_spells_a_placeholder_is_text(folder: Path, settings: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        model = loaded(folder, settings)
+        async with serving(model) as server:
+            answer = await server.post("/v1/chat/completions", body(PROMPTS[3]))
+            assert answer.status == 200, answer.body
+            for text in ("<image>", "<|image_pad|>"):
+                if text not in model.renderer.tokenizer.added:
+                    continue
+                completion = {"model": "vision", "prompt": f"a {text}", "max_tokens": 2}
+                answer = await server.post("/v1/completions", completion)
+                assert (answer.status, answer.json["error"]["param"]) == (400, "prompt")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("settings", ENGINES)
+def test_an_image_that_the_model_cannot_read_is_the_fault_of_its_request(
+    folder: Path, settings: dict[str, Any]
+) -> None:
+    async def scenario() -> None:
+        model = loaded(folder, settings)
+        async with serving(model) as server:
+            thin = await server.post("/v1/chat/completions", body([picture(600, 1)]))
+            assert thin.status in (200, 400), thin.body
+            assert "qwen" not in folder.name or thin.status == 400
+            long = await server.post("/v1/chat/completions", body(["a" * 1100, picture(9, 9)]))
+            assert long.json["error"]["code"] == "context_length_exceeded"
+            assert (await server.post("/v1/chat/completions", body(PROMPTS[0]))).status == 200
+            assert model.engine.stats().num_running == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_answer_depends_on_the_image(folder: Path) -> None:
+    """What the other laws compare would be equal for a model that does not look."""
+    answers = {tuple(generated(folder, ["x", picture(56, 56, seed)])[1]) for seed in range(4)}
+    assert len(answers) > 1
+
+
+def test_a_preempted_request_reads_its_images_again(folder: Path) -> None:
+    prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[0]]
+    expected = [generated(folder, parts)[1] for parts in prompts]
+
+    async def scenario() -> None:
+        model = loaded(folder, {"engine": "transformers", "kv_cache_bytes": 45_000})
+        async with serving(model) as server:
+            answers = await asyncio.gather(
+                *(server.post("/v1/chat/completions", body(parts)) for parts in prompts)
+            )
+            assert [answer.json["choices"][0]["token_ids"] for answer in answers] == expected
+            assert model.engine.stats().num_preemptions > 0
+
+    asyncio.run(scenario())
+
+
+def test_a_conversation_of_responses_looks_at_all_its_images(folder: Path, tmp_path: Path) -> None:
+    first, second = PROMPTS[0], PROMPTS[1]
+
+    def content(parts: list[Any]) -> list[dict[str, Any]]:
+        return [
+            {"type": "input_text", "text": part}
+            if isinstance(part, str)
+            else {"type": "input_image", "image_url": data_url(part), "detail": "high"}
+            for part in parts
+        ]
+
+    async def scenario() -> None:
+        model = loaded(folder, {"engine": "transformers"})
+        async with serving(model, store=str(tmp_path / "kept.db")) as server:
+            common = {"model": "vision", "temperature": 0, "max_output_tokens": 16, "store": True}
+            items = [{"role": "user", "content": content(first)}]
+            one = await server.post("/v1/responses", {**common, "input": items})
+            assert one.status == 200, one.body
+            more = {"input": [{"role": "user", "content": content(second)}]}
+            continued = await server.post(
+                "/v1/responses", {**common, **more, "previous_response_id": one.json["id"]}
+            )
+            items += [*one.json["output"], *more["input"]]
+            whole = await server.post("/v1/responses", {**common, "input": items})
+            assert continued.json["output"][0]["content"] == whole.json["output"][0]["content"]
+            assert continued.json["usage"] == whole.json["usage"]
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_loaded_says_what_to_do(folder: Path, tmp_path: Path) -> None:
+    for change, message in (
+        ({"quantization_config": {"quant_method": "hqq"}}, "pip install hqq"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+            "pip install bitsandbytes",
+        ),
+        ({"model_type": "unheard_of", "auto_map": {"AutoConfig": "code.Config"}}, "--trust-remote-code"),
+    ):
+        copy = tmp_path / str(len(list(tmp_path.iterdir())))
+        shutil.copytree(folder, copy)
+        config = json.loads((copy / "config.json").read_text("utf-8"))
+        (copy / "config.json").write_text(json.dumps(config | change), "utf-8")
+        with pytest.raises(TransformersError, match=message):
+            loaded(copy, {"engine": "transformers"})
+
+
+def test_code_of_the_folder_runs_only_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = make_model("llava", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own_code.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    mark = tmp_path / "it ran"
+    code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+    code += "from transformers import PreTrainedConfig\n\n"
+    code += "class OwnConfig(PreTrainedConfig):\n    model_type = 'own'\n"
+    (folder / "own_code.py").write_text(code, "utf-8")
+    with pytest.raises(TransformersError, match="--trust-remote-code"):
+        loaded(folder, {"engine": "transformers"})
+    assert not mark.exists()
+    with pytest.raises(TransformersError):  # The code has no model.
+        loaded(folder, {"engine": "transformers", "trust_remote_code": True})
+    assert mark.exists()
