@@ -11,18 +11,24 @@ import importlib.util
 import io
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.asgi import serving
 from support.vision import FAMILIES, data_url, make_model, picture
 
+from plumbline.engines.port import GenerateRequest, MediaItem, SamplingParams
 from plumbline.engines.transformers.loading import TransformersError
 from plumbline.engines.transformers.vision import load_processor
+from plumbline.road.prompt_tokens import prompt_tokens
 from plumbline.server.loading import ServedModel, load
 from plumbline.server.settings import Settings
+from plumbline.turn import ChatPrompt, Message
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 torch.set_num_threads(1)
@@ -97,7 +103,7 @@ def body(parts: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def loaded(folder: Path, settings: dict[str, Any]) -> ServedModel:
+def loaded(folder: Path, changes: dict[str, Any]) -> ServedModel:
     """The model of a folder."""
     options = {
         "model": str(folder),
@@ -106,18 +112,18 @@ def loaded(folder: Path, settings: dict[str, Any]) -> ServedModel:
         "dtype": "float32",
         "max_model_len": 1024,
         "max_num_seqs": 4,
-        **settings,
+        **changes,
     }
     return load(Settings(**options))
 
 
-@pytest.mark.parametrize("settings", ENGINES)
-def test_greedy_tokens_are_those_of_generate(folder: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", ENGINES)
+def test_greedy_tokens_are_those_of_generate(folder: Path, options: dict[str, Any]) -> None:
     prompts = [[part for part in parts if part != PROMPTS[3][-1]] for parts in PROMPTS]
     expected = [generated(folder, parts) for parts in prompts]
 
     async def scenario() -> None:
-        model = loaded(folder, settings)
+        model = loaded(folder, options)
         async with serving(model) as server:
             # Alone, then all at once and each twice: images of others and what is kept of them change nothing.
             alone = [await server.post("/v1/chat/completions", body(parts)) for parts in prompts]
@@ -132,10 +138,10 @@ def test_greedy_tokens_are_those_of_generate(folder: Path, settings: dict[str, A
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("settings", ENGINES)
-def test_text_that_spells_a_placeholder_is_text(folder: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", ENGINES)
+def test_text_that_spells_a_placeholder_is_text(folder: Path, options: dict[str, Any]) -> None:
     async def scenario() -> None:
-        model = loaded(folder, settings)
+        model = loaded(folder, options)
         async with serving(model) as server:
             answer = await server.post("/v1/chat/completions", body(PROMPTS[3]))
             assert answer.status == 200, answer.body
@@ -149,12 +155,12 @@ def test_text_that_spells_a_placeholder_is_text(folder: Path, settings: dict[str
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("settings", ENGINES)
+@pytest.mark.parametrize("options", ENGINES)
 def test_an_image_that_the_model_cannot_read_is_the_fault_of_its_request(
-    folder: Path, settings: dict[str, Any]
+    folder: Path, options: dict[str, Any]
 ) -> None:
     async def scenario() -> None:
-        model = loaded(folder, settings)
+        model = loaded(folder, options)
         async with serving(model) as server:
             thin = await server.post("/v1/chat/completions", body([picture(600, 1)]))
             assert thin.status in (200, 400), thin.body
@@ -173,20 +179,41 @@ def test_the_answer_depends_on_the_image(folder: Path) -> None:
     assert len(answers) > 1
 
 
-def test_a_preempted_request_reads_its_images_again(folder: Path) -> None:
-    prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[0]]
-    expected = [generated(folder, parts)[1] for parts in prompts]
+@given(st.lists(st.integers(0, STEPS - 1), max_size=4))
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_paused_request_reads_its_images_again(folder: Path, pauses: list[int]) -> None:
+    """A pause, like a preemption, drops what was computed, and what was kept of its images may be gone by then."""
+    model, parts, (_, expected) = _kept(folder)
+    engine = model.engine
+    items = [MediaItem(media_type="image/png", data=part) for part in parts if not isinstance(part, str)]
+    pieces = [part if isinstance(part, str) else items.pop(0) for part in parts]
+    prompt = ChatPrompt(messages=(Message(role="user", content="", parts=tuple(pieces)),))
+    found = asyncio.run(prompt_tokens(engine, model.renderer, prompt, 1024))
+    core = engine._core  # type: ignore[attr-defined]
+    core.add(
+        GenerateRequest(
+            request_id="r",
+            prompt_token_ids=found.token_ids,
+            media=found.media,
+            sampling=SamplingParams(temperature=0.0, max_tokens=STEPS),
+        )
+    )
+    output: list[int] = []
+    while core.has_work:
+        for _, chunk in core.step():
+            output += chunk.token_ids
+        if len(output) in pauses:
+            engine._images._kept.clear()  # type: ignore[attr-defined]
+            core.pause("r")
+            assert not core.has_work
+            core.resume("r")
+            pauses = [place for place in pauses if place != len(output)]
+    assert output == expected
 
-    async def scenario() -> None:
-        model = loaded(folder, {"engine": "transformers", "kv_cache_bytes": 45_000})
-        async with serving(model) as server:
-            answers = await asyncio.gather(
-                *(server.post("/v1/chat/completions", body(parts)) for parts in prompts)
-            )
-            assert [answer.json["choices"][0]["token_ids"] for answer in answers] == expected
-            assert model.engine.stats().num_preemptions > 0
 
-    asyncio.run(scenario())
+@cache
+def _kept(folder: Path) -> tuple[ServedModel, list[Any], tuple[int, list[int]]]:
+    return loaded(folder, {"engine": "transformers"}), PROMPTS[1], generated(folder, PROMPTS[1])
 
 
 def test_a_conversation_of_responses_looks_at_all_its_images(folder: Path, tmp_path: Path) -> None:

@@ -38,11 +38,11 @@ _TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 """
 _TEXT_SIZES = {
-    "hidden_size": 32,
+    "hidden_size": 64,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "max_position_embeddings": 2048,
 }
 
@@ -72,7 +72,18 @@ def make_model(family: str, folder: Path) -> Path:
                 weight.mul_(25.0 if "embed_tokens" in name else 3.0)
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.save_pretrained(folder)
+    _name_as_published(folder / "model.safetensors")
     return folder
+
+
+def _name_as_published(path: Path) -> None:
+    """Name the weights of a CLIP encoder as published checkpoints do; transformers has dropped a part of the names."""
+    from safetensors.torch import load_file, save_file
+
+    def published(name: str) -> str:
+        return name.replace("vision_tower.", "vision_tower.vision_model.", 1)
+
+    save_file({published(name): weight for name, weight in load_file(path).items()}, path, {"format": "pt"})
 
 
 def _llava(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,7 +132,7 @@ def _qwen2_vl(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dic
         "model_type": "qwen2_vl_text",
         "vocab_size": vocab_size,
         **_TEXT_SIZES,
-        "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
+        "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
         "eos_token_id": ids["<|im_end|>"],
         "bos_token_id": ids["<|endoftext|>"],
         "tie_word_embeddings": False,
@@ -129,8 +140,8 @@ def _qwen2_vl(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dic
     vision = {
         "depth": 2,
         "embed_dim": 32,
-        "hidden_size": 32,
-        "num_heads": 2,
+        "hidden_size": 64,
+        "num_heads": 1,
         "mlp_ratio": 2,
         "patch_size": 14,
         "spatial_merge_size": 2,

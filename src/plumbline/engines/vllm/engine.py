@@ -32,6 +32,7 @@ from plumbline.engines.port import (
     TokenChunk,
     TokenLogprob,
 )
+from plumbline.engines.vllm.media import modalities, render_media
 from plumbline.engines.vllm.parameters import FEATURES, matcher_spec, vllm_parameters
 
 __all__ = ["VllmEngine", "VllmError", "read_options"]
@@ -152,6 +153,7 @@ class VllmEngine:
             max_model_len=self._config.model_config.max_model_len,
             eos_token_ids=eos_token_ids,
             features=FEATURES,
+            modalities=modalities(self._config.model_config),
         )
         self._max_in_flight = self._config.scheduler_config.max_num_seqs + max_num_waiting
         self._max_per_client = min(self._max_in_flight, max_seqs_per_client or self._max_in_flight)
@@ -216,9 +218,12 @@ class VllmEngine:
             await asyncio.to_thread(llm.shutdown, 30.0)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`."""
+        """See `plumbline.engines.port.Engine.expand`; vLLM runs the model's image processor in a worker thread."""
         check_media(prompt, self._info)
-        return prompt.token_ids
+        if self._llm is None:
+            raise EngineClosedError("The engine is shutting down.")
+        rendered = await render_media(self._llm, prompt)
+        return list(rendered["prompt_token_ids"])
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
@@ -279,6 +284,8 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
+        if request.media is not None:
+            prompt = await render_media(self._llm, request.media)
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
         source = self._llm.generate(prompt, params, request.request_id, priority=request.priority)
@@ -340,7 +347,8 @@ def _engine_config(
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
 
-    given = dict(options)
+    # On the device vLLM normalises pixels that were rounded after resizing, so images would differ from transformers'.
+    given = {"mm_device_do_normalize": False, **options}
     if current_platform.is_cpu():
         # A seeded request whose prompt is computed in parts ends vLLM 0.32's process on CPUs: it sets back the offset
         # of a generator that has none there.
