@@ -252,6 +252,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the stop string that ended the answer in the text."""
     skip_special_tokens: bool = True
     num_choices: int = 1
+    adapter: str | None = None
+    """The adapter that answers; None is the model itself."""
     priority: int = 0
     cache_salt: str | None = None
     echo: bool = False

@@ -5,7 +5,15 @@ from __future__ import annotations
 from plumbline.engines.features import check_features
 from plumbline.engines.port import EngineInfo, GenerateRequest, MediaPrompt, RefusedRequestError
 
-__all__ = ["check_media", "check_request"]
+__all__ = ["check_media", "check_request", "no_adapters"]
+
+
+def no_adapters(info: EngineInfo) -> RefusedRequestError:
+    """Return the error of an engine that takes no adapters."""
+    return RefusedRequestError(
+        f"the {info.name} engine runs without adapters; --engine vllm with --lora or --lora-dir takes some",
+        "model",
+    )
 
 
 def check_media(prompt: MediaPrompt, info: EngineInfo) -> None:
@@ -36,6 +44,8 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
     """
     sampling, vocab_size = request.sampling, info.vocab_size
     check_features(sampling, info)
+    if request.adapter is not None and "adapters" not in info.features:
+        raise no_adapters(info)
     prompt = request.prompt_token_ids
     if not prompt:
         raise RefusedRequestError("the prompt has no tokens")

@@ -8,6 +8,7 @@ different processes.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -207,6 +208,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     what `Engine.expand` returned for it."""
     media: MediaPrompt | None = None
     """The files of the prompt."""
+    adapter: str | None = None
+    """The adapter that answers (`Engine.load_adapter`); None is the model itself."""
     sampling: SamplingParams
     priority: int = 0
     """Lower runs first; equals run in order of arrival."""
@@ -259,7 +262,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and output together."""
     eos_token_ids: frozenset[int]
     features: frozenset[str] = frozenset()
-    """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured."""
+    """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured, and `adapters`
+    if adapters can be loaded."""
     modalities: Mapping[Modality, int] = msgspec.field(default_factory=dict)
     """What prompts may have besides text, and for each kind the token id that stands for one item."""
     num_blocks: int = 0
@@ -325,6 +329,18 @@ class Engine(Protocol):
             RefusedRequestError: the engine does not support grammars, or not this one; the text says why.
             EngineFullError: too many others are being compiled.
         """
+        ...
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter; requests may name it afterwards.
+
+        Raises:
+            RefusedRequestError: the engine takes no adapters, or not this one; the text says why.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload an adapter. Requests that use it end as usual, and new ones are refused; unknown names are ignored."""
         ...
 
     def abort(self, request_id: str) -> None:

@@ -16,12 +16,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from plumbline.engines.bans import BanMatcher, TokenTexts
-from plumbline.engines.checks import check_media, check_request
+from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
@@ -234,6 +235,13 @@ class ThreadedEngine:
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
         await self._compile(grammar)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Refuse every adapter."""
+        raise no_adapters(self._info)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Ignore every name: no adapter is loaded."""
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""

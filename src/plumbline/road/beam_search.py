@@ -14,7 +14,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from plumbline.engines.port import Engine, GenerateRequest, RefusedRequestError, SamplingParams, TokenLogprob
+from plumbline.engines.port import (
+    Engine,
+    GenerateRequest,
+    MediaPrompt,
+    RefusedRequestError,
+    SamplingParams,
+    TokenLogprob,
+)
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.prepare import PreparedTurn
 
@@ -88,6 +95,10 @@ async def _likeliest(
     request = GenerateRequest(
         request_id=request_id,
         prompt_token_ids=(*prepared.prompt_token_ids, *beam.token_ids),
+        media=None
+        if prepared.media is None
+        else MediaPrompt((*prepared.media.token_ids, *beam.token_ids), prepared.media.items),
+        adapter=prepared.turn.adapter,
         sampling=SamplingParams(temperature=0.0, max_tokens=1, logprobs=count),
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,

@@ -171,6 +171,7 @@ def _request(
         request_id=request_id,
         prompt_token_ids=prepared.prompt_token_ids,
         media=prepared.media,
+        adapter=prepared.turn.adapter,
         sampling=sampling,
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,

@@ -55,9 +55,8 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
     runs = BackgroundRuns(settings.max_num_waiting)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys))
-    service = PlumblineService(
-        Generation(model, settings, metrics), sealer, memory, runs, load_prompts(settings.prompts)
-    )
+    generation = Generation(model, settings, metrics)
+    service = PlumblineService(generation, sealer, memory, runs, load_prompts(settings.prompts))
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -68,6 +67,7 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
                     sealer.use(await memory.store.secret("reasoning"))
             await model.engine.start()
             stack.push_async_callback(model.engine.stop)
+            await generation.adapters.start()
             stack.push_async_callback(runs.stop)
             yield
 

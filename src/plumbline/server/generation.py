@@ -19,6 +19,7 @@ from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLo
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn
 from plumbline.road.road import Road
+from plumbline.server.adapters import Adapters
 from plumbline.server.admission import Admission
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
@@ -60,7 +61,8 @@ class Generation:
         self.model = model
         self.settings = settings
         self.metrics = metrics
-        self.admission = Admission(model, settings)
+        self.adapters = Adapters(model.engine, settings, model.names)
+        self.admission = Admission(model, settings, self.adapters)
         self.road = Road(model.engine, model.renderer, model.dialect)
         self.modalities = frozenset(model.engine.info.modalities)
         """What the model reads besides text."""
@@ -76,7 +78,11 @@ class Generation:
         """
 
         async def run() -> list[PreparedTurn]:
-            return [await self.road.prepare(turn) for turn in await self.loaded(turns, call)]
+            loaded = await self.loaded(turns, call)
+            adapter = self.admission.adapter(request.model)
+            return [
+                await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter)) for turn in loaded
+            ]
 
         try:
             return await until_disconnect(call, run())

@@ -17,6 +17,7 @@ __all__ = [
     "SettingsError",
     "pocket_model",
     "read_api_keys",
+    "read_loras",
     "read_sealing_key",
 ]
 
@@ -75,6 +76,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`plumbline`, `vllm`, `llama_cpp`, `transformers`, or `auto` to choose by the model (`server.engines`)."""
     engine_args: tuple[str, ...] = ()
     """`KEY=VALUE` texts for the engine's library."""
+    loras: tuple[tuple[str, str], ...] = ()
+    """Names and folders of the LoRA adapters to load at the start."""
+    lora_dir: str = ""
+    """The folder from which requests may load adapters; empty for none."""
+    max_loras: int = 4
+    """Adapters that may be loaded."""
+    max_lora_rank: int = 0
+    """The largest rank of an adapter; 0 is that of the adapters to load at the start, or 16 if that is more."""
+    device_memory: float | None = None
+    """The part of the device's memory that vLLM may use, 0 to 1."""
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False
@@ -145,6 +156,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--max-seqs-per-client must be at least 0, got {self.max_seqs_per_client}")
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
+        if self.max_loras < max(1, len(self.loras)):
+            raise SettingsError(
+                f"--max-loras must be at least 1 and the number of --lora, got {self.max_loras}"
+            )
+        if self.device_memory is not None and not 0 < self.device_memory <= 1:
+            raise SettingsError(f"--device-memory must be above 0 and at most 1, got {self.device_memory}")
+        if self.lora_dir and not Path(self.lora_dir).expanduser().is_dir():
+            raise SettingsError(f"--lora-dir: {self.lora_dir} is no folder")
         if self.engine not in ENGINES:
             raise SettingsError(f"--engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
         if self.compaction not in ("auto", "summary", "lossless"):
@@ -188,6 +207,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             path = getattr(self, name)
             if path and not Path(path).is_file():
                 raise SettingsError(f"--{name.replace('_', '-')} {path} is not a file")
+
+
+def read_loras(given: list[str]) -> tuple[tuple[str, str], ...]:
+    """Read the `NAME=PATH` texts of `--lora`.
+
+    Raises:
+        SettingsError: one has no name or no path, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        if not name or not path or name in found:
+            raise SettingsError(f"--lora takes NAME=PATH with a name of its own, got {text!r}")
+        found[name] = str(Path(path).expanduser())
+    return tuple(found.items())
 
 
 def read_api_keys(

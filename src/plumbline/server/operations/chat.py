@@ -41,7 +41,7 @@ class ChatOperations(Operations):
         (facts,) = await self._generation.prompt_facts(call, request, [prepared])
         writer = ChatWriter(
             request,
-            model=self._model.names[0],
+            model=self._admission.answer_name(request.model),
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
             facts=facts,

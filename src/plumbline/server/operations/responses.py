@@ -158,7 +158,7 @@ class ResponseOperations(Operations):
         response = initial_response(
             request,
             turn,
-            self._model.names[0],
+            self._admission.answer_name(request.model),
             store=keeper is not None,
             conversation=conversation_id(request),
         )
