@@ -216,6 +216,8 @@ def jpeg_with_scans(count: int) -> bytes:
         (data_url(picture(30, 30)[:-1000]), "image_parse_error", {}),
         (data_url(picture(4, 4, kind="BMP")), "invalid_image_format", {}),
         (data_url(jpeg_with_scans(80)), "image_parse_error", {}),
+        (data_url(picture(201, 1)), "image_parse_error", {}),
+        (data_url(picture(2, 403)), "image_parse_error", {}),
         (data_url(picture(30, 20)), "image_too_large", {"max_image_pixels": 599}),
         (data_url(picture(30, 30)), "image_file_too_large", {"max_media_bytes": 100}),
         ("file:///etc/passwd", "invalid_value", {}),
@@ -309,6 +311,18 @@ def test_a_broken_file_is_an_image_or_an_error(kind: str, data: st.DataObject) -
 def test_every_mode_becomes_rgb_of_the_same_size(mode: str, width: int, height: int) -> None:
     image = decode_image(picture(width, height, mode=mode))
     assert (image.mode, image.size) == ("RGB", (width, height))
+
+
+def test_grey_of_sixteen_bits_keeps_its_shades() -> None:
+    from PIL import Image
+
+    shades = Image.new("I;16", (4, 1))
+    for at, shade in enumerate((0, 0x4000, 0x8000, 0xFFFF)):
+        shades.putpixel((at, 0), shade)
+    file = io.BytesIO()
+    shades.save(file, "PNG")
+    image = decode_image(file.getvalue())
+    assert [image.getpixel((at, 0)) for at in range(4)] == [(s, s, s) for s in (0, 0x40, 0x80, 0xFF)]
 
 
 def test_transparent_is_white_and_photographs_stand_upright() -> None:

@@ -10,6 +10,8 @@ __all__ = ["ImageError", "decode_image", "reduced_image"]
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _MAX_SCANS = 64
 """Scans of a progressive JPEG, each of which costs a pass over all pixels. Encoders write about ten."""
+_MAX_RATIO = 200
+"""Processors scale the shorter side to some hundred pixels, and the longer one with it."""
 _REDUCED = 512
 """The longest side of an image of little detail, in pixels."""
 
@@ -50,11 +52,17 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Any:
             f"has {width} x {height} pixels; the images of a request may have {max_pixels} together",
             "image_too_large",
         )
+    if max(width, height) > _MAX_RATIO * min(width, height):
+        raise ImageError(
+            f"has {width} x {height} pixels; a side may be {_MAX_RATIO} times as long as the other",
+            "image_parse_error",
+        )
     if image.format == "JPEG" and data.count(b"\xff\xda") > _MAX_SCANS:
         raise ImageError(f"is a JPEG with more than {_MAX_SCANS} scans", "image_parse_error")
     try:
         image.load()
-        return _in_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        return _in_rgb(image)
     except Exception as error:
         raise ImageError(f"cannot be decoded: {error}", "image_parse_error") from None
 
@@ -75,8 +83,11 @@ def _in_rgb(image: Any) -> Any:
 
     if image.mode == "RGB":
         return image
+    if image.mode.startswith("I"):  # Sixteen bits of grey, which `convert` would cut to eight.
+        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         above = image.convert("RGBA")
-        white = Image.new("RGBA", above.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, above).convert("RGB")
+        white = Image.new("RGB", above.size, (255, 255, 255))
+        white.paste(above, mask=above.getchannel("A"))
+        return white
     return image.convert("RGB")

@@ -65,6 +65,7 @@ async def search_beams(
     width = prepared.turn.num_choices
     if max_tokens == 0:
         return [Beam()] * width
+    placeholders = set(engine.info.modalities.values())
     ends = frozenset() if prepared.turn.sampling.ignore_eos else engine.info.eos_token_ids
 
     def best(beams: Sequence[Beam]) -> list[Beam]:
@@ -80,6 +81,8 @@ async def search_beams(
         extended: list[Beam] = []
         for beam, entry in zip(beams, await _together(asked), strict=True):
             for token_id, logprob in entry.top:
+                if token_id in placeholders:
+                    continue  # It would stand for an image in the prompt of the next step.
                 longer = Beam((*beam.token_ids, token_id), beam.logprob + logprob, token_id in ends)
                 (complete if longer.ended else extended).append(longer)
         beams = best(extended)
