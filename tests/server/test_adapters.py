@@ -142,6 +142,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
             read_loras(wrong)
     for changes, option in (
         ({"lora_dir": str(tmp_path / "none")}, "--lora-dir"),
+        ({"lora_dir": str(tmp_path), "api_servers": 2}, "--lora-dir"),
         ({"max_loras": 0}, "--max-loras"),
         ({"loras": (("a", "b"), ("c", "d")), "max_loras": 1}, "--max-loras"),
         ({"device_memory": 1.5}, "--device-memory"),

@@ -73,10 +73,18 @@ class TurnPreparer:
         engine: what will answer.
         renderer: what renders the prompts.
         dialect: how the model answers messages.
+        default_max_tokens: most tokens of an answer to a turn without a limit; None leaves it to the context.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, dialect: ModelDialect) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        dialect: ModelDialect,
+        default_max_tokens: int | None = None,
+    ) -> None:
         self._engine = engine
+        self._default_max_tokens = default_max_tokens
         self._renderer = renderer
         self._dialect = dialect
         self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
@@ -96,6 +104,7 @@ class TurnPreparer:
         turn, (ids, media) = await self._fitting(turn)
         if not ids:
             raise EmptyPromptError
+        turn = self._with_limit(turn, len(ids))
         # A prompt without messages, as in plain completions, is continued by text.
         dialect = self._dialect if isinstance(turn.prompt, ChatPrompt) else PLAIN
         frame = dialect.frame(ids, _continued_text(turn.prompt))
@@ -104,6 +113,16 @@ class TurnPreparer:
             turn = await asyncio.to_thread(self._token_rules.applied, turn)
         constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
         return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media))
+
+    def _with_limit(self, turn: Turn, prompt_tokens: int) -> Turn:
+        """Return the turn with the model's own limit, if it has none and the model's ends before the context does."""
+        sampling = turn.sampling
+        if self._default_max_tokens is None or sampling.max_tokens is not None:
+            return turn
+        limit = max(self._default_max_tokens, sampling.min_tokens)
+        if limit >= self._engine.info.max_model_len - prompt_tokens:
+            return turn
+        return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(sampling, max_tokens=limit))
 
     async def _fitting(self, turn: Turn) -> tuple[Turn, PromptTokens]:
         """Return the turn, truncated if it has to be and may be, and the tokens of its prompt."""

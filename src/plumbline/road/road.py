@@ -46,12 +46,19 @@ class Road:
         engine: what generates tokens.
         renderer: what renders prompts.
         dialect: how the model answers messages; by default all of an answer is text.
+        default_max_tokens: most tokens of an answer to a turn without a limit; by default the context is the limit.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, dialect: ModelDialect = PLAIN) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        dialect: ModelDialect = PLAIN,
+        default_max_tokens: int | None = None,
+    ) -> None:
         self._engine = engine
         self._renderer = renderer
-        self._preparer = TurnPreparer(engine, renderer, dialect)
+        self._preparer = TurnPreparer(engine, renderer, dialect, default_max_tokens)
         self.tokenizer: TextTokenizer = renderer.tokenizer
 
     async def prepare(self, turn: Turn) -> PreparedTurn:

@@ -63,7 +63,7 @@ class Generation:
         self.metrics = metrics
         self.adapters = Adapters(model.engine, settings, model.names)
         self.admission = Admission(model, settings, self.adapters)
-        self.road = Road(model.engine, model.renderer, model.dialect)
+        self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens)
         self.modalities = frozenset(model.engine.info.modalities)
         """What the model reads besides text."""
         self._media = MediaLoader(settings)

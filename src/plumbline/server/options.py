@@ -109,6 +109,14 @@ def _add_server_options(group: _Group) -> None:
         "--uds", default="", metavar="PATH", help="listen on this Unix socket instead of a host and port"
     )
     group.add_argument(
+        "--api-servers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that answer clients; several share one engine, and each has limits such as --max-connections "
+        "for itself",
+    )
+    group.add_argument(
         "--ssl-certfile", default="", metavar="FILE", help="serve https with this certificate chain (PEM)"
     )
     group.add_argument(

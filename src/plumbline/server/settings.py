@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -128,6 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that fetching one file may take."""
     strict: bool = False
     """Answer 400 to unknown fields in request bodies instead of ignoring them."""
+    api_servers: int = 1
+    """Processes that answer clients; more than one share the engine, which then has a process of its own."""
     max_body_bytes: int = 10 * 1024 * 1024
     header_timeout: float = 30.0
     """A connection whose headers take longer is closed, with a 408 if they have begun; 0 waits forever."""
@@ -152,6 +155,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_seqs_per_client
 
     def __post_init__(self) -> None:
+        if not 1 <= self.api_servers <= 64:
+            raise SettingsError(f"--api-servers must be 1 to 64, got {self.api_servers}")
+        if self.api_servers > 1 and sys.platform == "win32":
+            raise SettingsError("--api-servers: several processes need Unix sockets; leave it out")
         if self.max_seqs_per_client is not None and self.max_seqs_per_client < 0:
             raise SettingsError(f"--max-seqs-per-client must be at least 0, got {self.max_seqs_per_client}")
         if not 0 <= self.port <= 65535:
@@ -162,6 +169,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.device_memory is not None and not 0 < self.device_memory <= 1:
             raise SettingsError(f"--device-memory must be above 0 and at most 1, got {self.device_memory}")
+        if self.lora_dir and self.api_servers > 1:
+            raise SettingsError(
+                "--lora-dir: several API servers would not know each other's adapters; use --lora"
+            )
         if self.lora_dir and not Path(self.lora_dir).expanduser().is_dir():
             raise SettingsError(f"--lora-dir: {self.lora_dir} is no folder")
         if self.engine not in ENGINES:

@@ -74,7 +74,7 @@ class ResponseOperations(Operations):
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
         request, triggered = without_trigger(self._prompts.applied(request))
-        hold = self._hold(request, call)
+        hold = await self._hold(request, call)
         begun = await self._begin(request, call, await self._context(request, call), triggered)
         headers = _unavailable_header(request)
         if request.background is True:
@@ -112,7 +112,7 @@ class ResponseOperations(Operations):
         previous = latest.take(or_default(request.previous_response_id, None))
         if previous is not None:
             request = msgspec.structs.replace(request, previous_response_id=UNSET)
-        self._hold(request, call)
+        await self._hold(request, call)
         context = await self._context(request, call)
         if context is None:
             check_storeless(request)
@@ -247,12 +247,12 @@ class ResponseOperations(Operations):
             return None
         return await until_disconnect(call, self._memory.context(request, self._memory.owner(call)))
 
-    def _hold(self, request: CreateResponse, call: Call) -> Hold | None:
+    async def _hold(self, request: CreateResponse, call: Call) -> Hold | None:
         """Hold the conversation of a request until the request is over."""
         name = conversation_id(request)
         if self._memory is None or name is None:
             return None
-        hold = self._memory.locks.acquire(self._memory.owner(call), name)
+        hold = await self._memory.locks.acquire(self._memory.owner(call), name)
         close_with_request(hold.end_with_request)
         return hold
 
