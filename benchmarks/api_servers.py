@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def measure(
-    *, streams: int = 64, tokens: int = 400, rate: float = 25.0, numbers: tuple[int, ...] = (1, 2, 4)
+    *, streams: int = 500, tokens: int = 100, rate: float = 4.0, numbers: tuple[int, ...] = (1, 2, 4)
 ) -> list[dict[str, Any]]:
     """Return a row for each number of API servers, 1 being a server of one process.
 
@@ -39,11 +39,12 @@ def measure(
         port = free_port()
         command = [sys.executable, "-m", "benchmarks.scripted_server", str(port), "none", str(tokens)]
         with started([*command, str(1 / rate), str(number)], port, folder=HERE.parent) as process:
-            asyncio.run(_read(port, streams, 20))  # Every process has warmed up.
+            asyncio.run(_read(port, 20, 20))  # Every process has warmed up.
             children = _children(process.pid)
+            idle = sum(map(_memory, [process.pid, *children]))
             before = cpu_seconds(process.pid), sum(map(cpu_seconds, children))
             began = time.monotonic()
-            events = asyncio.run(_read(port, streams, tokens))
+            events, busy = asyncio.run(_watched(port, streams, tokens, [process.pid, *children]))
             took = time.monotonic() - began
             first, others = cpu_seconds(process.pid) - before[0], sum(map(cpu_seconds, children)) - before[1]
         front, engine = (others, first) if number > 1 else (first, 0.0)
@@ -55,6 +56,8 @@ def measure(
                 "api_server_us": front / events * 1e6,
                 "engine_process_us": engine / events * 1e6,
                 "events_per_cpu_second": events / (front + engine),
+                "memory_mb": idle / 1e6,
+                "kb_per_stream": (busy - idle) / streams / 1e3,
             }
         )
     for row in rows:
@@ -69,6 +72,22 @@ def measure(
 def _children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in found]
+
+
+def _memory(pid: int) -> int:
+    """Return the resident size of a process in bytes (Linux)."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def _watched(port: int, streams: int, tokens: int, pids: list[int]) -> tuple[int, int]:
+    """Read streams; return how many events there were, and the largest memory of the processes meanwhile in bytes."""
+    reading = asyncio.create_task(_read(port, streams, tokens))
+    largest = 0
+    while not reading.done():
+        largest = max(largest, sum(map(_memory, pids)))
+        await asyncio.sleep(0.5)
+    return reading.result(), largest
 
 
 async def _read(port: int, streams: int, tokens: int) -> int:

@@ -69,6 +69,8 @@ COLUMNS = {
         "events_per_second": "events/s",
         "api_server_us": "API server us/event",
         "engine_process_us": "engine process us/event",
+        "memory_mb": "MB",
+        "kb_per_stream": "KB/stream",
         "most_events_per_second": "most events/s",
         "ratio": "ratio",
     },

@@ -50,6 +50,9 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
         (Settings(engine="llama_cpp"), None, "give one as --model"),
         (Settings(engine_args=("n_threads=2",)), None, "takes no --engine-args"),
         (Settings(batch_invariant=True), GGUF, "--batch-invariant"),
+        (Settings(engine="plumbline", loras=(("a", "b"),)), None, "--lora: only vllm"),
+        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir: only vllm"),
+        (Settings(device_memory=0.5), None, "--device-memory: only vllm"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:

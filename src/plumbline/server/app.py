@@ -62,9 +62,8 @@ def create_app(
     runs = BackgroundRuns(settings.max_num_waiting, claims)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
-    service = PlumblineService(
-        Generation(model, settings, metrics), sealer, memory, runs, load_prompts(settings.prompts)
-    )
+    generation = Generation(model, settings, metrics)
+    service = PlumblineService(generation, sealer, memory, runs, load_prompts(settings.prompts))
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -75,6 +74,7 @@ def create_app(
                     sealer.use(await memory.store.secret("reasoning"))
             await model.engine.start()
             stack.push_async_callback(model.engine.stop)
+            await generation.adapters.start()
             if shared is not None:
                 await shared.start()
                 stack.push_async_callback(shared.stop)

@@ -12,13 +12,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import GatedEngine, scripted, until
+from support.models import GatedEngine, scripted, scripted_info, until
 
 from plumbline.engines.port import (
     Engine,
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
+    MediaItem,
+    MediaPrompt,
     RefusedRequestError,
     SamplingParams,
     TokenChunk,
@@ -62,6 +64,41 @@ async def test_users_with_the_same_request_ids_do_not_meet(tmp_path: Path) -> No
     async with hosted(engine, tmp_path, users=3) as users:
         found = await asyncio.gather(*(chunks_of(user, request("same")) for user in users))
     assert found == [expected] * 3
+
+
+async def test_images_and_adapters_reach_the_engine_as_they_are(tmp_path: Path) -> None:
+    seen: list[GenerateRequest] = []
+
+    def script(wanted: GenerateRequest) -> list[TokenChunk]:
+        seen.append(wanted)
+        return [TokenChunk(token_ids=(5,))]
+
+    info = scripted_info(modalities={"image": 9}, features=frozenset({"adapters"}))
+    engine = scripted(script, info=info)
+    prompt = MediaPrompt((5, 9, 6), (MediaItem(media_type="image/png", data=bytes(range(256)) * 9),))
+    async with hosted(engine, tmp_path) as (user,):
+        assert user.info == info
+        assert list(await user.expand(prompt)) == list(await engine.expand(prompt))
+        with pytest.raises(RefusedRequestError, match="placeholders"):
+            await user.expand(MediaPrompt((5, 6), prompt.items))
+        await user.load_adapter("pirate", tmp_path)
+        assert engine.adapters == ["pirate"]
+        wanted = msgspec.structs.replace(request("a"), media=prompt, adapter="pirate")
+        await chunks_of(user, wanted)
+        assert (seen[0].media, seen[0].adapter) == (prompt, "pirate")
+        await user.unload_adapter("pirate")
+        assert engine.adapters == []
+    async with hosted(scripted(), tmp_path) as (user,):
+        with pytest.raises(RefusedRequestError, match="adapters"):
+            await user.load_adapter("pirate", tmp_path)
+
+
+async def test_users_that_ask_for_the_same_adapter_load_it_once(tmp_path: Path) -> None:
+    """Each API server loads the adapters of the command line."""
+    engine = scripted(info=scripted_info(features=frozenset({"adapters"})))
+    async with hosted(engine, tmp_path, users=2) as users:
+        await asyncio.gather(*(user.load_adapter("pirate", tmp_path) for user in users))
+        assert engine.adapters == ["pirate"]
 
 
 async def test_a_user_that_leaves_takes_only_its_own_requests_along(tmp_path: Path) -> None:

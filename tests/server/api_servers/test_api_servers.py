@@ -23,7 +23,7 @@ from support.models import GatedEngine
 
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.server.api_servers.supervisor import Supervisor
-from plumbline.server.settings import Settings, pocket_model
+from plumbline.server.settings import Settings, SettingsError, pocket_model
 from plumbline.text.tokenizer import TextTokenizer
 
 KEY = "a-key"
@@ -305,6 +305,16 @@ def test_api_servers_that_cannot_start_end_the_supervisor(tmp_path: Path) -> Non
     with supervised(tmp_path, store=f"sqlite:///{tmp_path}/not-a-folder/store.db") as running:
         wait_for(lambda: running.statuses, 60)
         assert running.statuses == [1]
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings = Settings(port=taken.getsockname()[1], api_servers=2)
+        supervisor = Supervisor(GatedEngine(words, info=INFO), settings, 2, tmp_path)
+        with pytest.raises(SettingsError, match=f"--port {settings.port}: cannot listen there"):
+            asyncio.run(supervisor.run())
 
 
 def test_settings_reach_a_process_as_they_are() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
@@ -26,12 +27,17 @@ from plumbline.engines.remote.messages import (
     CheckGrammar,
     Chunks,
     Connection,
+    Expand,
+    Expanded,
     FrameError,
     FromHost,
     Generate,
     Hello,
+    LoadAdapter,
     Refused,
     Statistics,
+    ToHost,
+    UnloadAdapter,
     Unread,
 )
 
@@ -41,6 +47,7 @@ _UNREAD_PAUSES = 256
 _UNREAD_RESUMES = 32
 """Chunks that a reader may be behind, and those at which its stream goes on. The engine pauses the request if it stays
 behind."""
+_Answer = TokenChunk | Checked | Expanded | Refused
 _LOST = "The engine's process has ended."
 _DEAD = EngineStats(
     alive=False,
@@ -73,7 +80,7 @@ class RemoteEngine:
         self._info = info
         self._connection: Connection[FromHost] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._streams: dict[int, asyncio.Queue[TokenChunk | Checked | Refused]] = {}
+        self._streams: dict[int, asyncio.Queue[_Answer]] = {}
         self._names: dict[str, int] = {}
         self._behind: set[int] = set()
         self._num_streams = 0
@@ -155,14 +162,36 @@ class RemoteEngine:
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
+        await self._ask(lambda number: CheckGrammar(number, grammar))
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`."""
+        answer = await self._ask(lambda number: Expand(number, prompt))
+        return answer.token_ids if isinstance(answer, Expanded) else ()
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """See `plumbline.engines.port.Engine.load_adapter`."""
+        await self._ask(lambda number: LoadAdapter(number, name, str(folder)))
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `plumbline.engines.port.Engine.unload_adapter`."""
+        await self._ask(lambda number: UnloadAdapter(number, name))
+
+    async def _ask(self, question: Callable[[int], ToHost]) -> Checked | Expanded:
+        """Send a message that has one answer, and return that.
+
+        Args:
+            question: makes the message for the number of its stream.
+        """
         number, queue, connection = self._open_stream()
         finished = False
         try:
-            connection.send(CheckGrammar(number, grammar))
+            connection.send(question(number))
             answer = await queue.get()
             finished = True
-            if not isinstance(answer, Checked):
+            if not isinstance(answer, Checked | Expanded):
                 raise _error(answer)
+            return answer
         finally:
             self._streams.pop(number, None)
             if not finished:
@@ -187,11 +216,11 @@ class RemoteEngine:
 
     def _open_stream(
         self,
-    ) -> tuple[int, asyncio.Queue[TokenChunk | Checked | Refused], Connection[FromHost]]:
+    ) -> tuple[int, asyncio.Queue[_Answer], Connection[FromHost]]:
         if self._closed is not None or self._connection is None:
             raise EngineClosedError(self._closed or _LOST)
         self._num_streams += 1
-        queue: asyncio.Queue[TokenChunk | Checked | Refused] = asyncio.Queue()
+        queue: asyncio.Queue[_Answer] = asyncio.Queue()
         self._streams[self._num_streams] = queue
         return self._num_streams, queue, self._connection
 
@@ -210,7 +239,7 @@ class RemoteEngine:
             case Chunks(items):
                 for number, chunk in items:
                     self._deliver(number, chunk)
-            case Checked(number) | Refused(number):
+            case Checked(number) | Expanded(number) | Refused(number):
                 stream = self._streams.get(number)
                 if stream is not None:
                     stream.put_nowait(message)
@@ -243,7 +272,7 @@ async def _greeting(connection: Connection[FromHost]) -> EngineInfo:
     return messages[0].info
 
 
-def _error(answer: TokenChunk | Checked | Refused) -> Exception:
+def _error(answer: _Answer) -> Exception:
     """Return the error of the port that the host's engine raised."""
     if not isinstance(answer, Refused):  # The connection ended first.
         return EngineClosedError(_LOST)

@@ -17,6 +17,7 @@ from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
@@ -27,12 +28,16 @@ from plumbline.engines.remote.messages import (
     CheckGrammar,
     Chunks,
     Connection,
+    Expand,
+    Expanded,
     FrameError,
     Generate,
     Hello,
+    LoadAdapter,
     Refused,
     Statistics,
     ToHost,
+    UnloadAdapter,
     Unread,
 )
 
@@ -55,6 +60,7 @@ class EngineHost:
 
     def __init__(self, engine: Engine, path: Path) -> None:
         self._engine = engine
+        self._adapters = _Adapters(engine)
         self._path = path
         self._server: asyncio.Server | None = None
         self._users: set[asyncio.Task[None]] = set()
@@ -85,7 +91,7 @@ class EngineHost:
         self._users.add(task)
         self._num_users += 1
         connection: Connection[ToHost] = Connection(reader, writer, ToHost)
-        user = _User(self._engine, connection, f"{self._num_users}.")
+        user = _User(self._engine, self._adapters, connection, f"{self._num_users}.")
         try:
             await user.run()
         except FrameError as error:
@@ -103,8 +109,11 @@ class _User:
     The chunks of one pass of the event loop, which a step of the engine delivers together, share a frame.
     """
 
-    def __init__(self, engine: Engine, connection: Connection[ToHost], prefix: str) -> None:
+    def __init__(
+        self, engine: Engine, adapters: _Adapters, connection: Connection[ToHost], prefix: str
+    ) -> None:
         self._engine = engine
+        self._adapters = adapters
         self._connection = connection
         self._prefix = prefix
         """Makes request ids of different connections differ."""
@@ -135,7 +144,13 @@ class _User:
                 request = msgspec.structs.replace(request, request_id=self._prefix + request.request_id)
                 self._run(stream, self._generate(stream, request))
             case CheckGrammar(stream, grammar):
-                self._run(stream, self._check(stream, grammar))
+                self._run(stream, self._answer(stream, self._check(stream, grammar)))
+            case Expand(stream, prompt):
+                self._run(stream, self._answer(stream, self._expand(stream, prompt)))
+            case LoadAdapter(stream, name, folder):
+                self._run(stream, self._answer(stream, self._load(stream, name, folder)))
+            case UnloadAdapter(stream, name):
+                self._run(stream, self._answer(stream, self._unload(stream, name)))
             case Abort(stream):
                 self._cancel(stream)
             case AbortNamed(stream):
@@ -180,13 +195,27 @@ class _User:
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
             self._connection.send(_refused(stream, error))
 
-    async def _check(self, stream: int, grammar: str) -> None:
+    async def _answer(self, stream: int, work: Coroutine[Any, Any, Checked | Expanded]) -> None:
+        """Send what `work` returns, or the error of the port that it raises."""
         try:
-            await self._engine.check_grammar(grammar)
+            self._connection.send(await work)
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
             self._connection.send(_refused(stream, error))
-        else:
-            self._connection.send(Checked(stream))
+
+    async def _check(self, stream: int, grammar: str) -> Checked:
+        await self._engine.check_grammar(grammar)
+        return Checked(stream)
+
+    async def _expand(self, stream: int, prompt: MediaPrompt) -> Expanded:
+        return Expanded(stream, list(await self._engine.expand(prompt)))
+
+    async def _load(self, stream: int, name: str, folder: str) -> Checked:
+        await self._adapters.load(name, Path(folder))
+        return Checked(stream)
+
+    async def _unload(self, stream: int, name: str) -> Checked:
+        await self._adapters.unload(name)
+        return Checked(stream)
 
     def _flush(self) -> None:
         self._connection.send(Chunks(self._ready))
@@ -208,6 +237,28 @@ class _User:
                 self._connection.send(Statistics(self._engine.stats()))
                 await self._connection.drained()
                 await asyncio.sleep(_STATISTICS_SECONDS)
+
+
+class _Adapters:
+    """Load each adapter once, however many users ask for it: each API server loads those of the command line."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loaded: dict[str, Path] = {}
+        self._changes = asyncio.Lock()
+
+    async def load(self, name: str, folder: Path) -> None:
+        """Load an adapter, unless it is loaded from this folder."""
+        async with self._changes:
+            if self._loaded.get(name) != folder:
+                await self._engine.load_adapter(name, folder)
+                self._loaded[name] = folder
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter for all users."""
+        async with self._changes:
+            self._loaded.pop(name, None)
+            await self._engine.unload_adapter(name)
 
 
 def _refused(stream: int, error: Exception) -> Refused:

@@ -11,7 +11,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from plumbline.engines.port import EngineInfo, EngineStats, GenerateRequest, TokenChunk
+from plumbline.engines.port import EngineInfo, EngineStats, GenerateRequest, MediaPrompt, TokenChunk
 
 __all__ = [
     "MAX_FRAME",
@@ -21,18 +21,23 @@ __all__ = [
     "Checked",
     "Chunks",
     "Connection",
+    "Expand",
+    "Expanded",
     "FrameError",
     "FromHost",
     "Generate",
     "Hello",
+    "LoadAdapter",
     "Refused",
     "Statistics",
     "ToHost",
+    "UnloadAdapter",
     "Unread",
 ]
 
 MAX_FRAME = 256 * 1024 * 1024
-"""Bytes of a frame's body. The largest message is a request with a prompt of a million tokens, about 5 MB."""
+"""Bytes of a frame's body. The largest message is a request with a prompt of a million tokens, about 5 MB, or
+with files of `--max-media-bytes`."""
 
 _LENGTH = 4
 _READ = 256 * 1024
@@ -80,7 +85,29 @@ class CheckGrammar(msgspec.Struct, tag="c", array_like=True, frozen=True):
     grammar: str
 
 
-ToHost = Generate | Abort | AbortNamed | Unread | CheckGrammar
+class Expand(msgspec.Struct, tag="e", array_like=True, frozen=True):
+    """Expand a prompt with files; the answer is `Expanded` or `Refused` under `stream`."""
+
+    stream: int
+    prompt: MediaPrompt
+
+
+class LoadAdapter(msgspec.Struct, tag="l", array_like=True, frozen=True):
+    """Load an adapter; the answer is `Checked` or `Refused` under `stream`."""
+
+    stream: int
+    name: str
+    folder: str
+
+
+class UnloadAdapter(msgspec.Struct, tag="m", array_like=True, frozen=True):
+    """Unload an adapter; the answer is `Checked` under `stream`, once no request uses it."""
+
+    stream: int
+    name: str
+
+
+ToHost = Generate | Abort | AbortNamed | Unread | CheckGrammar | Expand | LoadAdapter | UnloadAdapter
 
 
 class Hello(msgspec.Struct, tag="h", array_like=True, frozen=True):
@@ -96,9 +123,16 @@ class Chunks(msgspec.Struct, tag="k", array_like=True, frozen=True):
 
 
 class Checked(msgspec.Struct, tag="o", array_like=True, frozen=True):
-    """The grammar is fine."""
+    """The grammar is fine, or the adapter is loaded or unloaded."""
 
     stream: int
+
+
+class Expanded(msgspec.Struct, tag="x", array_like=True, frozen=True):
+    """The tokens of a prompt with files."""
+
+    stream: int
+    token_ids: list[int]
 
 
 class Refused(msgspec.Struct, tag="r", array_like=True, frozen=True):
@@ -117,7 +151,7 @@ class Statistics(msgspec.Struct, tag="s", array_like=True, frozen=True):
     stats: EngineStats
 
 
-FromHost = Hello | Chunks | Checked | Refused | Statistics
+FromHost = Hello | Chunks | Checked | Expanded | Refused | Statistics
 
 
 class Connection(Generic[M]):

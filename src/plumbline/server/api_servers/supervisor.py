@@ -21,7 +21,7 @@ from plumbline.engines.port import Engine
 from plumbline.engines.remote.host import EngineHost
 from plumbline.server.api_servers.start import Start
 from plumbline.server.claims.hub import Hub
-from plumbline.server.settings import Settings
+from plumbline.server.settings import Settings, SettingsError
 
 __all__ = ["Supervisor", "supervise"]
 
@@ -33,6 +33,8 @@ _SHORT_LIFE = 10.0
 """Seconds; an API server that ends sooner is started again after a pause, which doubles each time up to `_LONGEST`."""
 _PAUSE = 0.5
 _LONGEST = 30.0
+_LONGEST_FOLDER = 80
+"""Bytes; the path of a Unix socket has 107 at most."""
 
 
 def supervise(engine: Engine, settings: Settings, number: int) -> int:
@@ -42,8 +44,15 @@ def supervise(engine: Engine, settings: Settings, number: int) -> int:
         engine: the engine, not started.
         settings: the settings of each API server; limits such as `max_connections` hold for each.
         number: how many API servers.
+
+    Raises:
+        SettingsError: the address cannot be listened on, or the folder for temporary files has too long a name.
     """
     with TemporaryDirectory(prefix="plumbline-") as folder:
+        if len(folder) > _LONGEST_FOLDER:
+            raise SettingsError(
+                f"--api-servers: {folder} is too long for sockets; set TMPDIR to a shorter path"
+            )
         supervisor = Supervisor(engine, settings, number, Path(folder))
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -79,11 +88,7 @@ class Supervisor:
         """Serve until `stop`; return 0, or 1 if the API servers could not start."""
         (self._folder / "metrics").mkdir()
         # The socket is open in this process as well, so a restart of an API server refuses no connection.
-        settings = self._settings
-        config = uvicorn.Config(
-            "", host=settings.host, port=settings.port, uds=settings.uds or None, log_level=logging.WARNING
-        )
-        with contextlib.closing(config.bind_socket()) as listening:
+        with contextlib.closing(_bound(self._settings)) as listening:
             await self._engine.start()
             await self._host.start()
             await self._hub.start()
@@ -194,3 +199,28 @@ class Supervisor:
         event = self._ready.pop(address, None)
         if event is not None:
             event.set()
+
+
+def _bound(settings: Settings) -> socket.socket:
+    """Return the socket that the API servers will listen on.
+
+    Raises:
+        SettingsError: the address is taken, or not one of this machine.
+    """
+    path = Path(settings.uds)
+    family = socket.AF_UNIX if settings.uds else socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family)
+    try:
+        if settings.uds:
+            if path.is_socket():  # Of a server that has ended; a running one loses its clients to this one.
+                path.unlink()
+            bound.bind(settings.uds)
+            path.chmod(0o666)  # Whoever may enter the folder, as with one process.
+        else:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((settings.host, settings.port))
+    except OSError as error:
+        bound.close()
+        where = f"--uds {settings.uds}" if settings.uds else f"--host {settings.host} --port {settings.port}"
+        raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error
+    return bound
