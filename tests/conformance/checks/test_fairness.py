@@ -101,6 +101,10 @@ def second_item(found: list[Event]) -> list[Event]:
         "item_id": "fc_1",
         "delta": "",
     }
+    for _, event in found[:-1]:  # Only the last item may be incomplete.
+        ended = [event.get("item", {}), *event.get("response", {}).get("output", [])]
+        for one in ended if event["type"] != "response.output_item.added" else ():
+            one["status"] = "completed"
     found[-2][1]["response"]["output"].append(done["item"])
     places = {3: added, 6: delta, len(found) - 3: done}
     for place, event in sorted(places.items()):

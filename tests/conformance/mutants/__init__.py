@@ -12,6 +12,7 @@ from mutants.identity import IDENTITY
 from mutants.laws import LAWS
 from mutants.mutations import Mutant
 from mutants.prompts import PROMPTS
+from mutants.response_clauses import RESPONSE_CLAUSES
 from mutants.responses import RESPONSES
 from mutants.state import STATE
 
@@ -28,4 +29,5 @@ MUTANTS: list[Mutant] = [
     *IDENTITY,
     *PROMPTS,
     *CLAUSES,
+    *RESPONSE_CLAUSES,
 ]

@@ -263,9 +263,9 @@ BASICS += [
         ("two terminal events", events(lambda f: [*f[:-1], f[-2], f[-1]]), ("lifecycle", "sequence")),
         ("numbers that go back", chunk(3, put("sequence_number", 0)), ("sequence",)),
         ("no numbers", chunk(3, without("sequence_number")), ("sequence", "event-shapes")),
-        ("no item before its parts", events(drop_kind("response.output_item.added")), ("nesting",)),
-        ("no part before its text", events(drop_kind("response.content_part.added")), ("nesting",)),
-        ("a part that stays open", events(drop_kind("response.content_part.done")), ("nesting",)),
+        ("no item before its parts", events(drop_kind("response.output_item.added")), ("nesting", "steps")),
+        ("no part before its text", events(drop_kind("response.content_part.added")), ("nesting", "steps")),
+        ("a part that stays open", events(drop_kind("response.content_part.done")), ("nesting", "steps")),
         (
             "text of another item",
             of_kind("response.output_text.delta", put("item_id", "msg_other")),
@@ -276,7 +276,7 @@ BASICS += [
             of_kind("response.output_text.delta", put("content_index", 1)),
             ("nesting", "sums"),
         ),
-        ("a delta lost", events(drop(5)), ("sums",)),
+        ("a delta lost", events(drop(5)), ("sums", "steps")),
         (
             "other words",
             again(

@@ -71,6 +71,7 @@ def response_laws() -> list[tuple[str, Mutation, str]]:
         ("an item in another place", chunk(2, put("output_index", 5)), "nesting"),
         ("another item at the end", chunk(-1, put("response", "output", -1, "more", 1)), "sums"),
         ("another model meanwhile", chunk(1, put("response", "model", "other")), "snapshots"),
+        ("an error beside the end", body(put("error", {"code": "server_error", "message": "m"}), 0), "state"),
         ("more items in one piece", again(body(thought, 0)), "same-as-whole"),
     ]
 

@@ -18,7 +18,6 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 __all__ = ["chat_with_tools", "fragments", "numbered", "objects", "reasons"]
 
 LIMIT = 128
-MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 
 
 def chat_with_tools(
@@ -85,7 +84,7 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
 def _no_markup(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     content = choice(exchange).content
-    for mark in MARKUP:
+    for mark in tools.MARKUP:
         if mark in content:
             yield Problem(expected=f"no {mark}", actual=repr(content)[:200], pointer="content")
 
