@@ -17,6 +17,7 @@ import plumbline_conformance.checks.chat.stop
 import plumbline_conformance.checks.chat.stored
 import plumbline_conformance.checks.chat.stream
 import plumbline_conformance.checks.chat.tools
+import plumbline_conformance.checks.chat.several_choices
 import plumbline_conformance.checks.completions.basics
 import plumbline_conformance.checks.completions.best_of
 import plumbline_conformance.checks.completions.limits

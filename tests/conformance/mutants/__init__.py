@@ -7,6 +7,7 @@ from mutants.basic import BASICS
 from mutants.chat import CHAT
 from mutants.clauses import CLAUSES
 from mutants.completions import COMPLETIONS
+from mutants.effects import EFFECTS
 from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
@@ -30,4 +31,5 @@ MUTANTS: list[Mutant] = [
     *PROMPTS,
     *CLAUSES,
     *RESPONSE_CLAUSES,
+    *EFFECTS,
 ]

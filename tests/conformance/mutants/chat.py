@@ -146,7 +146,7 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tool", "indexes from 1", pieces(shifted), "index"),
     ("tool", "an empty id", calls(put(0, "id", "")), "ids"),
     ("tool", "an id of 65 characters", calls(put(0, "id", "x" * 65)), "ids"),
-    ("tools", "one id for both calls", calls(put(1, "id", "call_0_0")), "ids"),
+    ("tools", "one id for both calls", calls(lambda found: found[1].update(id=found[0]["id"])), "ids"),
     ("tools", "indexes by the place in `tools`", pieces(mixed), "index"),
     ("tool-empty", "no arguments", calls(put(0, "function", "arguments", "")), "arguments"),
     ("tool-empty", "no streamed arguments", pieces(joined("")), "stream-arguments"),

@@ -192,7 +192,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("responses/conversation", "answers alone", body(unasked, 3), "appended"),
     ("responses/conversation", "begun where it is used", status(200, 4), "unknown"),
     ("chat/text", "more cached than sent", body(cached("prompt_tokens_details", 99)), "usage"),
-    ("chat/bias", "ignores logit_bias", body(another_token), "forced"),
+    ("chat/bias", "ignores logit_bias", body(another_token, 0), "forced"),
     ("chat/completion-limit", "ignores the newer name", body(put("usage", "completion_tokens", 9)), "kept"),
     (LIMITS, "another temperature echoed", body(put("temperature", 1.0), 0), "echo"),
     (TEXT, "no cache writes", body(without(*DETAILS, "cache_write_tokens"), 0), "cache-writes"),

@@ -12,6 +12,7 @@ NAMED: dict[str, str] = {
     "chat/*/shape: law of shape: no object": "CHAT-01",
     "chat/*/shape: no object": "CHAT-01",
     "chat/text/shape: created as text": "CHAT-01",
+    "chat/tool-choices/called: one choice of two": "CHAT-02",
     "chat/logprobs-pair/shape: no role": "CHAT-03",
     "chat/text/shape: no refusal": "CHAT-03",
     "chat/logprobs-pair/shape: no reason": "CHAT-04",
@@ -35,6 +36,7 @@ NAMED: dict[str, str] = {
     "completions/echo/logprobs: a token lost": "CMP-05 CMP-04",
     "completions/echo/logprobs: no logprobs": "CMP-05",
     "completions/stream/shape: another id": "CMP-08",
+    "completions/stream/shape: another model at the end": "CMP-08",
     "completions/stream/shape: no reason in a chunk": "CMP-08",
     "chat/*/chunks: law of chunks: another id at the end": "CS-01",
     "chat/logprobs-pair/chunks: a chunk without a model": "CS-01",
@@ -45,6 +47,7 @@ NAMED: dict[str, str] = {
     "chat/stream-text/same-as-whole: a delta lost": "CS-05",
     "chat/stream-text/same-as-whole: other words": "CS-05",
     "chat/many/stream-usage: usage in the first chunk": "CS-06",
+    "chat/stream-usage/last: more cached than sent": "CS-06",
     "chat/stream-usage/last: no usage": "CS-06",
     "chat/stream-usage/last: usage that does not add up": "CS-06",
     "chat/stream-usage/last: usage before the end": "CS-08",
@@ -178,6 +181,8 @@ NAMED: dict[str, str] = {
     "chat/stream-text/done: two [DONE]": "SSE-07",
     "responses/*/wire: law of wire: two [DONE]": "SSE-07",
     "responses/reasoning/counted: thoughts that cost nothing": "ST-19",
+    "chat/tool-choices/called: a call in the first choice alone": "TOOL-04",
+    "chat/tool-choices/stream-called: a streamed call in the first choice alone": "TOOL-04",
     "responses/tools/ids: one call_id for both": "TOOL-09",
 }
 

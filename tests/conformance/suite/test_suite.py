@@ -26,6 +26,7 @@ MILDER = {
     "responses/stream-text/steps",
     "responses/stream-text/terminator",
     "responses/tool/new-ids",
+    "chat/tool/new-ids",
 }
 """Checks that ask for less than their rule, each with the reason beside it in the code."""
 

@@ -134,14 +134,29 @@ def numbered(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("chat/tool/ids", "Give every call an id of 1 to 64 characters", "TOOL-09")
 def _ids(exchange: Exchange) -> Iterator[Problem]:
-    called(exchange)
-    found = [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
+    found = _ids_of(exchange)
     for number, name in enumerate(found):
         if not isinstance(name, str) or not 1 <= len(name) <= 64:
             where = f"tool_calls[{number}].id"
             yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=where)
     if len(set(map(repr, found))) != len(found):
         yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+
+
+@check("chat/tool/new-ids", "Give the calls of each answer new ids", "TOOL-09", milder=True)
+def tool_new_ids(seen: Transcript) -> Iterator[Problem]:
+    """Check that ids do not repeat across answers: a client that keeps a conversation mixes such calls up."""
+    called(accepted(at(seen, STREAM)))
+    first = {repr(name) for name in _ids_of(accepted(at(seen, WHOLE)))}
+    again = first & {repr(piece["id"]) for _, piece in fragments(at(seen, STREAM)) if piece.get("id")}
+    if again:
+        wanted, where = "ids that no earlier answer has", "tool_calls[].id"
+        yield Problem(expected=wanted, actual=", ".join(sorted(again)), pointer=where, exchange=STREAM)
+
+
+def _ids_of(exchange: Exchange) -> list[Any]:
+    called(exchange)
+    return [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
 
 
 def _two(target: Target) -> dict[str, object]:

@@ -6,7 +6,13 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.checks.common import done_last, framing, portable_framing, sse_content_type
+from plumbline_conformance.checks.common import (
+    done_last,
+    framing,
+    json_content_type,
+    portable_framing,
+    sse_content_type,
+)
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now
 from plumbline_conformance.checks.laws import either, stream, whole
 from plumbline_conformance.checks.responses.items import terminal
@@ -85,6 +91,7 @@ def _cache_writes(exchange: Exchange) -> Iterator[Problem]:
 whole("responses/stream-text/created", "Report when the response was created", "R-01")(made_now("created_at"))
 check("responses/stream-text/ids", "Give each response a unique id", "R-01")(distinct_ids)
 check("responses/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)
+whole("responses/stream-text/json", "Send application/json", "HTTP-01")(json_content_type)
 stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
 
 

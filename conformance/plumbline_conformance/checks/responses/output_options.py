@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.chat.logprobs import ranked, sampled_in
+from plumbline_conformance.checks.chat.logprobs import as_many, ranked, sampled_in
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
@@ -224,16 +224,31 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
     ("Stream the alternatives best first, each once", "LP-02"),
 )
 def _ranked(exchange: Exchange) -> Iterator[Problem]:
-    streamed = [
+    for found in (_listed(exchange), _streamed_entries(exchange)):
+        yield from ranked(found, requested_top_logprobs(exchange))
+
+
+def _streamed_entries(exchange: Exchange) -> list[dict[str, Any]]:
+    """Return the entries of the deltas of a stream that have alternatives."""
+    return [
         entry
         for event in events(exchange)
         if event.get("type") == "response.output_text.delta"
         for entry in event.get("logprobs") or []
-        if isinstance(entry, dict) and isinstance(entry.get("logprob"), float | int)
+        if isinstance(entry, dict)
+        and isinstance(entry.get("logprob"), float | int)
+        and isinstance(entry.get("top_logprobs"), list)
     ]
-    for found in (_some_entries(exchange), streamed):
-        listed = [one for one in found if isinstance(one.get("top_logprobs"), list)]
-        yield from ranked(listed, requested_top_logprobs(exchange))
+
+
+@both(
+    "responses/logprobs/as-many",
+    ("Give as many alternatives as `top_logprobs` requests", "LP-02"),
+    ("Stream as many alternatives as `top_logprobs` requests", "LP-02"),
+)
+def _as_many(exchange: Exchange) -> Iterator[Problem]:
+    for found in (_listed(exchange), _streamed_entries(exchange)):
+        yield from as_many(found, requested_top_logprobs(exchange) if found else 0)
 
 
 @both(
