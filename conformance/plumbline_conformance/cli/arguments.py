@@ -87,6 +87,11 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     lister.add_argument(
         "--rules", action="store_true", help="list every rule with its checks, or the reason why it has none"
     )
+    lister.add_argument(
+        "--clauses",
+        action="store_true",
+        help="with --rules: list the clauses of each rule with their checks as well",
+    )
     lister.add_argument("--markdown", action="store_true", help="with --rules: write Markdown")
     explainer = parsers.add_parser("explain", help="explain a check, a scenario or a rule")
     explainer.add_argument(

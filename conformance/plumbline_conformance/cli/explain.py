@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.suite.aliases import current, notes
+from plumbline_conformance.suite.clauses import Clause, clauses_of
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import UNCHECKED
@@ -17,7 +18,7 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, S
 from plumbline_conformance.suite.selection import named
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["explain"]
+__all__ = ["clause_lines", "explain"]
 
 _IDS = re.compile(r"(?:(?:, | to | and )?[A-Z]+-\d+)+\.?")
 _MOST_REQUESTS = 6
@@ -92,10 +93,20 @@ def _rule(name: str, *, full: bool) -> Iterator[str]:
     if not full:
         return
     yield f"    operations: {', '.join(rule['operations']) or 'all'}"
+    for clause in clauses_of(name):
+        yield from (f"    {line}" for line in clause_lines(clause))
     observers = [found for found in (*CHECKS.values(), *CLAIMS.values()) if name in found.rules]
     yield "Observed by:" if observers else f"No check observes it by itself: {UNCHECKED[name]}."
     for found in observers:
         yield f"    {found.id}  {found.title}"
+
+
+def clause_lines(found: Clause) -> Iterator[str]:
+    """Yield the lines about a clause: what it requires, and for each kind of answer its checks or the reason."""
+    yield f"{found.id}  {found.clause}"
+    for place in found.places:
+        shown = [f"{one.check} (detects: {one.mutant})" for one in found.evidence.get(place, ())]
+        yield f"{place}: {', '.join(shown) or 'not checked: ' + found.unchecked[place]}"
 
 
 def _scenario(found: Scenario) -> Iterator[str]:

@@ -11,6 +11,7 @@ from mutants.effects import EFFECTS
 from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
+from mutants.members import MEMBERS
 from mutants.mutations import Mutant
 from mutants.prompts import PROMPTS
 from mutants.response_clauses import RESPONSE_CLAUSES
@@ -32,4 +33,5 @@ MUTANTS: list[Mutant] = [
     *CLAUSES,
     *RESPONSE_CLAUSES,
     *EFFECTS,
+    *MEMBERS,
 ]

@@ -13,6 +13,7 @@ from plumbline_conformance.checks.common import (
     done_last,
     framing_without_names,
     portable_framing,
+    request_id,
     sse_content_type,
     usage_adds_up,
     usage_count,
@@ -69,6 +70,7 @@ def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
 
 
 stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
+stream("chat/stream-text/request-id", "Carry an x-request-id", "HTTP-03")(request_id)
 stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(
     framing_without_names
 )

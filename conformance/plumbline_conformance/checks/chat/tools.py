@@ -159,6 +159,15 @@ def _ids_of(exchange: Exchange) -> list[Any]:
     return [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
 
 
+@stream("chat/tool/stream-ids", "Give every streamed call an id of 1 to 64 characters", "TOOL-09")
+def _streamed_lengths(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange)
+    for where, piece in fragments(exchange):
+        name = piece.get("id")
+        if name is not None and not (isinstance(name, str) and len(name) <= 64):
+            yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=f"{where}.id")
+
+
 def _two(target: Target) -> dict[str, object]:
     return chat_with_tools(target, tools.PLACES, tools.weather, tools.time, parallel_tool_calls=True)
 

@@ -137,17 +137,33 @@ pair("responses/json-cut", "A document that the token limit cuts", _cut)
 @either("responses/json-cut/incomplete", "Never call a cut document completed", "SO-05")
 def _cut_document(exchange: Exchange) -> Iterator[Problem]:
     found = response(exchange)
-    texts = [
-        part.get("text")
-        for item in items(exchange, "message")
-        for part in item.get("content") or []
-        if isinstance(part, dict)
-    ]
-    whole = fits(requested_schema(exchange), parsed("".join(map(str, texts))))
-    if whole:
+    if fits(requested_schema(exchange), parsed(_text(exchange))):
         raise Inconclusive("the document is shorter than the limit")
     if found.get("status") == "completed":
         yield Problem(expected="incomplete", actual="completed", pointer="status")
+
+
+def _object(target: Target) -> dict[str, object]:
+    return create_response(
+        target, "Answer with a short JSON object.", text={"format": {"type": "json_object"}}
+    )
+
+
+pair("responses/json-object", "An answer that is any object", _object)
+
+
+@either("responses/json-object/object", "Write text that is one JSON object", "SO-02")
+def _one_object(exchange: Exchange) -> Iterator[Problem]:
+    if response(exchange).get("status") == "incomplete":
+        raise Inconclusive("the token limit cut the answer")
+    text = _text(exchange)
+    if not isinstance(parsed(text), dict):
+        yield Problem(expected="one JSON object", actual=repr(text)[:200], pointer="output_text")
+
+
+def _text(exchange: Exchange) -> str:
+    parts = [part for item in items(exchange, "message") for part in item.get("content") or []]
+    return "".join(str(part.get("text")) for part in parts if isinstance(part, dict))
 
 
 def _same_usage(key: str) -> Callable[[Transcript], Iterator[Problem]]:

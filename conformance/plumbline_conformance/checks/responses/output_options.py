@@ -158,7 +158,11 @@ def _document(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="one document that validates", actual=repr(text)[:200], pointer="output_text")
 
 
-@whole("responses/json-schema/echo", "Echo the format in the response", "SO-07")
+@both(
+    "responses/json-schema/echo",
+    ("Echo the format in the response", "SO-07"),
+    ("Echo the format in the response of the stream", "SO-07"),
+)
 def _format_echo(exchange: Exchange) -> Iterator[Problem]:
     wanted = request_fields(exchange).get("text", {}).get("format", {}).get("name")
     text = response(exchange).get("text")

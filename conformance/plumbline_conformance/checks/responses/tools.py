@@ -157,6 +157,11 @@ def _added(exchange: Exchange) -> Iterator[Problem]:
 def _done(exchange: Exchange) -> Iterator[Problem]:
     wanted = [call.get("arguments") for call in _calls(exchange)]
     ends = [e for e in events(exchange) if e.get("type") == "response.function_call_arguments.done"]
+    names = {call.get("id"): call.get("name") for call in _calls(exchange)}
+    for event in ends:
+        name = names.get(event.get("item_id"))
+        if name is not None and event.get("name", name) != name:
+            yield Problem(expected=repr(name), actual=repr(event["name"])[:200], pointer="name")
     if [event.get("arguments") for event in ends] != wanted:
         shown = repr([event.get("arguments") for event in ends])[:200]
         yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="arguments")
@@ -190,7 +195,11 @@ def _two(target: Target) -> dict[str, object]:
 pair("responses/tools", "Two functions that are both needed", _two, needs=NEEDS)
 
 
-@whole("responses/tools/ids", "Give every item and every call a unique id", "R-08", "TOOL-09")
+@both(
+    "responses/tools/ids",
+    ("Give every item and every call a unique id", "R-08", "TOOL-09"),
+    ("Stream every item and every call with a unique id", "R-08", "TOOL-09"),
+)
 def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     if len(calls) < 2:
@@ -229,6 +238,25 @@ pair("responses/tool-required", "A call that is required", _required, needs=NEED
 def _any_call(exchange: Exchange) -> Iterator[Problem]:
     if not _called_names(exchange):
         yield Problem(expected="a call of some tool", actual="[]", pointer="output")
+
+
+@either(
+    "responses/tool-required/arguments",
+    "Give a required call arguments that fit the tool's schema",
+    "TOOL-01",
+)
+def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
+    """Check that arguments of the scenario's tools are objects of strings, and those of others objects."""
+    offered = requested_tools(exchange)
+    for call in _calls(exchange):
+        value = parsed(str(call.get("arguments")))
+        plain = offered.get(str(call.get("name")), {}).get("parameters") in PLAIN
+        if not isinstance(value, dict) or (plain and not all(isinstance(one, str) for one in value.values())):
+            shown = repr(call.get("arguments"))[:200]
+            yield Problem(expected="an object of strings", actual=shown, pointer="item.arguments")
+
+
+PLAIN = (tools.schema("city"), tools.schema("zone"))
 
 
 def _called_names(exchange: Exchange) -> list[Any]:
