@@ -36,4 +36,5 @@ import plumbline_conformance.checks.responses.state
 import plumbline_conformance.checks.responses.tools
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
-import plumbline_conformance.checks.responses.websocket  # noqa: F401
+import plumbline_conformance.checks.responses.websocket
+import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -157,7 +157,7 @@ FAIR: list[tuple[str, str, Mutation]] = [
         chunk(1, lambda c: c["choices"][0]["delta"].update(role=None)),
     ),
     ("chat/stream-choices", "goes one by one", events(one_by_one)),
-    ("chat/stream-usage", "omits usage", chunks(lambda f: [c.pop("usage") for c in f[:-1]])),
+    ("chat/stream-usage", "omits usage", chunks(lambda f: [c.pop("usage") for c in f[:-1]], 0)),
     ("completions/text", "sorts no choices", body(lambda a: a["choices"].reverse())),
     (
         "completions/text",

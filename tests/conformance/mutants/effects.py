@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutants.basic import put
+from mutants.basic import counted, put
 from mutants.mutations import Mutant, Mutation, body, chunks, header, with_body
 from mutants.response_clauses import entries, walk
 from plumbline_conformance.transcript.model import Transcript
@@ -134,8 +134,8 @@ def stuck(found: list[Any]) -> None:
 
 ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/seed", "no seed", another_text, "repeated"),
-    ("chat/roles", "deaf to system messages", body(put("usage", "prompt_tokens", 9), 5), "system-read"),
-    ("chat/roles", "deaf to developer messages", body(put("usage", "prompt_tokens", 9), 6), "developer-read"),
+    ("chat/roles", "deaf to system messages", body(counted("prompt_tokens", 9), 5), "system-read"),
+    ("chat/roles", "deaf to developer messages", body(counted("prompt_tokens", 9), 6), "developer-read"),
     ("chat/bias", "ignores logit_bias in a stream", chunks(another_token, STREAM), "stream-forced"),
     (PAIR, "one alternative of two", body(whole_entries, WHOLE), "as-many"),
     (
@@ -156,7 +156,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         "last",
     ),
     (CHOICES, "a call in the first choice alone", body(without_call, WHOLE), "called"),
-    (CHOICES, "one choice of two", body(lambda a: a["choices"].pop(), WHOLE), "called"),
+    (CHOICES, "one choice of two", body(lambda a: a["choices"].pop(), WHOLE), "called shape"),
     (CHOICES, "a streamed call in the first choice alone", chunks(no_streamed_call, STREAM), "stream-called"),
     (CHOICES, "`content_filter` in the second choice", stopped(1), "finish"),
     (

@@ -309,7 +309,7 @@ MEMBERS_OF: dict[str, list[Row]] = {
             chunk(
                 -1, put("choices", [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}]), 0
             ),
-            "last",
+            "last sound",
         ),
     ],
     "chat/many": [("no role of the second choice", chunks(role_of_second, 2), "role-once")],
@@ -322,7 +322,7 @@ MEMBERS_OF: dict[str, list[Row]] = {
         ),
         ("no index of a delta", fragment(lambda one: one.pop("index")), "chunks id-once index"),
         ("an index as text", fragment(lambda one: one.update(index="0")), "chunks id-once index"),
-        ("`tool_calls` without a streamed call", events(uncalled), "stream-finish"),
+        ("`tool_calls` without a streamed call", events(uncalled), "stream-finish chunks"),
         (
             "a streamed id of 65 characters",
             chunks(
@@ -336,7 +336,7 @@ MEMBERS_OF: dict[str, list[Row]] = {
     ],
     "chat/tools": [("two calls at once", events(two_at_once), "index")],
     "chat/logprobs": [
-        ("an entry without bytes", missing(*FIRST, "logprobs", "content", 0, "bytes"), "shape")
+        ("an entry without bytes", missing(*FIRST, "logprobs", "content", 0, "bytes"), "shape sound")
     ],
     "chat/logprobs-pair": [
         ("likelier than certain, streamed", streamed_entries(likelier), "stream-count"),
@@ -380,7 +380,7 @@ MEMBERS_OF: dict[str, list[Row]] = {
         ("created as text", whole("created_at", "now"), "shape"),
         ("streamed created as text", every("created_at", "now"), "event-shapes"),
         ("no model", missing("model"), "shape"),
-        ("no streamed model", chunk(0, without("response", "model"), STREAM), "event-shapes"),
+        ("no streamed model", chunk(0, without("response", "model"), STREAM), "event-shapes sound"),
         ("no usage", whole("usage", None), "usage"),
         ("no state of the streamed message", of_items(lambda item: item.pop("status")), "state event-shapes"),
         ("a role of its own", whole("output", 0, "role", "model"), "shape"),
@@ -504,20 +504,20 @@ MEMBERS_OF: dict[str, list[Row]] = {
         ("none in the stream", everywhere(no_logprobs), "given"),
     ],
     "responses/echoes": [
-        ("another streamed temperature", every("temperature", 1.0), "echoed"),
-        ("parallel calls on", whole("parallel_tool_calls", True), "echoed"),
-        ("no tools at the end", last("tools", []), "echoed"),
-        ("no instructions", whole("instructions", None), "echoed"),
-        ("another truncation", whole("truncation", "auto"), "echoed"),
-        ("stored all the same", whole("store", True), "echoed"),
-        ("stored all the same, streamed", every("store", True), "echoed"),
+        ("another streamed temperature", every("temperature", 1.0), "state"),
+        ("parallel calls on", whole("parallel_tool_calls", True), "state"),
+        ("no tools at the end", last("tools", []), "state"),
+        ("no instructions", whole("instructions", None), "state"),
+        ("another truncation", whole("truncation", "auto"), "state"),
+        ("stored all the same", whole("store", True), "state"),
+        ("stored all the same, streamed", every("store", True), "state"),
     ],
     "responses/json-object": [
         ("a list", whole("output", 0, "content", 0, "text", LIST), "object"),
         ("a streamed list", chunks(sample(LIST), STREAM), "object"),
     ],
     "responses/json-schema": [
-        ("no streamed echo of the format", every("text", {"format": {"type": "text"}}), "stream-echo"),
+        ("no streamed echo of the format", every("text", {"format": {"type": "text"}}), "stream-echo state"),
     ],
     "responses/stored": [("another one deleted", body(put("id", "resp_x"), 5), "delete")],
     "responses/count": [("a count as text", body(put("input_tokens", "8"), 1), "object same")],

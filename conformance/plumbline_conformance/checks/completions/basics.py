@@ -85,7 +85,8 @@ stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-
 
 
 @stream("completions/stream/shape", "Send chunks as the contract requires, with one id", *CHUNKS, place=0)
-def _chunks(exchange: Exchange) -> Iterator[Problem]:
+def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
+    """Check the schema of every chunk, and that id and model stay the same (CMP-01, CMP-08)."""
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.answers import is_stream, parsed
+from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import either
 from plumbline_conformance.checks.request_reader import request_fields, requested_schema
-from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
-from plumbline_conformance.suite.field_rules import members_of
+from plumbline_conformance.checks.responses.echoes import LABELS, unlike
+from plumbline_conformance.checks.responses.shared_laws import (
+    create_response,
+    items,
+    pair,
+    response,
+    snapshots_of,
+)
 from plumbline_conformance.suite.model import Inconclusive, Problem, Target, check
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange, Transcript
-
-LABELS = ("safety_identifier", "prompt_cache_key")
-"""Members that only OpenAI's service uses; servers may leave them out of the response."""
-FREE = ("service_tier", "reasoning", "previous_response_id")
-"""Members that a server answers with the value in effect, or that other scenarios look at."""
-DEFAULTS = {
-    "tool_choice": "auto",
-    "parallel_tool_calls": True,
-    "truncation": "disabled",
-    "background": False,
-    "metadata": {},
-    "tools": [],
-}
-"""What a response has for a parameter that the request does not have. Temperature and top_p are left out, because
-servers fill in the defaults of the model."""
 
 
 def _parameters(target: Target) -> dict[str, object]:
@@ -53,68 +43,14 @@ def _parameters(target: Target) -> dict[str, object]:
 pair("responses/echoes", "An answer to a request with many parameters", _parameters)
 
 
-def _echoes(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every response object of the answer, with its place: of a stream, all snapshots."""
-    if not is_stream(exchange):
-        yield "", response(exchange)
-        return
-    response(exchange)
-    for number, event in enumerate(events(exchange)):
-        if isinstance(event.get("response"), dict):
-            yield f"event {number}, response.", event["response"]
-
-
-def _unlike(exchange: Exchange, wanted: dict[str, Any]) -> Iterator[Problem]:
-    for where, found in _echoes(exchange):
-        for key, value in wanted.items():
-            if key in found and not _same(found[key], value):  # The schema requires every member.
-                shown = repr(found[key])[:150]
-                yield Problem(
-                    expected=f"{repr(value)[:150]}, as in the request", actual=shown, pointer=f"{where}{key}"
-                )
-
-
-def _same(found: Any, wanted: Any) -> bool:
-    """Compare an echoed value; an object or a tool may have more members than the client sent."""
-    match wanted:
-        case dict() if wanted:
-            return isinstance(found, dict) and all(
-                key in found and _same(found[key], value) for key, value in wanted.items()
-            )
-        case list():
-            return (
-                isinstance(found, list)
-                and len(found) == len(wanted)
-                and all(_same(*both) for both in zip(found, wanted, strict=True))
-            )
-    return bool(found == wanted)
-
-
-@either("responses/echoes/echoed", "Echo the parameters of the request in every response object", "R-11")
-def _echoed(exchange: Exchange) -> Iterator[Problem]:
-    given = request_fields(exchange)
-    names = [name for name in members_of("R-11", "Response") if name not in (*LABELS, *FREE)]
-    # The format of the text and the background have checks of their own.
-    wanted = {name: given[name] for name in names if given.get(name) is not None and name != "text"}
-    yield from _unlike(exchange, wanted)
-
-
 @either("responses/echoes/labels", "Echo the labels of the request in the response", "R-19")
 def _labelled(exchange: Exchange) -> Iterator[Problem]:
     given = request_fields(exchange)
     wanted = {name: given[name] for name in LABELS if given.get(name) is not None}
-    if not any(name in found for _, found in _echoes(exchange) for name in wanted):
+    found = snapshots_of(exchange)
+    if not any(name in one for _, one in found for name in wanted):
         raise Inconclusive("the server keeps no labels")
-    yield from _unlike(exchange, wanted)
-
-
-@either("responses/stream-text/defaults", "Fill in the parameters that the request leaves out", "R-11")
-def _defaults(exchange: Exchange) -> Iterator[Problem]:
-    given = request_fields(exchange)
-    wanted = {key: value for key, value in DEFAULTS.items() if given.get(key) is None}
-    if not given.get("tools") and all(found.get("tool_choice") == "none" for _, found in _echoes(exchange)):
-        del wanted["tool_choice"]  # TOOL-03 calls it the default without tools.
-    yield from _unlike(exchange, wanted)
+    yield from unlike(found, wanted, "R-19")
 
 
 def _cut(target: Target) -> dict[str, object]:

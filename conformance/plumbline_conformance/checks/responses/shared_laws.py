@@ -18,6 +18,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.laws import either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields
+from plumbline_conformance.checks.responses.echoes import Placed, defaults, requested, unlike
 from plumbline_conformance.checks.responses.items import Items, sums, terminal
 from plumbline_conformance.checks.responses.states import STATES, agreeing
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
@@ -50,6 +51,8 @@ __all__ = [
     "shape",
     "shapes",
     "snapshots",
+    "snapshots_agree",
+    "snapshots_of",
     "states_agree",
     "summed",
     "usage",
@@ -111,9 +114,22 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
 
 
 def states_agree(exchange: Exchange) -> Iterator[Problem]:
-    """Check the end of the response and of its items (R-03, R-05, R-07, R-08)."""
-    limit = request_fields(exchange).get("max_output_tokens")
+    """Check the end of the response and of its items (R-03, R-05, R-07, R-08), and the echoed parameters (R-11)."""
+    given = request_fields(exchange)
+    limit = given.get("max_output_tokens")
     yield from agreeing(response(exchange), limit if isinstance(limit, int) else None)
+    yield from unlike(snapshots_of(exchange), {**requested(given), **defaults(given)})
+
+
+def snapshots_of(exchange: Exchange) -> list[Placed]:
+    """Return every response object of an answer, with its place: of a stream, those of all events."""
+    found = response(exchange)
+    if not is_stream(exchange):
+        return [("", found)]
+    numbered = enumerate(events(exchange))
+    return [
+        (f"event {n}, response.", e["response"]) for n, e in numbered if isinstance(e.get("response"), dict)
+    ]
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:

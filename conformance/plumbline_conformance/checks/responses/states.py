@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from plumbline_conformance.checks.identity import EARLIEST, LATEST
 from plumbline_conformance.suite.model import Problem
 
 __all__ = ["STATES", "agreeing"]
 
-STATES = ("R-03", "R-05", "R-07", "R-08")
-"""The rules that `agreeing` observes."""
+STATES = ("R-03", "R-05", "R-07", "R-08", "R-01", "R-11")
+"""The rules that `agreeing` observes, and the one about echoed parameters."""
 REASONS = ("max_output_tokens", "content_filter")
 ENDED = ("completed", "incomplete")
 
@@ -41,24 +42,34 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
             f"{response['completed_at']} while {state}",
             "completed_at",
         )
+    begun, ended = response.get("created_at"), response.get("completed_at")
+    if isinstance(begun, int | float) and not EARLIEST <= begun < LATEST:
+        yield _problem("R-01", "seconds since 1970", begun, "created_at")
+    if isinstance(begun, int | float) and isinstance(ended, int | float) and ended < begun - 1:
+        yield _problem("R-03", f"{begun} or later", ended, "completed_at")
+    for key in ("id", "model"):
+        if response.get(key) == "":
+            yield _problem("R-01", f"a {key}", "''", key)
     usage = response.get("usage")
     tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
     if limit is not None and isinstance(tokens, int) and tokens > limit:
         yield _problem("R-05", f"at most {limit} tokens", tokens, "usage.output_tokens")
     output = response.get("output")
     items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
-    yield from _of_items(items, complete=state == "completed")
+    yield from _of_items(items)
 
 
-def _of_items(items: list[dict[str, Any]], *, complete: bool) -> Iterator[Problem]:
+def _of_items(items: list[dict[str, Any]]) -> Iterator[Problem]:
     for place, item in enumerate(items):
         state, kind = item.get("status"), item.get("type")
         where = f"output[{place}].status"
         if kind in ("message", "function_call") and state is None:
             yield _problem("R-08", "a status", state, where)
+        if kind in ("function_call", "custom_tool_call") and not (item.get("name") and item.get("call_id")):
+            yield _problem("R-08", "a name and a call_id", item, f"output[{place}]")
         if state == "in_progress":
             yield _problem("R-07", "completed, or incomplete at the end", state, where)
-        if state == "incomplete" and (complete or place < len(items) - 1):
+        if state == "incomplete" and place < len(items) - 1:
             yield _problem("R-07", "completed before the last item", state, where)
     names = [item.get("id") for item in items]
     if len({repr(name) for name in names}) != len(names):
