@@ -100,7 +100,7 @@ OWN: dict[str, tuple[str, ...]] = {
 """Laws of streams that these scenarios have as checks under other names."""
 
 
-OTHER_SHAPES = ("chat/logprobs", "completions/stop", "responses/background")
+OTHER_SHAPES = ("chat/logprobs", "completions/stop", "responses/pages", "responses/reasoning-round")
 """Scenarios with a check `shape` that is about something else, or about some of the answers."""
 
 

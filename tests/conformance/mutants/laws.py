@@ -151,8 +151,10 @@ def _laws(slug: str) -> list[tuple[str, Mutation, str]]:
     return chat_laws(slug) if slug.startswith("chat/") else response_laws()
 
 
+REPEATED = {"responses/reasoning-round": ("sound",)}
+"""Scenarios with a second check of the shape."""
 SHAPES: list[Mutant] = [
-    (slug, "no object", body(without("object"), 0), ("shape",))
+    (slug, "no object", body(without("object"), 0), ("shape", *REPEATED.get(slug, ())))
     for slug in SCENARIOS
     if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
 ]

@@ -120,6 +120,7 @@ NAMED: dict[str, str] = {
     "responses/*/sound: law of sound: an answer without an object": "R-01",
     "responses/background/shape: leaves out the model": "R-01",
     "responses/conversation/sound: begun where it is used": "R-01 R-03 R-21 R-11 R-10",
+    "responses/reasoning-round/sound: no object": "R-01",
     "responses/stream-text/shape: created as text": "R-01",
     "responses/stream-text/shape: no model": "R-01",
     "responses/stream-text/state: made at no time": "R-01",
