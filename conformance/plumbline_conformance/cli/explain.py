@@ -87,7 +87,7 @@ def _claim(found: Claim) -> Iterator[str]:
 def _rule(name: str, *, full: bool) -> Iterator[str]:
     rule = rules()[name]
     yield f"{name} {rule['level']}: {rule['sentence']}"
-    yield f"    source: {rule['source']}"
+    yield f"    source: {rule['source']}{_meaning(rule['source'])}"
     if rule.get("why"):
         yield f"    why: {rule['why']}"
     if not full:
@@ -107,6 +107,25 @@ def clause_lines(found: Clause) -> Iterator[str]:
     for place in found.places:
         shown = [f"{one.check} (detects: {one.mutant})" for one in found.evidence.get(place, ())]
         yield f"{place}: {', '.join(shown) or 'not checked: ' + found.unchecked[place]}"
+
+
+def _meaning(source: str) -> str:
+    """Explain where a rule comes from, if its source names no document."""
+    return next((f" ({meaning})" for begin, meaning in SOURCES.items() if source.startswith(begin)), "")
+
+
+SOURCES = {
+    "OpenAI API document": "the published OpenAPI description of the API; what follows is the schema or field",
+    "implied by": "no sentence of the document says it, but its members make sense in no other way",
+    "Open Responses": "the open specification of the Responses API, and its test suite",
+    "public bug reports": "clients of several servers broke without it",
+    "recorded traffic": "what the service itself was seen to send",
+    "reported": "the issues of the servers named",
+    "seen in the field": "the issues of the servers named",
+    "OpenAI Python SDK": "the official client fails or misreads the answer otherwise",
+    "project policy": "a decision of this project",
+}
+"""What the beginnings of sources mean."""
 
 
 def _scenario(found: Scenario) -> Iterator[str]:

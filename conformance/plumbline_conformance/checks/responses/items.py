@@ -163,8 +163,8 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         if stem in TEXTS and verb == "delta":
             texts[place] = texts.get(place, "") + event["delta"]
         elif stem in TEXTS and verb == "done" and event.get(TEXTS[stem]) != texts.get(place, ""):
-            shown = repr(event.get(TEXTS[stem]))[:200]
-            wanted = repr(texts.get(place, ""))[:200]
+            shown = f"{kind.removeprefix('response.')}: {repr(event.get(TEXTS[stem]))[:200]}"
+            wanted = f"the deltas joined: {repr(texts.get(place, ''))[:200]}"
             yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", rule="RS-09")
         elif kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
             yield from _part_done(event, number, texts)
@@ -174,12 +174,13 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         found = _text_of(done.get(item), part, stem)
         if found != text:
             where = f"item {item}, part {part}"
-            shown = repr(found)[:200]
-            yield Problem(expected=repr(text)[:200], actual=shown, pointer=where, rule="RS-09")
+            shown = f"output_item.done: {repr(found)[:200]}"
+            wanted = f"the deltas joined: {repr(text)[:200]}"
+            yield Problem(expected=wanted, actual=shown, pointer=where, rule="RS-09")
     output = terminal(events)["output"]
     if without_nulls(output) != without_nulls([item for _, item in sorted(done.items())]):
-        shown = repr(output)[:200]
-        wanted = "the items of the done events"
+        shown = f"response.output at the end: {repr(output)[:200]}"
+        wanted = f"the items of output_item.done: {repr([item for _, item in sorted(done.items())])[:200]}"
         yield Problem(expected=wanted, actual=shown, pointer="response.output", rule="RS-14")
 
 
@@ -195,8 +196,8 @@ def _part_done(
     if part.get(TEXTS[stem]) != texts.get(place, ""):
         shown, wanted = repr(part.get(TEXTS[stem]))[:200], repr(texts.get(place, ""))[:200]
         yield Problem(
-            expected=f"the deltas joined, {wanted}",
-            actual=shown,
+            expected=f"the deltas joined: {wanted}",
+            actual=f"{str(event.get('type')).removeprefix('response.')}: {shown}",
             pointer=f"event {number}, part",
             rule="RS-09",
         )
