@@ -19,13 +19,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "conformance/reference_parsers")]
 
 from environment import run as run_with_other_parsers  # noqa: E402
 
-from benchmarks import serving, startup, store, streams, structured_output  # noqa: E402
+from benchmarks import api_servers, serving, startup, store, streams, structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS = ("transformers", "transformers-cb")
-PARTS = ("micro", "parsers", "startup", "structured_output", "serving", "streams", "store")
+PARTS = ("micro", "parsers", "startup", "structured_output", "serving", "streams", "api_servers", "store")
 
 COLUMNS = {
     "micro": {
@@ -62,6 +62,17 @@ COLUMNS = {
         "delay_ms_p99": "p99",
         "delay_ms_max": "longest",
         "server_cpu": "CPU",
+    },
+    "api_servers": {
+        "api_servers": "API servers",
+        "events": "events",
+        "events_per_second": "events/s",
+        "api_server_us": "API server us/event",
+        "engine_process_us": "engine process us/event",
+        "memory_mb": "MB",
+        "kb_per_stream": "KB/stream",
+        "most_events_per_second": "most events/s",
+        "ratio": "ratio",
     },
     "store": {"name": "what", "median_ms": "median ms", "p99_ms": "p99", "count": "measured"},
     "serving": {
@@ -130,6 +141,8 @@ def main() -> None:
         result["serving"] = serving.measure(options.model, names, rounds=options.rounds)
     if "streams" in parts:
         result["streams"] = streams.measure()
+    if "api_servers" in parts:
+        result["api_servers"] = api_servers.measure()
     if "store" in parts:
         result["store"] = store.measure()
     show(result)

@@ -1,4 +1,6 @@
-"""Serve tokens from a script, so that only the server's own work is measured: PORT STORE TOKENS SECONDS_BETWEEN_TOKENS.
+"""Serve tokens from a script, so that only the server's own work is measured.
+
+Arguments: PORT STORE TOKENS SECONDS_BETWEEN_TOKENS [API_SERVERS].
 
 The text of each token is the time at which the engine gave it, so that a client on the same machine can tell how long
 the way to it was.
@@ -14,15 +16,16 @@ import msgspec
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.api_servers.supervisor import supervise
+from plumbline.server.garbage import make_collections_rare
 from plumbline.server.listener import listener
 from plumbline.server.loading import load
-from plumbline.server.run import make_collections_rare
 from plumbline.server.settings import Settings
 from plumbline.server.storage import build_store
 
 
-def main(port: int, store: str, tokens: int, seconds: float) -> None:
-    """Serve until a signal."""
+def main(port: int, store: str, tokens: int, seconds: float, api_servers: int = 1) -> None:
+    """Serve until a signal; with several API servers this process has the engine only."""
     settings = Settings(host="127.0.0.1", port=port, store=store, served_model_names=("bench",))
     pocket = load(settings)
     encode = pocket.renderer.tokenizer.encode_text
@@ -34,8 +37,11 @@ def main(port: int, store: str, tokens: int, seconds: float) -> None:
     info = msgspec.structs.replace(pocket.engine.info, name="scripted", num_blocks=0)
     model = msgspec.structs.replace(pocket, engine=ScriptedEngine(info, script, delay=seconds))
     make_collections_rare()
+    if api_servers > 1:
+        supervise(model.engine, settings, api_servers)
+        return
     listener(model, settings, build_store(settings), host=settings.host, port=port).run()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), *map(int, sys.argv[5:]))

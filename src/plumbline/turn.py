@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from plumbline.engines.port import SamplingParams
+from plumbline.engines.port import MediaItem, Modality, SamplingParams
 
 __all__ = [
     "ChatPrompt",
@@ -19,8 +19,10 @@ __all__ = [
     "GbnfFormat",
     "JsonFormat",
     "LarkFormat",
+    "MediaReference",
     "Message",
     "OutputFormat",
+    "Part",
     "Prompt",
     "RegexFormat",
     "Tag",
@@ -32,6 +34,8 @@ __all__ = [
     "ToolChoice",
     "Turn",
     "begun_text",
+    "media_of",
+    "with_media",
 ]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -46,6 +50,22 @@ class ToolCall(msgspec.Struct, frozen=True):
     """JSON text, exactly as the client sent it."""
 
 
+class MediaReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a message names and that is not loaded yet."""
+
+    modality: Modality = "image"
+    url: str
+    """With the scheme `data`, `http` or `https`."""
+    reduced: bool = False
+    """Whether the client asks for little detail (`detail: low`)."""
+    field: str
+    """The field of the request that has the URL, for errors."""
+
+
+Part = str | MediaReference | MediaItem
+"""A part of a message: text or a file."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation."""
 
@@ -57,8 +77,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     """For a tool message: the call that it answers."""
     name: str | None = None
-    parts: tuple[str, ...] | None = None
-    """The text parts of `content`, for templates that read parts; None if the client sent a string."""
+    parts: tuple[Part, ...] | None = None
+    """The parts of `content`, for templates that read parts; None if the client sent a string."""
 
 
 class JsonFormat(msgspec.Struct, frozen=True):
@@ -191,6 +211,31 @@ def begun_text(prompt: Prompt) -> str:
     return last.content or "" if last.role == "assistant" else ""
 
 
+def media_of(prompt: Prompt) -> tuple[MediaReference | MediaItem, ...]:
+    """Return the files of a prompt, in order."""
+    if not isinstance(prompt, ChatPrompt):
+        return ()
+    parts = (part for message in prompt.messages for part in message.parts or ())
+    return tuple(part for part in parts if not isinstance(part, str))
+
+
+def with_media(prompt: ChatPrompt, loaded: Mapping[MediaReference, MediaItem]) -> ChatPrompt:
+    """Return a prompt with files in the place of their references."""
+
+    def part(given: Part) -> Part:
+        return loaded[given] if isinstance(given, MediaReference) else given
+
+    return msgspec.structs.replace(
+        prompt,
+        messages=tuple(
+            message
+            if message.parts is None
+            else msgspec.structs.replace(message, parts=tuple(part(given) for given in message.parts))
+            for message in prompt.messages
+        ),
+    )
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to answer it."""
 
@@ -207,6 +252,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the stop string that ended the answer in the text."""
     skip_special_tokens: bool = True
     num_choices: int = 1
+    adapter: str | None = None
+    """The adapter that answers; None is the model itself."""
     priority: int = 0
     cache_salt: str | None = None
     echo: bool = False

@@ -35,6 +35,8 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "createConversationItems": {"items": [{"role": "user", "content": "Hello"}]},
     "tokenize": {"prompt": "Hello"},
     "detokenize": {"tokens": [1]},
+    "loadLoraAdapter": {"lora_name": "a", "lora_path": "b"},
+    "unloadLoraAdapter": {"lora_name": "a"},
 }
 
 

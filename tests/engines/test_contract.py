@@ -457,7 +457,7 @@ def test_closing_and_cancelling_a_stream_end_its_request(engine: Harness) -> Non
         task = asyncio.ensure_future(
             engine.collect(engine.request(PROMPTS[0], max_tokens=None, ignore_eos=True))
         )
-        while not engine.engine.stats().num_running:
+        while not engine.stats().num_running:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -483,7 +483,7 @@ def test_of_waiting_requests_the_lowest_priority_number_runs_first(engine: Harne
             for index in range(engine.kind.num_places)
         ]
         busy = [asyncio.ensure_future(engine.collect(request)) for request in fillers]
-        while engine.engine.stats().num_running < engine.kind.num_places:
+        while engine.stats().num_running < engine.kind.num_places:
             await asyncio.sleep(0.001)
         await asyncio.gather(*(one(priority) for priority in (9, 5, 2)))
         await asyncio.gather(*busy)
@@ -575,10 +575,10 @@ def test_what_cannot_be_computed_is_refused(
 
 
 def test_stats_count_what_was_done(engine: Harness) -> None:
-    before = engine.engine.stats()
+    before = engine.stats()
     found = engine.answer(PROMPTS[0], max_tokens=15, ignore_eos=True)
     engine.run(engine.idle())
-    after = engine.engine.stats()
+    after = engine.stats()
     assert after.alive
     assert after.generation_tokens - before.generation_tokens == len(found.token_ids) == 15
     assert after.prompt_tokens - before.prompt_tokens == len(PROMPTS[0])

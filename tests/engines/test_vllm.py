@@ -13,7 +13,7 @@ from support.engines import ENGINES, Answer, prompts, started
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from plumbline.engines.port import EngineClosedError, RefusedRequestError, SamplerChain
-from plumbline.engines.vllm.engine import VllmError, read_options
+from plumbline.engines.vllm.configuration import VllmError, read_options
 
 KIND = next(kind for kind in ENGINES if kind.name == "vllm")
 

@@ -34,6 +34,8 @@ CONVERSATION_ITEMS = "/v1/conversations/{conversation_id}/items"
 COMPACT = "/v1/responses/compact"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
+LOAD_ADAPTER = "/v1/load_lora_adapter"
+UNLOAD_ADAPTER = "/v1/unload_lora_adapter"
 
 MB = 1_000_000
 USER = {"role": "user", "content": "hi"}
@@ -70,6 +72,8 @@ def base(path: str) -> dict[str, Any]:
         CONVERSATION_ITEMS: {"items": [{"role": "user", "content": "hi"}]},
         TOKENIZE: {"prompt": "hi"},
         DETOKENIZE: {"tokens": [1]},
+        LOAD_ADAPTER: {"lora_name": "a", "lora_path": "a"},
+        UNLOAD_ADAPTER: {"lora_name": "a"},
     }[path]
 
 

@@ -111,6 +111,30 @@ def test_truncation_keeps_a_conversation_that_makes_sense(messages: tuple[Messag
             )
 
 
+@given(
+    default=st.integers(1, 200),
+    wanted=st.none() | st.integers(0, 20),
+    min_tokens=st.integers(0, 20),
+    words=st.integers(1, 100),
+)
+def test_the_default_length_applies_to_turns_without_one(
+    default: int, wanted: int | None, min_tokens: int, words: int
+) -> None:
+    """It never exceeds the room, never falls below `min_tokens` and never changes a limit that was sent."""
+    road = Road(scripted(info=scripted_info(max_model_len=300)), RENDERER, default_max_tokens=default)
+    sampling = SamplingParams(max_tokens=wanted, min_tokens=min_tokens if wanted is None else 0)
+    prompt = TokenPrompt((5,) * words)
+
+    found = asyncio.run(road.prepare(Turn(prompt=prompt, sampling=sampling))).turn.sampling.max_tokens
+
+    if wanted is not None:
+        assert found == wanted
+    else:
+        room = 300 - words
+        limit = max(default, min_tokens)
+        assert found == (limit if limit < room else None)
+
+
 def test_truncation_renders_a_long_conversation_only_a_few_times() -> None:
     """R-18: dropping thousands of messages one after the other would keep the server at it for minutes."""
     messages = [Message(role="user", content=f"words {number}") for number in range(3000)]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from plumbline.server.engines import EngineChoice, choose_engine
-from plumbline.server.loading import resolve_gguf
 from plumbline.server.settings import Settings, SettingsError, pocket_model
 
 GGUF = Path("model.gguf")
@@ -51,18 +50,11 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
         (Settings(engine="llama_cpp"), None, "give one as --model"),
         (Settings(engine_args=("n_threads=2",)), None, "takes no --engine-args"),
         (Settings(batch_invariant=True), GGUF, "--batch-invariant"),
+        (Settings(engine="plumbline", loras=(("a", "b"),)), None, "--lora: only vllm"),
+        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir: only vllm"),
+        (Settings(device_memory=0.5), None, "--device-memory: only vllm"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         choose_engine(settings, pocket_model(), gguf)
-
-
-def test_a_gguf_file_is_found_by_its_path(tmp_path: Path) -> None:
-    file = tmp_path / "a.gguf"
-    file.touch()
-    assert resolve_gguf(str(file)) == file
-    assert resolve_gguf("owner/name") is None
-    assert resolve_gguf("") is None
-    with pytest.raises(FileNotFoundError, match=r"OWNER/NAME:FILE\.gguf"):
-        resolve_gguf(str(tmp_path / "missing.gguf"))

@@ -57,3 +57,15 @@ def test_the_sampling_defaults_of_a_model_are_read(
     assert (found.temperature, found.top_p, found.top_k) == expected
     plain = _defaults(tmp_path, Settings(generation_config="none"), 300)
     assert (plain.temperature, plain.top_p, plain.top_k) == (1.0, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"), [({"max_new_tokens": 512}, 512), ({"max_new_tokens": 0}, None), ({}, None)]
+)
+def test_the_default_length_of_a_model_is_read(
+    tmp_path: Path, config: dict[str, int], expected: int | None
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+
+    assert _defaults(tmp_path, Settings(), 300).max_tokens == expected
+    assert _defaults(tmp_path, Settings(generation_config="none"), 300).max_tokens is None

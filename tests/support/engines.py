@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plumbline.engines.port import Engine, GenerateRequest, SamplingParams, TokenChunk
+from plumbline.engines.remote.client import RemoteEngine
+from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import corpus
 from plumbline.pocket.corpus import MODEL_DIR
 from plumbline.pocket.words import Lexicon
@@ -76,6 +78,8 @@ class EngineKind:
     tolerance: float = 1e-3
     """The largest difference of a logprob from the reference in fp32."""
     shares_prefixes: bool = True
+    remote: bool = False
+    """Whether it is used over the socket of an `EngineHost`, as API servers do."""
 
     @property
     def missing(self) -> str:
@@ -85,6 +89,7 @@ class EngineKind:
 
 ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
+    EngineKind("remote", settings={"engine": "plumbline"}, remote=True),
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
     EngineKind(
@@ -124,6 +129,8 @@ class Harness:
         self.kind = kind
         self.served = served
         self.engine: Engine = served.engine
+        self.stats = served.engine.stats
+        """The counters, from the engine itself: those of a remote one are a little older."""
         self.features = served.engine.info.features
         self._loop = loop
         self._ids = count()
@@ -166,7 +173,7 @@ class Harness:
 
     async def idle(self) -> None:
         """Wait until nothing runs or waits."""
-        while (now := self.engine.stats()).num_running or now.num_waiting:
+        while (now := self.stats()).num_running or now.num_waiting:
             await asyncio.sleep(0.005)
 
 
@@ -187,9 +194,18 @@ def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
     served = load(Settings(**(settings | kind.settings)))
     harness = Harness(kind, served, loop)
     harness.run(served.engine.start(), 300)
+    host = EngineHost(served.engine, folder / "engine.sock")
+    if kind.remote:
+        harness.run(host.start())
+        remote = harness.run(RemoteEngine.connect(folder / "engine.sock"))
+        harness.run(remote.start())
+        harness.engine = remote
     try:
         yield harness
     finally:
+        if kind.remote:
+            harness.run(harness.engine.stop())
+            harness.run(host.stop())
         harness.run(served.engine.stop(), 60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)

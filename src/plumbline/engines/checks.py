@@ -3,9 +3,37 @@
 from __future__ import annotations
 
 from plumbline.engines.features import check_features
-from plumbline.engines.port import EngineInfo, GenerateRequest, RefusedRequestError
+from plumbline.engines.port import EngineInfo, GenerateRequest, MediaPrompt, RefusedRequestError
 
-__all__ = ["check_request"]
+__all__ = ["check_media", "check_request", "no_adapters"]
+
+
+def no_adapters(info: EngineInfo) -> RefusedRequestError:
+    """Return the error of an engine that takes no adapters."""
+    return RefusedRequestError(
+        f"the {info.name} engine runs without adapters; --engine vllm with --lora or --lora-dir takes some",
+        "model",
+    )
+
+
+def check_media(prompt: MediaPrompt, info: EngineInfo) -> None:
+    """Check that the engine takes the items of a prompt, and that each has its placeholder.
+
+    A placeholder without an item would be read as an unknown token, an item without one not at all.
+
+    Raises:
+        RefusedRequestError: it does not, or their numbers differ.
+    """
+    for item in prompt.items:
+        if item.modality not in info.modalities:
+            raise RefusedRequestError(f"the {info.name} engine takes no {item.modality}s with this model")
+    for modality, placeholder in info.modalities.items():
+        wanted = sum(item.modality == modality for item in prompt.items)
+        found = prompt.token_ids.count(placeholder)
+        if found != wanted:
+            raise RefusedRequestError(
+                f"the prompt has {found} placeholders for {wanted} {modality}s; it has to have one for each"
+            )
 
 
 def check_request(request: GenerateRequest, info: EngineInfo) -> None:
@@ -16,9 +44,13 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
     """
     sampling, vocab_size = request.sampling, info.vocab_size
     check_features(sampling, info)
+    if request.adapter is not None and "adapters" not in info.features:
+        raise no_adapters(info)
     prompt = request.prompt_token_ids
     if not prompt:
         raise RefusedRequestError("the prompt has no tokens")
+    if request.media is not None:
+        check_media(request.media, info)
     if min(prompt) < 0 or max(prompt) >= vocab_size:
         raise RefusedRequestError(f"prompt token ids must be in [0, {vocab_size})")
     room = info.max_model_len - len(prompt)

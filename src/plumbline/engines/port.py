@@ -8,6 +8,7 @@ different processes.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -22,7 +23,10 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "GenerateRequest",
+    "MediaItem",
+    "MediaPrompt",
     "Mirostat",
+    "Modality",
     "RefusedRequestError",
     "SamplerChain",
     "SamplingParams",
@@ -33,6 +37,9 @@ __all__ = [
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
+
+Modality = Literal["image"]
+"""What a prompt may have besides text."""
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,13 +180,36 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """As `logprobs`, for the prompt's own tokens (the first one has none)."""
 
 
+class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in a prompt, such as an image. The server has checked its size and that it can be decoded."""
+
+    modality: Modality = "image"
+    media_type: str
+    """Such as `image/png`."""
+    data: bytes
+    """The file."""
+
+
+class MediaPrompt(msgspec.Struct, frozen=True):
+    """A prompt with files, before the engine has replaced each placeholder by the tokens of its file."""
+
+    token_ids: tuple[int, ...]
+    """With one placeholder (`EngineInfo.modalities`) for each item, in the same order."""
+    items: tuple[MediaItem, ...]
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence to continue."""
 
     request_id: str
     """Unique among the requests in flight."""
     prompt_token_ids: Sequence[int]
-    """At least one id, each in [0, vocab_size); at most `EngineInfo.max_model_len - 1` of them."""
+    """At least one id, each in [0, vocab_size); at most `EngineInfo.max_model_len - 1` of them. With `media` these are
+    what `Engine.expand` returned for it."""
+    media: MediaPrompt | None = None
+    """The files of the prompt."""
+    adapter: str | None = None
+    """The adapter that answers (`Engine.load_adapter`); None is the model itself."""
     sampling: SamplingParams
     priority: int = 0
     """Lower runs first; equals run in order of arrival."""
@@ -232,7 +262,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and output together."""
     eos_token_ids: frozenset[int]
     features: frozenset[str] = frozenset()
-    """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured."""
+    """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured, and `adapters`
+    if adapters can be loaded."""
+    modalities: Mapping[Modality, int] = msgspec.field(default_factory=dict)
+    """What prompts may have besides text, and for each kind the token id that stands for one item."""
     num_blocks: int = 0
     """KV blocks of the paged cache, 0 where there is none."""
     block_size: int = 0
@@ -281,6 +314,14 @@ class Engine(Protocol):
         """
         ...
 
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """Return a prompt as the model reads it, with the tokens of each item in the place of its placeholder.
+
+        Raises:
+            RefusedRequestError: the engine takes no such items, or not these; the text says why.
+        """
+        ...
+
     async def check_grammar(self, grammar: str) -> None:
         """Compile a grammar ahead of the request that will use it.
 
@@ -288,6 +329,18 @@ class Engine(Protocol):
             RefusedRequestError: the engine does not support grammars, or not this one; the text says why.
             EngineFullError: too many others are being compiled.
         """
+        ...
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter; requests may name it afterwards.
+
+        Raises:
+            RefusedRequestError: the engine takes no adapters, or not this one; the text says why.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload an adapter. Requests that use it end as usual, and new ones are refused; unknown names are ignored."""
         ...
 
     def abort(self, request_id: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from plumbline.engines.checks import check_media, no_adapters
 from plumbline.engines.features import check_features
 from plumbline.engines.port import (
     EngineClosedError,
@@ -14,6 +16,7 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
@@ -44,6 +47,7 @@ class ScriptedEngine:
         self._running: dict[str, asyncio.Event] = {}
         self._closed = False
         self._tokens = [0, 0]
+        self.adapters: list[str] = []
         self.aborted: list[str] = []
         """Ids of the requests that ended before their script did, in order."""
 
@@ -61,6 +65,12 @@ class ScriptedEngine:
         self._closed = True
         for stopped in self._running.values():
             stopped.set()
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """Repeat each placeholder three times."""
+        check_media(prompt, self._info)
+        placeholders = self._info.modalities.values()
+        return [token for token in prompt.token_ids for _ in range(3 if token in placeholders else 1)]
 
     async def check_grammar(self, grammar: str) -> None:
         """Refuse every grammar: a script does not follow one."""
@@ -107,6 +117,17 @@ class ScriptedEngine:
             del self._running[request.request_id]
             if not finished:
                 self.aborted.append(request.request_id)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Take every adapter, if the engine's facts say that it takes some; scripts see its name."""
+        if "adapters" not in self._info.features:
+            raise no_adapters(self._info)
+        self.adapters.append(name)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget it."""
+        if name in self.adapters:
+            self.adapters.remove(name)
 
     def abort(self, request_id: str) -> None:
         """End a request at its next chunk."""

@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from plumbline.engines.bans import BanMatcher, TokenTexts
-from plumbline.engines.checks import check_request
+from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
@@ -30,6 +31,7 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
@@ -225,9 +227,21 @@ class ThreadedEngine:
             if not finished:
                 self._inbox.put(request.request_id)
 
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""
+        check_media(prompt, self._info)
+        return prompt.token_ids
+
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
         await self._compile(grammar)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Refuse every adapter."""
+        raise no_adapters(self._info)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Ignore every name: no adapter is loaded."""
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""

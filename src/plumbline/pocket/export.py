@@ -13,6 +13,10 @@ from plumbline.pocket import tokenizer
 from plumbline.pocket.corpus import MODEL_DIR
 from plumbline.pocket.network import Shape
 
+MAX_NEW_TOKENS = 1024
+"""Most tokens of an answer to a request without a limit. No task of the model needs as many; an answer that repeats
+itself does not fill the context."""
+
 
 def config_of(shape: Shape, eos: int, pad: int) -> dict[str, Any]:
     return {
@@ -71,7 +75,12 @@ def export(
     _write(folder / "config.json", config_of(Shape(), eos, pad))
     _write(
         folder / "generation_config.json",
-        {"do_sample": False, "eos_token_id": [eos, pad], "pad_token_id": pad},
+        {
+            "do_sample": False,
+            "eos_token_id": [eos, pad],
+            "max_new_tokens": MAX_NEW_TOKENS,
+            "pad_token_id": pad,
+        },
     )
     if folder != MODEL_DIR:
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

@@ -14,7 +14,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from plumbline.engines.port import Engine, GenerateRequest, RefusedRequestError, SamplingParams, TokenLogprob
+from plumbline.engines.port import (
+    Engine,
+    GenerateRequest,
+    MediaPrompt,
+    RefusedRequestError,
+    SamplingParams,
+    TokenLogprob,
+)
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.prepare import PreparedTurn
 
@@ -58,6 +65,7 @@ async def search_beams(
     width = prepared.turn.num_choices
     if max_tokens == 0:
         return [Beam()] * width
+    placeholders = set(engine.info.modalities.values())
     ends = frozenset() if prepared.turn.sampling.ignore_eos else engine.info.eos_token_ids
 
     def best(beams: Sequence[Beam]) -> list[Beam]:
@@ -73,6 +81,8 @@ async def search_beams(
         extended: list[Beam] = []
         for beam, entry in zip(beams, await _together(asked), strict=True):
             for token_id, logprob in entry.top:
+                if token_id in placeholders:
+                    continue  # It would stand for an image in the prompt of the next step.
                 longer = Beam((*beam.token_ids, token_id), beam.logprob + logprob, token_id in ends)
                 (complete if longer.ended else extended).append(longer)
         beams = best(extended)
@@ -88,6 +98,10 @@ async def _likeliest(
     request = GenerateRequest(
         request_id=request_id,
         prompt_token_ids=(*prepared.prompt_token_ids, *beam.token_ids),
+        media=None
+        if prepared.media is None
+        else MediaPrompt((*prepared.media.token_ids, *beam.token_ids), prepared.media.items),
+        adapter=prepared.turn.adapter,
         sampling=SamplingParams(temperature=0.0, max_tokens=1, logprobs=count),
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,

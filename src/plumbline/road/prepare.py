@@ -12,8 +12,9 @@ import msgspec
 from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
 from plumbline.dialects.parsers.answer_parser import AnswerParser
-from plumbline.engines.port import Engine, ThinkingBudget
+from plumbline.engines.port import Engine, MediaPrompt, RefusedRequestError, ThinkingBudget
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
+from plumbline.road.prompt_tokens import PromptTokens, prompt_tokens
 from plumbline.road.token_rules import TokenRules
 from plumbline.structured_output.answer_grammar import callable_tools
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
@@ -40,6 +41,8 @@ class PreparedTurn:
     """How the model writes this answer."""
     frame: AnswerFrame
     """Where the answer starts."""
+    media: MediaPrompt | None = None
+    """The files of the prompt, if it has any."""
 
     def parser(self, *, anywhere: bool = False) -> AnswerParser:
         """Return a parser for one choice.
@@ -70,10 +73,18 @@ class TurnPreparer:
         engine: what will answer.
         renderer: what renders the prompts.
         dialect: how the model answers messages.
+        default_max_tokens: most tokens of an answer to a turn without a limit; None leaves it to the context.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, dialect: ModelDialect) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        dialect: ModelDialect,
+        default_max_tokens: int | None = None,
+    ) -> None:
         self._engine = engine
+        self._default_max_tokens = default_max_tokens
         self._renderer = renderer
         self._dialect = dialect
         self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
@@ -88,10 +99,12 @@ class TurnPreparer:
             PromptTooLongError: the prompt does not fit, and the turn does not allow truncation.
             NoThinkingError: the turn has a thinking budget that cannot be enforced.
             ConstraintError: the answer cannot be constrained as the turn asks; the message says why.
+            RefusedRequestError: the engine does not take the files of the prompt.
         """
-        turn, ids = await self._fitting(turn)
+        turn, (ids, media) = await self._fitting(turn)
         if not ids:
             raise EmptyPromptError
+        turn = self._with_limit(turn, len(ids))
         # A prompt without messages, as in plain completions, is continued by text.
         dialect = self._dialect if isinstance(turn.prompt, ChatPrompt) else PLAIN
         frame = dialect.frame(ids, _continued_text(turn.prompt))
@@ -99,9 +112,19 @@ class TurnPreparer:
         if self._token_rules.needed(turn):
             turn = await asyncio.to_thread(self._token_rules.applied, turn)
         constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
-        return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame))
+        return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media))
 
-    async def _fitting(self, turn: Turn) -> tuple[Turn, list[int]]:
+    def _with_limit(self, turn: Turn, prompt_tokens: int) -> Turn:
+        """Return the turn with the model's own limit, if it has none and the model's ends before the context does."""
+        sampling = turn.sampling
+        if self._default_max_tokens is None or sampling.max_tokens is not None:
+            return turn
+        limit = max(self._default_max_tokens, sampling.min_tokens)
+        if limit >= self._engine.info.max_model_len - prompt_tokens:
+            return turn
+        return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(sampling, max_tokens=limit))
+
+    async def _fitting(self, turn: Turn) -> tuple[Turn, PromptTokens]:
         """Return the turn, truncated if it has to be and may be, and the tokens of its prompt."""
         limit = self._engine.info.max_model_len
         wanted = turn.sampling.max_tokens
@@ -110,20 +133,20 @@ class TurnPreparer:
         if least > limit and not turn.truncate_prompt and turn.keep_last is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
         try:
-            ids = await self._token_ids(turn)
+            tokens = await self._tokens(turn)
             if turn.keep_last is not None:
-                turn, ids = _last_tokens(turn, ids, limit - needed)
-            length = len(ids)
+                turn, tokens = _last_tokens(turn, tokens, limit - needed)
+            length = len(tokens.token_ids)
         except TooManyTokensError as error:
-            ids, length = [], error.least
+            tokens, length = PromptTokens([]), error.least
         if length + needed <= limit:
-            return turn, ids
+            return turn, tokens
         found = await self._truncated(turn, limit - needed) if turn.truncate_prompt else None
         if found is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=length, output_tokens=needed)
         return found
 
-    async def _truncated(self, turn: Turn, room: int) -> tuple[Turn, list[int]] | None:
+    async def _truncated(self, turn: Turn, room: int) -> tuple[Turn, PromptTokens] | None:
         """Drop as many of the oldest messages as it takes (R-18); None if the rest never fits.
 
         Every try renders what is kept, so the search begins with little: it keeps 1, 2, 4, ... of the places where the
@@ -136,28 +159,28 @@ class TurnPreparer:
         if not isinstance(turn.prompt, ChatPrompt):
             return None
         ends = droppable_ends(turn.prompt.messages)
-        best: tuple[Turn, list[int]] | None = None
+        best: tuple[Turn, PromptTokens] | None = None
         low, high, kept = 0, len(ends), 1
         while low < high:
             middle = max(len(ends) - kept, low) if kept else (low + high) // 2
             kept *= 2
             shorter = msgspec.structs.replace(turn, prompt=without_oldest(turn.prompt, ends[middle]))
             try:
-                ids = await self._token_ids(shorter)
+                tokens = await self._tokens(shorter)
             except TooManyTokensError:
-                ids = None
-            if ids is None or len(ids) > room:
+                tokens = None
+            if tokens is None or len(tokens.token_ids) > room:
                 low, kept = middle + 1, 0
             else:
                 high = middle
-                best = shorter, ids
+                best = shorter, tokens
         return best
 
-    async def _token_ids(self, turn: Turn) -> list[int]:
+    async def _tokens(self, turn: Turn) -> PromptTokens:
         most = self._engine.info.max_model_len
         if turn.keep_last is not None:
             most = max(most, min(_LONGEST_CUT, 8 * most))
-        return await asyncio.to_thread(self._renderer.token_ids, turn.prompt, most)
+        return await prompt_tokens(self._engine, self._renderer, turn.prompt, most)
 
     def _with_thinking_budget(self, turn: Turn, dialect: ModelDialect, frame: AnswerFrame) -> Turn:
         """Return the turn with its thinking budget in the engine's terms."""
@@ -182,15 +205,21 @@ class TurnPreparer:
         )
 
 
-def _last_tokens(turn: Turn, ids: list[int], room: int) -> tuple[Turn, list[int]]:
-    """Cut a prompt to its last tokens; a prompt of text becomes one of tokens, so that `echo` shows what is left."""
+def _last_tokens(turn: Turn, tokens: PromptTokens, room: int) -> tuple[Turn, PromptTokens]:
+    """Cut a prompt to its last tokens; a prompt of text becomes one of tokens, so that `echo` shows what is left.
+
+    Raises:
+        RefusedRequestError: the prompt has files, whose tokens cannot be cut.
+    """
     count = room if turn.keep_last == -1 else turn.keep_last
-    if count is None or count < 1 or len(ids) <= count:
-        return turn, ids
-    ids = ids[-count:]
+    if count is None or count < 1 or len(tokens.token_ids) <= count:
+        return turn, tokens
+    if tokens.media is not None:
+        raise RefusedRequestError("a prompt with images cannot be cut to its last tokens; send less of it")
+    ids = tokens.token_ids[-count:]
     if not isinstance(turn.prompt, ChatPrompt):
         turn = msgspec.structs.replace(turn, prompt=TokenPrompt(tuple(ids)))
-    return turn, ids
+    return turn, PromptTokens(ids)
 
 
 def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:

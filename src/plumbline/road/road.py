@@ -29,9 +29,10 @@ from plumbline.road.beam_search import MAX_BEAM_TOKENS, search_beams
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn, TurnPreparer
+from plumbline.road.prompt_tokens import PromptTokens, prompt_tokens
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import Turn
+from plumbline.turn import Prompt, Turn
 
 __all__ = ["Road"]
 
@@ -45,16 +46,28 @@ class Road:
         engine: what generates tokens.
         renderer: what renders prompts.
         dialect: how the model answers messages; by default all of an answer is text.
+        default_max_tokens: most tokens of an answer to a turn without a limit; by default the context is the limit.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, dialect: ModelDialect = PLAIN) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        dialect: ModelDialect = PLAIN,
+        default_max_tokens: int | None = None,
+    ) -> None:
         self._engine = engine
-        self._preparer = TurnPreparer(engine, renderer, dialect)
+        self._renderer = renderer
+        self._preparer = TurnPreparer(engine, renderer, dialect, default_max_tokens)
         self.tokenizer: TextTokenizer = renderer.tokenizer
 
     async def prepare(self, turn: Turn) -> PreparedTurn:
         """Render the prompt of a turn and check that it fits; see `TurnPreparer.prepare`."""
         return await self._preparer.prepare(turn)
+
+    async def prompt_tokens(self, prompt: Prompt, most: int) -> PromptTokens:
+        """Return the tokens of a prompt that is only counted; see `prompt_tokens`."""
+        return await prompt_tokens(self._engine, self._renderer, prompt, most)
 
     async def answer(
         self, prepared: PreparedTurn, request_id: str, client: str = ""
@@ -164,6 +177,8 @@ def _request(
     return GenerateRequest(
         request_id=request_id,
         prompt_token_ids=prepared.prompt_token_ids,
+        media=prepared.media,
+        adapter=prepared.turn.adapter,
         sampling=sampling,
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,

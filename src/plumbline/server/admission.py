@@ -6,6 +6,7 @@ import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.server.adapters import Adapters
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.wire.call import Call
@@ -17,14 +18,23 @@ __all__ = ["Admission"]
 class Admission:
     """Checks of one served model. Each raises an `ApiError` that names the field."""
 
-    def __init__(self, model: ServedModel, settings: Settings) -> None:
+    def __init__(self, model: ServedModel, settings: Settings, adapters: Adapters) -> None:
         self._model = model
         self._settings = settings
+        self._adapters = adapters
 
     def check_model(self, name: str) -> None:
         """Refuse a model that is not served (MOD-04)."""
-        if name not in self._model.names:
+        if name not in self._model.names and name not in self._adapters.names:
             raise model_not_found(name)
+
+    def adapter(self, name: str | msgspec.UnsetType | None) -> str | None:
+        """Return the adapter that a request names as its model, or None for the model itself."""
+        return name if isinstance(name, str) and name in self._adapters.names else None
+
+    def answer_name(self, name: str | msgspec.UnsetType | None) -> str:
+        """Return the model that the answer names (MOD-04): the adapter, or the first name of the model."""
+        return self.adapter(name) or self._model.names[0]
 
     def client(self, call: Call) -> str:
         """Return whom to count a request to: its key, or its address where the server checks no keys."""

@@ -16,7 +16,10 @@ from litestar.response import Response
 from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.auth import KeyRing
+from plumbline.server.claims.names import LocalClaims
+from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.cors import Cors
+from plumbline.server.forwarder import Forwarder
 from plumbline.server.front import Front
 from plumbline.server.generation import Generation
 from plumbline.server.loading import ServedModel
@@ -43,21 +46,24 @@ _PHRASES = {
 }
 
 
-def create_app(model: ServedModel, settings: Settings, store: Store | None = None) -> Front | Cors:
+def create_app(
+    model: ServedModel, settings: Settings, store: Store | None = None, shared: SharedClaims | None = None
+) -> Front | Cors:
     """Build the ASGI application.
 
     Args:
         model: the model to serve; the lifespan of the application starts and stops its engine.
         settings: the settings.
         store: where responses are kept; started and stopped alike. None keeps nothing.
+        shared: the claims of all API servers of the engine, started and stopped alike; None if this is the only one.
     """
+    claims = LocalClaims() if shared is None else shared
     metrics = Metrics(model.engine, model.names[0], store)
-    runs = BackgroundRuns(settings.max_num_waiting)
+    runs = BackgroundRuns(settings.max_num_waiting, claims)
     sealer = Sealer(settings.sealing_key)
-    memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys))
-    service = PlumblineService(
-        Generation(model, settings, metrics), sealer, memory, runs, load_prompts(settings.prompts)
-    )
+    memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
+    generation = Generation(model, settings, metrics)
+    service = PlumblineService(generation, sealer, memory, runs, load_prompts(settings.prompts))
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -68,7 +74,13 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
                     sealer.use(await memory.store.secret("reasoning"))
             await model.engine.start()
             stack.push_async_callback(model.engine.stop)
+            await generation.adapters.start()
+            if shared is not None:
+                await shared.start()
+                stack.push_async_callback(shared.stop)
             stack.push_async_callback(runs.stop)
+            if shared is not None:
+                shared.ready()
             yield
 
     app = Litestar(
@@ -87,7 +99,7 @@ def create_app(model: ServedModel, settings: Settings, store: Store | None = Non
         state=State({STRICT: settings.strict}),
     )
     front = Front(
-        app,  # type: ignore[arg-type]
+        app if shared is None else Forwarder(app, shared),  # type: ignore[arg-type]
         keys=KeyRing(settings.api_keys),
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,

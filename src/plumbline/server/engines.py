@@ -17,7 +17,7 @@ from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.config import ModelConfig, UnsupportedModelError, load_config
 from plumbline.engines.native.models.loader import load_model
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import Engine, EngineInfo
+from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
@@ -29,6 +29,7 @@ _NATIVE_CACHE = 256 * 1024 * 1024
 _LLAMA_CPP_CACHE = 1024**3
 _TRANSFORMERS_CACHE = 4 * 1024**3
 """Bytes of keys and values at most; only what requests need is allocated."""
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
     "auto": (),
@@ -66,8 +67,18 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
     if gguf is None and settings.engine == "llama_cpp":
         raise SettingsError("--engine llama_cpp runs GGUF files; give one as --model")
     chosen = (
-        EngineChoice(settings.engine, "--engine") if settings.engine != "auto" else _by_model(folder, gguf)
+        EngineChoice(settings.engine, "--engine")
+        if settings.engine != "auto"
+        else _by_model(settings, folder, gguf)
     )
+    if chosen.name != "vllm":
+        for option, given in (
+            ("--lora", settings.loras),
+            ("--lora-dir", settings.lora_dir),
+            ("--device-memory", settings.device_memory),
+        ):
+            if given:
+                raise SettingsError(f"{option}: only vllm takes it, and the engine is {chosen.name}")
     if settings.engine_args and chosen.name not in ("llama_cpp", "vllm"):
         raise SettingsError(f"the {chosen.name} engine takes no --engine-args; llama_cpp and vllm do")
     if settings.batch_invariant and chosen.name != "plumbline":
@@ -75,9 +86,11 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
     return chosen
 
 
-def _by_model(folder: Path, gguf: Path | None) -> EngineChoice:
+def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
     if gguf is not None:
         return EngineChoice("llama_cpp", "the model is a GGUF file")
+    if (settings.loras or settings.lora_dir) and find_spec("vllm") is not None:
+        return EngineChoice("vllm", "it is the one that takes adapters")
     try:
         load_config(folder)
     except UnsupportedModelError as error:
@@ -146,6 +159,7 @@ def _transformers(
         model=name,
         dtype=_DTYPES.get(settings.dtype),
         device=device,
+        trust_remote_code=settings.trust_remote_code,
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
@@ -156,12 +170,17 @@ def _transformers(
 
 
 def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> Engine:
-    from plumbline.engines.vllm.engine import VllmEngine, read_options
+    from plumbline.engines.vllm.configuration import read_options
+    from plumbline.engines.vllm.engine import VllmEngine
 
     options: dict[str, Any] = {"dtype": settings.dtype, "max_num_seqs": settings.max_num_seqs}
     options["enable_prefix_caching"] = settings.enable_prefix_caching
     if settings.max_model_len is not None:
         options["max_model_len"] = settings.max_model_len
+    if settings.device_memory is not None:
+        options["gpu_memory_utilization"] = settings.device_memory
+    if settings.trust_remote_code:
+        options["trust_remote_code"] = True
     return VllmEngine(
         folder,
         model=name,
@@ -171,8 +190,27 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
         max_seqs_per_client=settings.client_limit,
         cache_bytes=settings.kv_cache_bytes,
         options={**options, **read_options(settings.engine_args)},
+        max_adapters=settings.max_loras if settings.loras or settings.lora_dir else 0,
+        max_rank=_max_rank(settings),
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
+
+
+def _max_rank(settings: Settings) -> int:
+    """Return the largest rank of an adapter, one of those that vLLM has kernels for."""
+    from plumbline.engines.vllm.adapters import adapter_rank
+
+    try:
+        ranks = [adapter_rank(Path(path)) for _, path in settings.loras]
+    except RefusedRequestError as error:
+        raise SettingsError(f"--lora: {error}") from error
+    wanted = settings.max_lora_rank or max([16, *ranks])
+    found = next((rank for rank in _LORA_RANKS if rank >= wanted), None)
+    if found is None:
+        raise SettingsError(
+            f"vLLM runs adapters of rank {_LORA_RANKS[-1]} at most, and one of {wanted} is wanted"
+        )
+    return found
 
 
 def _eos_token_ids(folder: Path) -> frozenset[int]:

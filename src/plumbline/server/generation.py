@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
+import msgspec
+
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.engines.port import EngineFullError
+from plumbline.engines.port import EngineFullError, RefusedRequestError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
 from plumbline.protocols.common.token_facts import PromptFacts
@@ -18,10 +19,12 @@ from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLo
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn
 from plumbline.road.road import Road
+from plumbline.server.adapters import Adapters
 from plumbline.server.admission import Admission
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
 from plumbline.server.loading import ServedModel
+from plumbline.server.media import MediaLoader
 from plumbline.server.metrics import Metrics
 from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.settings import Settings
@@ -58,8 +61,12 @@ class Generation:
         self.model = model
         self.settings = settings
         self.metrics = metrics
-        self.admission = Admission(model, settings)
-        self.road = Road(model.engine, model.renderer, model.dialect)
+        self.adapters = Adapters(model.engine, settings, model.names)
+        self.admission = Admission(model, settings, self.adapters)
+        self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens)
+        self.modalities = frozenset(model.engine.info.modalities)
+        """What the model reads besides text."""
+        self._media = MediaLoader(settings)
 
     async def prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
@@ -71,7 +78,11 @@ class Generation:
         """
 
         async def run() -> list[PreparedTurn]:
-            return [await self.road.prepare(turn) for turn in turns]
+            loaded = await self.loaded(turns, call)
+            adapter = self.admission.adapter(request.model)
+            return [
+                await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter)) for turn in loaded
+            ]
 
         try:
             return await until_disconnect(call, run())
@@ -93,12 +104,34 @@ class Generation:
             raise constraint_refused(request, error) from error
         except EngineFullError as error:  # too many grammars are being compiled
             raise as_api_error(error) from error
+        except RefusedRequestError as error:
+            raise invalid_request(str(error), error.param or param) from error
 
-    async def token_ids(self, prompt: ChatPrompt | TextPrompt, param: str) -> list[int]:
+    async def loaded(self, turns: Sequence[Turn], call: Call) -> list[Turn]:
+        """Return turns with the files that they name.
+
+        Raises:
+            ApiError: 400 for a file that cannot be loaded; 429 if too many are in use.
+        """
+        if not self.modalities:
+            return list(turns)
+        prompts = await self._media.load([turn.prompt for turn in turns])
+        return [
+            msgspec.structs.replace(turn, prompt=prompt) for turn, prompt in zip(turns, prompts, strict=True)
+        ]
+
+    async def token_ids(self, prompt: ChatPrompt | TextPrompt, param: str, call: Call) -> list[int]:
         """Encode a prompt that is only counted, which may be longer than the model's context."""
         most = max(self.model.engine.info.max_model_len, _COUNTED)
+
+        async def run() -> list[int]:
+            (loaded,) = await self._media.load([prompt])
+            return (await self.road.prompt_tokens(loaded, most)).token_ids
+
         try:
-            return await asyncio.to_thread(self.model.renderer.token_ids, prompt, most)
+            return await until_disconnect(call, run())
+        except RefusedRequestError as error:
+            raise invalid_request(str(error), error.param or param) from error
         except TemplateError as error:
             raise refused_by_template(error, param) from error
         except TooManyTokensError as error:

@@ -26,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
+from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.loading import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
@@ -156,13 +157,28 @@ class _WebSocket(WebSocketsSansIOProtocol):
 
 
 def listener(
-    model: ServedModel, settings: Settings, store: Store | None = None, *, host: str, port: int
+    model: ServedModel,
+    settings: Settings,
+    store: Store | None = None,
+    *,
+    host: str,
+    port: int,
+    shared: SharedClaims | None = None,
 ) -> Listener:
-    """Build a server for this model. Call it outside of an event loop, or in the loop that will run the server."""
+    """Build a server for this model. Call it outside of an event loop, or in the loop that will run the server.
+
+    Args:
+        model: the model.
+        settings: the settings.
+        store: where responses are kept.
+        host: the address to listen on, if `run` gets no sockets.
+        port: the port, alike.
+        shared: the claims of all API servers of the engine, if there are several.
+    """
     limits = {"max_connections": settings.max_connections, "header_timeout": settings.header_timeout}
     protocol = type("_Limited", (_Protocol,), limits)
     config = uvicorn.Config(
-        create_app(model, settings, store),
+        create_app(model, settings, store, shared),
         host=host,
         port=port,
         uds=settings.uds or None,

@@ -19,10 +19,9 @@ from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
-from plumbline.engines.native.models.loader import resolve_model
 from plumbline.engines.port import Engine
 from plumbline.protocols.common.sampling import Defaults
-from plumbline.server.engines import build_engine, choose_engine
+from plumbline.server.model_files import resolve_gguf, resolve_model
 from plumbline.server.settings import Settings, SettingsError, pocket_model
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.prompts.deepseek import ModelTexts
@@ -33,7 +32,7 @@ from plumbline.text.shown_call import shown_call
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["ServedModel", "load", "resolve_gguf"]
+__all__ = ["ServedModel", "load"]
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 """transformers' class for a folder that names none."""
@@ -61,8 +60,12 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """How the model writes reasoning and calls; by default every answer is text."""
 
 
-def load(settings: Settings) -> ServedModel:
+def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
     """Load the model and build its engine, which still has to be started.
+
+    Args:
+        settings: the settings.
+        engine: the engine, if it runs elsewhere; then only the text side of the model is loaded.
 
     Raises:
         FileNotFoundError: the model is neither a folder, nor a GGUF file, nor a hub id that can be reached.
@@ -72,26 +75,33 @@ def load(settings: Settings) -> ServedModel:
     """
     gguf = resolve_gguf(settings.model)
     if gguf is None:
-        return _load(settings, pocket_model() if not settings.model else resolve_model(settings.model), None)
+        found = pocket_model() if not settings.model else resolve_model(settings.model)
+        return _load(settings, found, None, engine)
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
-        return _load(settings, Path(folder), gguf)
+        return _load(settings, Path(folder), gguf, engine)
 
 
-def _load(settings: Settings, folder: Path, gguf: Path | None) -> ServedModel:
+def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | None) -> ServedModel:
     """Load a model from its folder, which for a GGUF file has the tokenizer and the chat template only."""
-    choice = choose_engine(settings, folder, gguf)
+    reason = "it runs in another process"
+    if engine is None:
+        # Engines import torch, which takes hundreds of megabytes; an API server has none.
+        from plumbline.server.engines import build_engine, choose_engine
+
+        choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (_name(folder, gguf, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     chosen = _dialects(settings, folder, tokenizer, template)
-    engine = build_engine(choice, settings, names[0], tokenizer, folder, gguf)
+    if engine is None:
+        engine, reason = build_engine(choice, settings, names[0], tokenizer, folder, gguf), choice.reason
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     weights = [gguf] if gguf is not None else folder.glob("*.safetensors")
     return ServedModel(
         engine=engine,
-        engine_reason=choice.reason,
+        engine_reason=reason,
         renderer=Renderer(
             tokenizer,
             _prompt_format(folder, template, chosen),
@@ -105,28 +115,6 @@ def _load(settings: Settings, folder: Path, gguf: Path | None) -> ServedModel:
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",
     )
-
-
-def resolve_gguf(model: str) -> Path | None:
-    """Return the GGUF file that `--model` names: a path, or `OWNER/NAME:FILE.gguf` on the hub; None if it names none.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
-    if not model.endswith(".gguf"):
-        return None
-    path = Path(model).expanduser()
-    if path.is_file():
-        return path
-    repository, colon, name = model.partition(":")
-    if not colon or repository.count("/") != 1:
-        raise FileNotFoundError(f"{model} is neither a file nor a file on the hub, OWNER/NAME:FILE.gguf")
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(repository, name))
-    except Exception as error:  # The library raises errors of many kinds.
-        raise FileNotFoundError(f"{model} could not be downloaded from the hub: {error}") from error
 
 
 def _dialects(
@@ -198,5 +186,12 @@ def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
         top_k=int(known.get("top_k", 0)),
         min_p=float(known.get("min_p", 0.0)),
         repetition_penalty=float(known.get("repetition_penalty", 1.0)),
+        max_tokens=_max_new_tokens(known),
         vocab_size=vocab_size,
     )
+
+
+def _max_new_tokens(config: dict[str, Any]) -> int | None:
+    """Return the model's own limit of an answer; numbers below 1 are none."""
+    found = int(config.get("max_new_tokens", 0))
+    return found if found > 0 else None

@@ -6,12 +6,14 @@ as it happens.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
@@ -39,7 +41,11 @@ _ALIASES = {
 
 
 class Metrics:
-    """The metrics of one server."""
+    """The metrics of a server.
+
+    Of several API servers each shows what all of them have counted: prometheus-client then keeps the counters in files
+    of the folder `PROMETHEUS_MULTIPROC_DIR`. The engine's are the same for all, and those of the store its own.
+    """
 
     def __init__(self, engine: Engine, model: str, store: Store | None = None) -> None:
         self._labels = {"model_name": model}
@@ -92,19 +98,30 @@ class Metrics:
         self._requests = Counter(
             "plumbline_http_requests", "Requests by path and status", ["path", "status"], registry=registry
         )
-        self._open = Gauge("plumbline_http_requests_open", "Requests being answered", registry=registry)
+        self._open = Gauge(
+            "plumbline_http_requests_open",
+            "Requests being answered",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self._first_token = first_token.labels(model)
         self._between = between.labels(model)
         self._whole = whole.labels(model)
         self._prompt = prompt.labels(model)
         self._generated = generated.labels(model)
-        registry.register(_EngineCollector(engine, self._labels))
+        self._read = CollectorRegistry()
+        """What is read at each scrape."""
+        self._read.register(_EngineCollector(engine, self._labels))
         if store is not None:
-            registry.register(_StoreCollector(store))
+            self._read.register(_StoreCollector(store))
 
     def render(self) -> bytes:
         """Return the exposition text: our names first, then the aliases."""
-        return generate_latest(self._registry) + generate_latest(_Aliases(self._registry))
+        counted = self._registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            counted = CollectorRegistry()
+            MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
+        return b"".join(generate_latest(part) for part in (counted, self._read, _Aliases(counted)))
 
     def opened(self) -> None:
         """Count a request that arrives."""

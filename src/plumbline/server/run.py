@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 
+from plumbline.server.api_servers.supervisor import supervise
+from plumbline.server.garbage import make_collections_rare
 from plumbline.server.listener import listener
 from plumbline.server.loading import load
 from plumbline.server.settings import Settings
 from plumbline.server.storage import build_store
 
-__all__ = ["make_collections_rare", "run"]
-
-_THRESHOLDS = (10_000, 10, 10)
-"""New objects until each generation is collected. Python's own are 700, 10 and 10. A full collection among the objects
-of hundreds of streams takes milliseconds, and no event is sent meanwhile. A million objects are about 100 MB.
-"""
+__all__ = ["run"]
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status."""
+    """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status.
+
+    Raises:
+        SettingsError, FileNotFoundError: as `load` and `build_store`.
+    """
     store = build_store(settings)
     model = load(settings)
     info = model.engine.info
@@ -34,16 +34,12 @@ def run(settings: Settings) -> int:
     kept = "nowhere (--store none)" if store is None else f"in {store.description} (--store)"
     print(f"Responses are kept {kept}", file=sys.stderr, flush=True)
     make_collections_rare()
+    if settings.api_servers > 1:
+        print(f"{settings.api_servers} API servers share the engine", file=sys.stderr, flush=True)
+        return supervise(model.engine, settings, settings.api_servers)
     server = listener(model, settings, store, host=settings.host, port=settings.port)
     server.run()
     return 0 if server.started else 1
-
-
-def make_collections_rare() -> None:
-    """Set up Python's garbage collector for a server: what is loaded is not looked at, and new objects less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_THRESHOLDS)
 
 
 def _address(settings: Settings) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ __all__ = [
     "SettingsError",
     "pocket_model",
     "read_api_keys",
+    "read_loras",
     "read_sealing_key",
 ]
 
@@ -75,8 +77,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`plumbline`, `vllm`, `llama_cpp`, `transformers`, or `auto` to choose by the model (`server.engines`)."""
     engine_args: tuple[str, ...] = ()
     """`KEY=VALUE` texts for the engine's library."""
+    loras: tuple[tuple[str, str], ...] = ()
+    """Names and folders of the LoRA adapters to load at the start."""
+    lora_dir: str = ""
+    """The folder from which requests may load adapters; empty for none."""
+    max_loras: int = 4
+    """Adapters that may be loaded."""
+    max_lora_rank: int = 0
+    """The largest rank of an adapter; 0 is that of the adapters to load at the start, or 16 if that is more."""
+    device_memory: float | None = None
+    """The part of the device's memory that vLLM may use, 0 to 1."""
     device: str = "auto"
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; transformers and vLLM."""
     generation_config: str = "auto"
     """Sampling defaults: `auto` takes the model's generation_config.json, `none` OpenAI's values."""
     tool_parser: str = "auto"
@@ -101,8 +115,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False
     trust_request_chat_template: bool = False
     """Take chat templates from requests."""
+    allow_media_urls: bool = False
+    """Fetch images that requests name with http(s) URLs."""
+    max_media_items: int = 16
+    """Images that a request may have, with those of the conversation that it continues."""
+    max_media_bytes: int = 20 * 1024**2
+    """Bytes of all files of a request together."""
+    max_image_pixels: int = 40_000_000
+    """Pixels of all images of a request together."""
+    max_media_in_flight: int = 1024**3
+    """Bytes of the files of all requests that are being answered; more requests with files get a 429."""
+    media_timeout: float = 10.0
+    """Seconds that fetching one file may take."""
     strict: bool = False
     """Answer 400 to unknown fields in request bodies instead of ignoring them."""
+    api_servers: int = 1
+    """Processes that answer clients; more than one share the engine, which then has a process of its own."""
     max_body_bytes: int = 10 * 1024 * 1024
     header_timeout: float = 30.0
     """A connection whose headers take longer is closed, with a 408 if they have begun; 0 waits forever."""
@@ -127,16 +155,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_seqs_per_client
 
     def __post_init__(self) -> None:
+        if not 1 <= self.api_servers <= 64:
+            raise SettingsError(f"--api-servers must be 1 to 64, got {self.api_servers}")
+        if self.api_servers > 1 and sys.platform == "win32":
+            raise SettingsError("--api-servers: several processes need Unix sockets; leave it out")
         if self.max_seqs_per_client is not None and self.max_seqs_per_client < 0:
             raise SettingsError(f"--max-seqs-per-client must be at least 0, got {self.max_seqs_per_client}")
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"--port must be 0 to 65535, got {self.port}")
+        if self.max_loras < max(1, len(self.loras)):
+            raise SettingsError(
+                f"--max-loras must be at least 1 and the number of --lora, got {self.max_loras}"
+            )
+        if self.device_memory is not None and not 0 < self.device_memory <= 1:
+            raise SettingsError(f"--device-memory must be above 0 and at most 1, got {self.device_memory}")
+        if self.lora_dir and self.api_servers > 1:
+            raise SettingsError(
+                "--lora-dir: several API servers would not know each other's adapters; use --lora"
+            )
+        if self.lora_dir and not Path(self.lora_dir).expanduser().is_dir():
+            raise SettingsError(f"--lora-dir: {self.lora_dir} is no folder")
         if self.engine not in ENGINES:
             raise SettingsError(f"--engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
         if self.compaction not in ("auto", "summary", "lossless"):
             raise SettingsError(f"--compaction must be auto, summary or lossless, got {self.compaction!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
+        for name in ("max_media_items", "max_media_bytes", "max_image_pixels", "media_timeout"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
         for name in (
             "header_timeout",
             "body_timeout",
@@ -171,6 +218,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             path = getattr(self, name)
             if path and not Path(path).is_file():
                 raise SettingsError(f"--{name.replace('_', '-')} {path} is not a file")
+
+
+def read_loras(given: list[str]) -> tuple[tuple[str, str], ...]:
+    """Read the `NAME=PATH` texts of `--lora`.
+
+    Raises:
+        SettingsError: one has no name or no path, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        if not name or not path or name in found:
+            raise SettingsError(f"--lora takes NAME=PATH with a name of its own, got {text!r}")
+        found[name] = str(Path(path).expanduser())
+    return tuple(found.items())
 
 
 def read_api_keys(

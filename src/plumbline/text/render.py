@@ -12,7 +12,7 @@ from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.text.templates.values import Arguments, NoContent
 from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
-from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt, Tool
+from plumbline.turn import ChatPrompt, Message, Part, Prompt, TextPrompt, TokenPrompt, Tool
 
 __all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]
 
@@ -224,11 +224,24 @@ def _guarded(
 
 
 def _content(message: Message, content_format: ContentFormat) -> str | NoContent | list[dict[str, str]]:
-    """Return the content in the format that the template expects, a string or parts."""
+    """Return the content in the format that the template expects, a string or parts.
+
+    Raises:
+        TemplateError: the message has files, and the template takes strings.
+    """
     text = message.content if message.content is not None else ""
+    if message.parts is not None and not all(isinstance(part, str) for part in message.parts):
+        if content_format == "string":
+            raise TemplateError("The model's chat template takes text only: it does not say where images go.")
+        return [_part(part) for part in message.parts]
     if content_format == "string" or (content_format == "either" and message.parts is None):
         return NoContent() if message.content is None else text
-    return [{"type": "text", "text": part} for part in ((text,) if message.parts is None else message.parts)]
+    return [_part(part) for part in ((text,) if message.parts is None else message.parts)]
+
+
+def _part(part: Part) -> dict[str, str]:
+    """Return a part as transformers' templates expect it; for a file they write its placeholder."""
+    return {"type": "text", "text": part} if isinstance(part, str) else {"type": part.modality}
 
 
 def _without_null(message: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from bisect import insort
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.threaded import Output
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
+from plumbline.engines.transformers.vision import ImageReader
 
 __all__ = ["TransformersCore"]
 
@@ -37,8 +38,16 @@ _log = logging.getLogger("plumbline.engines.transformers")
 class TransformersCore:
     """Run requests; a step computes one token for each of them, for those in the batch at once."""
 
-    def __init__(self, hf_model: Any, info: EngineInfo, max_num_running: int, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        hf_model: Any,
+        info: EngineInfo,
+        max_num_running: int,
+        cache_bytes: int,
+        images: ImageReader | None = None,
+    ) -> None:
         self._model = hf_model.eval()
+        self._images = images
         self._info = info
         self._max_num_running = max_num_running
         self._cache_bytes = cache_bytes
@@ -49,7 +58,7 @@ class TransformersCore:
         self._running: dict[str, RequestState] = {}
         """In order of their start."""
         self._batch = PaddedBatch(hf_model)
-        self._caches: dict[str, Any] = {}
+        self._caches: dict[str, _Held] = {}
         """The caches of running requests that are not in the batch."""
         self._paused: dict[str, RequestState] = {}
         self._arrivals = 0
@@ -182,36 +191,33 @@ class TransformersCore:
     def _advance_alone(self, state: RequestState) -> Output:
         request_id = state.request.request_id
         try:
-            chunk, cache = self._computed(state, self._caches.pop(request_id, None))
+            chunk, held = self._computed(state, self._caches.pop(request_id, None))
         except Exception:
             _log.exception("a step failed")
-            chunk, cache = (
+            chunk, held = (
                 TokenChunk(finish_reason="error", error="The engine failed while it computed this request."),
-                None,
+                _Held(None),
             )
         if chunk.finish_reason is not None:
             del self._running[request_id]
         else:
-            self._token_bytes = self._token_bytes or token_bytes(cache)
-            if not self._batch.join(state, cache):
-                self._caches[request_id] = _Held(cache)
+            self._token_bytes = self._token_bytes or token_bytes(held.cache)
+            if not self._batch.join(state, held.cache, held.offset):
+                self._caches[request_id] = held
         return request_id, chunk
 
     @torch.inference_mode()
-    def _computed(self, state: RequestState, held: _Held | None) -> tuple[TokenChunk, Any]:
+    def _computed(self, state: RequestState, held: _Held | None) -> tuple[TokenChunk, _Held]:
         """Compute a request's next token by itself; returns its chunk and its cache for the next step."""
         sampling = state.sampling
-        cache = None if held is None else held.cache
         first = state.num_output_tokens == 0
         scores_prompt = first and sampling.prompt_logprobs is not None
-        token_ids = state.token_ids if cache is None else state.token_ids[-1:]
-        extra = {"logits_to_keep": 1} if self._keeps_logits and not scores_prompt else {}
-        output = self._model(
-            input_ids=torch.tensor([token_ids], device=self._model.device),
-            past_key_values=cache,
-            use_cache=True,
-            **extra,
-        )
+        if state.request.media is not None and (held is None or held.cache is None):
+            output, offset = self._read_images(state, scores_prompt=scores_prompt)
+        else:
+            cache, offset = (None, 0) if held is None else held
+            token_ids = state.token_ids if cache is None else state.token_ids[-1:]
+            output = self._forward(token_ids, cache, scores_prompt, self._positions(state, cache, offset))
         logits: Tensor = output.logits[0] if scores_prompt else output.logits[0, -1:]
         logits = logits.float()
         self._num_steps += 1
@@ -220,7 +226,45 @@ class TransformersCore:
             if scores_prompt and state.prompt_logprobs is not None:
                 state.prompt_logprobs[1:] = prompt_logprobs(state, logits)
         # Models without such a cache recompute the whole sequence at every step.
-        return self._drawn(state, logits[-1:]), getattr(output, "past_key_values", None)
+        return self._drawn(state, logits[-1:]), _Held(getattr(output, "past_key_values", None), offset)
+
+    def _read_images(self, state: RequestState, *, scores_prompt: bool) -> tuple[Any, int]:
+        """Compute a prompt with images, and what a preempted request has drawn since.
+
+        Returns the output of the model and the offset of later positions.
+        """
+        assert self._images is not None
+        assert state.request.media is not None
+        prompt = state.token_ids[: state.num_prompt_tokens]
+        ids = torch.tensor([prompt], device=self._model.device)
+        inputs = self._images.inputs(state.request.media, ids)
+        output = self._forward(prompt, None, scores_prompt, inputs.arguments)
+        drawn = state.token_ids[state.num_prompt_tokens :]
+        if drawn:
+            # A drawn token may be a placeholder, which would be taken for an image together with the prompt.
+            cache = output.past_key_values
+            output = self._forward(drawn, cache, False, self._positions(state, cache, inputs.offset))
+        return output, inputs.offset
+
+    def _positions(self, state: RequestState, cache: Any, offset: int) -> dict[str, Tensor]:
+        """Return the positions of the tokens behind a cache, for models that would compute them with a stale offset."""
+        if cache is None or self._images is None or not self._images.has_own_positions:
+            return {}
+        start = int(cache.get_seq_length())
+        places = torch.arange(start, state.num_tokens, device=self._model.device) + offset
+        return {"position_ids": places.unsqueeze(0)}
+
+    def _forward(
+        self, token_ids: list[int], cache: Any, scores_prompt: bool, arguments: dict[str, Tensor]
+    ) -> Any:
+        extra = {"logits_to_keep": 1} if self._keeps_logits and not scores_prompt else {}
+        return self._model(
+            input_ids=torch.tensor([token_ids], device=self._model.device),
+            past_key_values=cache,
+            use_cache=True,
+            **extra,
+            **arguments,
+        )
 
     def _drawn(self, state: RequestState, raw: Tensor) -> TokenChunk:
         """Draw the next token of a request from raw logits fp32 [1, V]."""
@@ -236,8 +280,10 @@ class TransformersCore:
         return chunk
 
 
-class _Held:
-    """A cache of one request; None for models that have no such cache."""
+class _Held(NamedTuple):
+    """What a request needs for its next token when it is not in the batch."""
 
-    def __init__(self, cache: Any) -> None:
-        self.cache = cache
+    cache: Any
+    """None for models that have no such cache."""
+    offset: int = 0
+    """What its positions differ by from the indices of its tokens."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from plumbline.engines.checks import check_media
 from plumbline.engines.grammar import GrammarCompiler
-from plumbline.engines.port import EngineInfo
+from plumbline.engines.port import EngineInfo, MediaPrompt
 from plumbline.engines.threaded import FEATURES, ThreadedEngine
 from plumbline.engines.transformers.core import TransformersCore
+from plumbline.engines.transformers.loading import load_hf_model
+from plumbline.engines.transformers.vision import ImageReader
 
 __all__ = ["TransformersEngine"]
 
@@ -24,6 +28,7 @@ class TransformersEngine(ThreadedEngine):
         hf_model: Any,
         *,
         model: str,
+        processor: Any | None = None,
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
@@ -33,10 +38,13 @@ class TransformersEngine(ThreadedEngine):
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`.
 
+        With a `processor` prompts may have images.
+
         Above `cache_bytes` of keys and values no further request starts, and the newest one waits again; the oldest
         always runs.
         """
         config = hf_model.config.get_text_config()
+        self._images = None if processor is None else ImageReader(processor, hf_model)
         info = EngineInfo(
             name="transformers",
             model=model,
@@ -44,9 +52,10 @@ class TransformersEngine(ThreadedEngine):
             max_model_len=max_model_len or getattr(config, "max_position_embeddings", None) or 4096,
             eos_token_ids=_eos_token_ids(hf_model),
             features=FEATURES,
+            modalities={} if self._images is None else {"image": self._images.placeholder},
         )
         super().__init__(
-            TransformersCore(hf_model, info, max_num_running, cache_bytes),
+            TransformersCore(hf_model, info, max_num_running, cache_bytes, self._images),
             info,
             max_in_flight=max_num_running + max_num_waiting,
             max_per_client=max_seqs_per_client,
@@ -61,6 +70,7 @@ class TransformersEngine(ThreadedEngine):
         model: str,
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
+        trust_remote_code: bool = False,
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
@@ -68,14 +78,15 @@ class TransformersEngine(ThreadedEngine):
         cache_bytes: int = 1 << 62,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
-        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes the grammar compiler."""
-        from transformers import AutoModelForCausalLM
+        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes the grammar compiler.
 
-        hf_model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype if dtype is not None else "auto", local_files_only=True
-        )
+        Raises:
+            TransformersError: transformers cannot load it.
+        """
+        loaded = load_hf_model(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         return cls(
-            hf_model.to(device),
+            loaded.hf_model,
+            processor=loaded.processor,
             model=model,
             max_model_len=max_model_len,
             max_num_running=max_num_running,
@@ -84,6 +95,13 @@ class TransformersEngine(ThreadedEngine):
             cache_bytes=cache_bytes,
             grammars=grammars,
         )
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`; runs the model's image processor in a worker thread."""
+        check_media(prompt, self.info)
+        if self._images is None:
+            return prompt.token_ids
+        return await asyncio.to_thread(self._images.expand, prompt)
 
 
 def _eos_token_ids(hf_model: Any) -> frozenset[int]:

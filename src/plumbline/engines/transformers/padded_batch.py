@@ -48,14 +48,16 @@ class PaddedBatch:
         self._possible = {"position_ids", "attention_mask", "past_key_values"} <= known.keys()
         self._cache: DynamicCache | None = None
         self.rows: list[RequestState] = []
+        self._offsets: dict[str, int] = {}
+        """By request: what its positions differ by from the indices of its tokens."""
 
     @property
     def longest(self) -> int:
         """Cached tokens of the longest row, which is the width of the cache."""
         return 0 if self._cache is None else int(self._cache.get_seq_length())
 
-    def join(self, state: RequestState, cache: Any) -> bool:
-        """Take a request over with its own cache of all its tokens but the last.
+    def join(self, state: RequestState, cache: Any, offset: int = 0) -> bool:
+        """Take a request over with its own cache of all its tokens but the last, and the offset of its positions.
 
         Returns False, and changes nothing, if its cache cannot be padded.
         """
@@ -71,6 +73,7 @@ class PaddedBatch:
                 layer.keys = torch.cat([_padded(layer.keys, width), _padded(new.keys, width)])
                 layer.values = torch.cat([_padded(layer.values, width), _padded(new.values, width)])
         self.rows.append(state)
+        self._offsets[state.request.request_id] = offset
         return True
 
     def leave(self, gone: set[str]) -> None:
@@ -78,6 +81,8 @@ class PaddedBatch:
         kept = [index for index, row in enumerate(self.rows) if row.request.request_id not in gone]
         if len(kept) == len(self.rows):
             return
+        for request_id in gone:
+            self._offsets.pop(request_id, None)
         self.rows = [self.rows[index] for index in kept]
         if not kept or self._cache is None:
             self._cache = None
@@ -92,12 +97,13 @@ class PaddedBatch:
         """Compute the next token of every row; returns logits fp32 [rows, V]."""
         device = self._model.device
         lengths = torch.tensor([row.num_tokens for row in self.rows], device=device)
+        offsets = torch.tensor([self._offsets[row.request.request_id] for row in self.rows], device=device)
         width = self.longest + 1
         mask = torch.arange(width, device=device) >= (width - lengths).unsqueeze(1)
         output = self._model(
             input_ids=torch.tensor([[row.token_ids[-1]] for row in self.rows], device=device),
             attention_mask=mask.long(),
-            position_ids=(lengths - 1).unsqueeze(1),
+            position_ids=(lengths - 1 + offsets).unsqueeze(1),
             past_key_values=self._cache,
             use_cache=True,
         )

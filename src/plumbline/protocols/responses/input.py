@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from plumbline._generated.content import (
+    InputImageContent,
     InputTextContent,
     OutputTextContentParam,
     RefusalContent,
@@ -24,12 +25,19 @@ from plumbline._generated.items import (
     ReasoningItemParam,
 )
 from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.protocols.common.media import joined_text, media_reference, unread_part
 from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
 from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
 from plumbline.protocols.responses.namespaces import joined_name
-from plumbline.turn import Message, ToolCall
-from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
+from plumbline.turn import MediaReference, Message, Part, ToolCall
+from plumbline.wire.errors import (
+    invalid_request,
+    invalid_value,
+    missing_required_parameter,
+    unsupported_parameter,
+    unsupported_value,
+)
 
 __all__ = ["read_input"]
 
@@ -39,6 +47,7 @@ def read_input(
     instructions: str | None,
     sealer: Sealer | None = None,
     earlier: Sequence[InputItem] = (),
+    modalities: Collection[str] = (),
 ) -> tuple[Message, ...]:
     """Read `input` and `instructions` (R-12, R-13, R-14).
 
@@ -50,6 +59,7 @@ def read_input(
         instructions: what the conversation begins with.
         sealer: what opens `encrypted_content`; without one it is refused.
         earlier: stored items that come before the input (ST-04, ST-09).
+        modalities: what the model reads besides text.
 
     Raises:
         ApiError: 400 for items that this server does not support, for encrypted content that it cannot open, and for
@@ -71,20 +81,15 @@ def read_input(
                 thoughts.append(_reasoning(item, where, sealer))
                 continue
             case EasyInputMessage():
-                message = Message(
-                    role=item.role, content=_text(item.content, where), parts=_parts(item.content)
-                )
+                text, parts = _content(item.content, f"{where}.content", modalities)
+                message = Message(role=item.role, content=text, parts=parts)
             case FunctionToolCall():
                 message = _call(item.call_id, _name(item), item.arguments)
             case CustomToolCall():
                 message = _call(item.call_id, _name(item), custom_arguments(item.input))
             case FunctionCallOutputItemParam() | CustomToolCallOutput():
-                message = Message(
-                    role="tool",
-                    content=_text(item.output, where, "output"),
-                    parts=_parts(item.output),
-                    tool_call_id=item.call_id,
-                )
+                text, parts = _content(item.output, f"{where}.output", modalities)
+                message = Message(role="tool", content=text, parts=parts, tool_call_id=item.call_id)
             case ItemReferenceParam():
                 raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
             case CompactionTriggerItemParam():
@@ -148,31 +153,31 @@ def _name(call: FunctionToolCall | CustomToolCall) -> str:
     return joined_name(or_default(call.namespace, None), call.name)
 
 
-def _text(content: Any, where: str, field: str = "content") -> str:
-    """Return a string content, or the joined text of parts. Other kinds of parts are refused."""
+def _content(content: Any, where: str, modalities: Collection[str]) -> tuple[str, tuple[Part, ...] | None]:
+    """Return the text of a content, and its parts unless it is a string. Other kinds of parts are refused."""
     if isinstance(content, str):
-        return content
-    texts: list[str] = []
+        return content, None
+    parts: list[Part] = []
     for index, part in enumerate(content):
         match part:
             case InputTextContent() | OutputTextContentParam():
-                texts.append(part.text)
+                parts.append(part.text)
             case RefusalContent():
-                texts.append(part.refusal)
+                parts.append(part.refusal)
+            case InputImageContent() if "image" in modalities:
+                parts.append(_image(part, f"{where}[{index}]"))
             case _:
-                raise unsupported_value(
-                    f"{where}.{field}[{index}].type",
-                    tag_of(part),
-                    "is not supported: this model reads text only",
-                )
-    return "".join(texts)
+                raise unread_part(part, f"{where}[{index}]", modalities)
+    return joined_text(parts), tuple(parts)
 
 
-def _parts(content: Any) -> tuple[str, ...] | None:
-    """Return the texts of parts that `_text` has accepted, or None if the content is a string."""
-    if isinstance(content, str):
-        return None
-    return tuple(part.refusal if isinstance(part, RefusalContent) else part.text for part in content)
+def _image(part: InputImageContent, where: str) -> MediaReference:
+    if or_default(part.file_id, None) is not None:
+        raise unsupported_parameter(f"{where}.file_id", "is not supported: this server keeps no files")
+    url = or_default(part.image_url, None)
+    if url is None:
+        raise missing_required_parameter(f"{where}.image_url")
+    return media_reference(url, or_default(part.detail, None), f"{where}.image_url")
 
 
 def _check_pairing(items: Sequence[InputItem]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -104,6 +104,7 @@ def read_response(
     defaults: Defaults,
     sealer: Sealer | None = None,
     context: Context | None = None,
+    modalities: Collection[str] = (),
 ) -> Turn:
     """Read a request into a turn.
 
@@ -112,6 +113,7 @@ def read_response(
         defaults: sampling values for fields that it leaves out.
         sealer: what opens the encrypted content of reasoning items.
         context: the items that it is answered from; without any, requests that need a store are refused.
+        modalities: what the model reads besides text.
 
     Raises:
         ApiError: 400 naming a field that contradicts another one or is not supported.
@@ -124,7 +126,7 @@ def read_response(
     check_stream_options(request)
     num_probs = read_num_probs(request)
     wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
-    prompt, tool_choice = _read_prompt(request, sealer, context)
+    prompt, tool_choice = _read_prompt(request, sealer, context, modalities)
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
@@ -149,7 +151,10 @@ def read_response(
 
 
 def read_response_prompt(
-    request: CreateResponse | TokenCountsBody, sealer: Sealer | None = None, context: Context | None = None
+    request: CreateResponse | TokenCountsBody,
+    sealer: Sealer | None = None,
+    context: Context | None = None,
+    modalities: Collection[str] = (),
 ) -> ChatPrompt:
     """Read what the model sees of a request: instructions, input items and tools.
 
@@ -158,7 +163,7 @@ def read_response_prompt(
     """
     if context is None:
         check_storeless(request)
-    return _read_prompt(request, sealer, context)[0]
+    return _read_prompt(request, sealer, context, modalities)[0]
 
 
 def check_continued(request: Continuing) -> None:
@@ -228,7 +233,10 @@ def check_storeless(request: CreateResponse | TokenCountsBody) -> None:
 
 
 def _read_prompt(
-    request: CreateResponse | TokenCountsBody, sealer: Sealer | None, context: Context | None
+    request: CreateResponse | TokenCountsBody,
+    sealer: Sealer | None,
+    context: Context | None,
+    modalities: Collection[str],
 ) -> tuple[ChatPrompt, ToolChoice]:
     if isinstance(request, TokenCountsBody):
         refuse_given(request, {"personality": "is not supported by this server"})
@@ -243,7 +251,7 @@ def _read_prompt(
         budget = or_default(request.thinking_token_budget, None)
     tools, choice = _read_tools(request)
     prompt = ChatPrompt(
-        messages=read_input(items, or_default(request.instructions, None), sealer, earlier),
+        messages=read_input(items, or_default(request.instructions, None), sealer, earlier, modalities),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),

@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from plumbline._generated.content import (
     Annotation,
+    InputImageContent,
     InputTextContent,
     LogProb,
     OutputTextContent,
@@ -142,9 +143,18 @@ def _content(message: EasyInputMessage) -> list[Any]:
         if message.role == "assistant":
             return [OutputTextContent(text=message.content, annotations=[], logprobs=[])]
         return [InputTextContent(text=message.content)]
-    return [
-        _output_text(part) if isinstance(part, OutputTextContentParam) else part for part in message.content
-    ]
+    return [_listed(part) for part in message.content]
+
+
+def _listed(part: Any) -> Any:
+    """Return a part with the members that it always has where it is listed."""
+    match part:
+        case OutputTextContentParam():
+            return _output_text(part)
+        case InputImageContent() if or_default(part.detail, None) is None:
+            return msgspec.structs.replace(part, detail="auto")
+        case _:
+            return part
 
 
 def _output_text(part: OutputTextContentParam) -> OutputTextContent:

@@ -30,13 +30,18 @@ class ChatOperations(Operations):
         arrived = time.perf_counter()
         self._admission.check_model(request.model)
         self._admission.check_template(request)
-        turn = read_chat(request, self._model.defaults, stores=self._memory is not None)
+        turn = read_chat(
+            request,
+            self._model.defaults,
+            stores=self._memory is not None,
+            modalities=self._generation.modalities,
+        )
         self._admission.check_choices(turn.num_choices, "n")
         (prepared,) = await self._generation.prepare(call, request, [turn], "messages")
         (facts,) = await self._generation.prompt_facts(call, request, [prepared])
         writer = ChatWriter(
             request,
-            model=self._model.names[0],
+            model=self._admission.answer_name(request.model),
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
             facts=facts,

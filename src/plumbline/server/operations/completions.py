@@ -40,7 +40,7 @@ class CompletionOperations(Operations):
             request,
             plan,
             prompts,
-            model=self._model.names[0],
+            model=self._admission.answer_name(request.model),
             fingerprint=self._model.fingerprint,
             facts=await self._generation.prompt_facts(call, request, prepared),
             prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),

@@ -76,7 +76,7 @@ class ConversationOperations(Operations):
         memory = self._required_memory()
         owner = memory.owner(call)
         records = await memory.storable(request.items, owner)
-        hold = memory.locks.acquire(owner, conversation_id)
+        hold = await memory.locks.acquire(owner, conversation_id)
         try:
             with store_errors():
                 exists = await memory.store.append_items(owner, conversation_id, records)

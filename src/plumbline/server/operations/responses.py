@@ -74,7 +74,7 @@ class ResponseOperations(Operations):
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
         request, triggered = without_trigger(self._prompts.applied(request))
-        hold = self._hold(request, call)
+        hold = await self._hold(request, call)
         begun = await self._begin(request, call, await self._context(request, call), triggered)
         headers = _unavailable_header(request)
         if request.background is True:
@@ -112,7 +112,7 @@ class ResponseOperations(Operations):
         previous = latest.take(or_default(request.previous_response_id, None))
         if previous is not None:
             request = msgspec.structs.replace(request, previous_response_id=UNSET)
-        self._hold(request, call)
+        await self._hold(request, call)
         context = await self._context(request, call)
         if context is None:
             check_storeless(request)
@@ -144,7 +144,7 @@ class ResponseOperations(Operations):
         """
         arrived = time.perf_counter()
         self._admission.check_optional_model(request.model)
-        turn = read_response(request, self._model.defaults, self._sealer, context)
+        turn = self._read(request, context)
         if request.background is True:
             self._runs.check_room()
         wants_logprobs = turn.sampling.logprobs is not None
@@ -158,12 +158,17 @@ class ResponseOperations(Operations):
         response = initial_response(
             request,
             turn,
-            self._model.names[0],
+            self._admission.answer_name(request.model),
             store=keeper is not None,
             conversation=conversation_id(request),
         )
         writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
         return _Begun(writer, identity, answer, keeper)
+
+    def _read(self, request: CreateResponse, context: Context | None) -> Turn:
+        return read_response(
+            request, self._model.defaults, self._sealer, context, self._generation.modalities
+        )
 
     async def _answer(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn, arrived: float
@@ -172,7 +177,7 @@ class ResponseOperations(Operations):
         compaction = await self._compaction(request, call, context, turn)
         if compaction is not None:
             short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
-            turn = read_response(request, self._model.defaults, self._sealer, Context(earlier=[short]))
+            turn = self._read(request, Context(earlier=[short]))
         (prepared,) = await self._generation.prepare(call, request, [turn], "input")
         answer: AsyncGenerator[AnswerEvent, None] = self._generation.answer(prepared, call, arrived)
         return turn, answer if compaction is None else _behind(compaction, answer)
@@ -185,7 +190,7 @@ class ResponseOperations(Operations):
         if threshold is None:
             return None
         assert isinstance(turn.prompt, ChatPrompt)
-        if len(await self._generation.token_ids(turn.prompt, "input")) <= threshold:
+        if len(await self._generation.token_ids(turn.prompt, "input", call)) <= threshold:
             return None
         return await self._compactor.compact(_items(request, context), call)
 
@@ -200,8 +205,9 @@ class ResponseOperations(Operations):
         """Count what a request would send to the model (R-15)."""
         self._admission.check_optional_model(request.model)
         request, _ = without_trigger(request)
-        prompt = read_response_prompt(request, self._sealer, await self._context(request, call))
-        ids = await self._generation.token_ids(prompt, "input")
+        context = await self._context(request, call)
+        prompt = read_response_prompt(request, self._sealer, context, self._generation.modalities)
+        ids = await self._generation.token_ids(prompt, "input", call)
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
     async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
@@ -212,7 +218,12 @@ class ResponseOperations(Operations):
         if context is None and isinstance(request.previous_response_id, str):
             raise previous_response_not_found(request.previous_response_id)
         items = _items(request, context)
-        messages = read_input(items, or_default(request.instructions, None), self._sealer)
+        messages = read_input(
+            items,
+            or_default(request.instructions, None),
+            self._sealer,
+            modalities=self._generation.modalities,
+        )
         item, usage = await self._compact(request, context, ChatPrompt(messages=messages), call)
         answer = CompactResource(
             id=new_id("cmp_"), created_at=now(), output=[item], usage=response_usage(usage)
@@ -226,7 +237,7 @@ class ResponseOperations(Operations):
         item, usage = await self._compactor.compact(_items(request, context), call)
         if usage is None:
             assert isinstance(prompt, ChatPrompt)
-            ids = await self._generation.token_ids(prompt, "input")
+            ids = await self._generation.token_ids(prompt, "input", call)
             usage = Usage(prompt_tokens=len(ids), completion_tokens=0)
         return item, usage
 
@@ -236,12 +247,12 @@ class ResponseOperations(Operations):
             return None
         return await until_disconnect(call, self._memory.context(request, self._memory.owner(call)))
 
-    def _hold(self, request: CreateResponse, call: Call) -> Hold | None:
+    async def _hold(self, request: CreateResponse, call: Call) -> Hold | None:
         """Hold the conversation of a request until the request is over."""
         name = conversation_id(request)
         if self._memory is None or name is None:
             return None
-        hold = self._memory.locks.acquire(self._memory.owner(call), name)
+        hold = await self._memory.locks.acquire(self._memory.owner(call), name)
         close_with_request(hold.end_with_request)
         return hold
 

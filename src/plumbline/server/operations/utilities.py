@@ -52,19 +52,19 @@ class UtilityOperations(Operations):
             raise invalid_request("Give either 'prompt' or 'messages'.", "prompt")
         special = or_default(request.add_special_tokens, isinstance(request.prompt, str))
         if isinstance(request.prompt, str):
-            ids = await self._generation.token_ids(TextPrompt(request.prompt, special), "prompt")
+            ids = await self._generation.token_ids(TextPrompt(request.prompt, special), "prompt", call)
         else:
             continued = or_default(request.continue_final_message, False)
             check_ending(continued, request.add_generation_prompt)
             prompt = ChatPrompt(
-                messages=read_messages(or_default(request.messages, [])),
+                messages=read_messages(or_default(request.messages, []), self._generation.modalities),
                 tools=read_tool_list(or_default(request.tools, [])),
                 template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
                 add_generation_prompt=or_default(request.add_generation_prompt, not continued),
                 continue_final_message=continued,
                 add_special_tokens=special,
             )
-            ids = await self._generation.token_ids(prompt, "messages")
+            ids = await self._generation.token_ids(prompt, "messages", call)
         strings: list[str] | msgspec.UnsetType = msgspec.UNSET
         if request.return_token_strs is True:
             strings = [self._road.tokenizer.token_text(token_id) for token_id in ids]

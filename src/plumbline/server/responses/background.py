@@ -13,6 +13,7 @@ from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
 from plumbline.protocols.responses.event_log import Failure, begun, written
 from plumbline.protocols.responses.identity import Fresh, Repeated
 from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
+from plumbline.server.claims.names import Claims, background_claim
 from plumbline.server.responses.memory import Keeper
 from plumbline.wire.errors import ApiError, engine_unavailable, rate_limited
 
@@ -127,13 +128,15 @@ class BackgroundRun:
 class BackgroundRuns:
     """The responses of this process that run in the background, by id."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, claims: Claims) -> None:
         """Begin without any.
 
         Args:
             limit: how many may run or wait at once.
+            claims: tell other API servers where a response runs.
         """
         self._limit = limit
+        self._claims = claims
         self._runs: dict[str, BackgroundRun] = {}
         self._watchers: set[asyncio.Task[None]] = set()
 
@@ -164,9 +167,11 @@ class BackgroundRuns:
         response_id = run.writer.response.id
         self._runs[response_id] = run
         try:
+            await self._claims.claim(background_claim(response_id))
             await run.start(answer)
         except BaseException:
             del self._runs[response_id]
+            self._claims.release(background_claim(response_id))
             if at_end is not None:
                 at_end()
             raise
@@ -186,5 +191,6 @@ class BackgroundRuns:
     async def _forget(self, response_id: str, run: BackgroundRun, at_end: Callable[[], None] | None) -> None:
         await run.join()
         self._runs.pop(response_id, None)
+        self._claims.release(background_claim(response_id))
         if at_end is not None:
             at_end()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plumbline._generated.items import CompactionBody, InputItem
-from plumbline.engines.port import SamplingParams
+from plumbline.engines.port import RefusedRequestError, SamplingParams
 from plumbline.events import Finish, OutputEvent, TextDelta, Usage
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.compaction import (
@@ -73,14 +73,16 @@ class Compactor:
         """Let the model summarise items. The text is None if it was cut or is empty; all is None if it cannot begin."""
         request = Message(role="user", content=SUMMARY_REQUEST)
         limit = min(_MAX_SUMMARY, self._generation.model.engine.info.max_model_len // 8)
+        messages = read_input(items, None, self._sealer, modalities=self._generation.modalities)
         turn = Turn(
-            prompt=ChatPrompt(messages=(*read_input(items, None, self._sealer), request), effort="none"),
+            prompt=ChatPrompt(messages=(*messages, request), effort="none"),
             sampling=SamplingParams(temperature=0.0, max_tokens=limit),
             truncate_prompt=True,  # Of a conversation that does not fit, the newest messages are summarised.
         )
         try:
+            (turn,) = await self._generation.loaded([turn], call)
             prepared = await self._generation.road.prepare(turn)
-        except (PromptTooLongError, EmptyPromptError, TemplateError) as error:
+        except (PromptTooLongError, EmptyPromptError, TemplateError, RefusedRequestError) as error:
             _log.warning("request %s: a conversation cannot be summarised: %s", call.request_id, error)
             return None
         text: list[str] = []

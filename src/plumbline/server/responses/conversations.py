@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from plumbline.server.claims.names import Claims, conversation_claim
 from plumbline.wire.errors import conversation_locked
 
 __all__ = ["ConversationLocks", "Hold"]
@@ -29,23 +30,25 @@ class Hold:
 
 
 class ConversationLocks:
-    """The conversations that requests of this process are working on.
+    """The conversations that requests are working on.
 
     A second request would not see what the first one adds, so it is refused (ST-09). The 409 makes official clients
     wait and try again.
+
+    Args:
+        claims: the claims of all processes that serve the same clients.
     """
 
-    def __init__(self) -> None:
-        self._held: set[tuple[str, str]] = set()
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
 
-    def acquire(self, owner: str, conversation_id: str) -> Hold:
+    async def acquire(self, owner: str, conversation_id: str) -> Hold:
         """Begin to work on a conversation.
 
         Raises:
             ApiError: 409 if another request does.
         """
-        key = (owner, conversation_id)
-        if key in self._held:
+        name = conversation_claim(owner, conversation_id)
+        if not await self._claims.claim(name):
             raise conversation_locked(conversation_id)
-        self._held.add(key)
-        return Hold(lambda: self._held.discard(key))
+        return Hold(lambda: self._claims.release(name))

@@ -30,6 +30,7 @@ from plumbline.protocols.responses.stored_items import (
     stored_input,
 )
 from plumbline.protocols.responses.writer import ResponsesWriter
+from plumbline.server.claims.names import Claims
 from plumbline.server.failures import store_errors
 from plumbline.server.responses.conversations import ConversationLocks
 from plumbline.store.interface import Store
@@ -121,15 +122,16 @@ async def _watch(memory: Memory) -> None:
 class Memory:
     """The stored past of requests."""
 
-    def __init__(self, store: Store, *, checks_keys: bool) -> None:
+    def __init__(self, store: Store, *, checks_keys: bool, claims: Claims) -> None:
         """Look into a store.
 
         Args:
             store: the store.
             checks_keys: whether the server checks API keys; without, all clients share their responses.
+            claims: the claims of all processes that serve the same clients.
         """
         self.store = store
-        self.locks = ConversationLocks()
+        self.locks = ConversationLocks(claims)
         self._checks_keys = checks_keys
 
     def owner(self, call: Call) -> str:

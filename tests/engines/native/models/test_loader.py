@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plumbline.engines.native.models import ModelConfig, WeightsError, load_model, random_model, resolve_model
+from plumbline.engines.native.models import ModelConfig, WeightsError, load_model, random_model
 
 
 @pytest.fixture
@@ -114,23 +114,3 @@ def test_random_models_are_equal_for_equal_seeds_only():
     assert not torch.equal(first.embedding, other.embedding)
     hidden = torch.ones(1, 16)
     assert torch.equal(first.compute_logits(hidden), same.compute_logits(hidden))
-
-
-def test_a_local_folder_is_resolved_to_itself(folder: Path):
-    assert resolve_model(folder) == folder
-    assert resolve_model(str(folder)) == folder
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "no-slash", "a/b/c"])
-def test_what_can_be_neither_folder_nor_hub_id_is_refused_at_once(name):
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a hub id"):
-        resolve_model(name)
-
-
-def test_a_hub_id_without_network_is_refused_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(
-        FileNotFoundError, match=r"owner/name is not a local folder and could not be downloaded"
-    ):
-        resolve_model("owner/name")

@@ -1,7 +1,7 @@
 """Load models from Hugging Face folders and run them with one transformer."""
 
 from plumbline.engines.native.models.config import ModelConfig, RopeConfig, UnsupportedModelError, load_config
-from plumbline.engines.native.models.loader import WeightsError, load_model, random_model, resolve_model
+from plumbline.engines.native.models.loader import WeightsError, load_model, random_model
 from plumbline.engines.native.models.transformer import Transformer
 
 __all__ = [
@@ -13,5 +13,4 @@ __all__ = [
     "load_config",
     "load_model",
     "random_model",
-    "resolve_model",
 ]

@@ -21,7 +21,7 @@ from plumbline.engines.native.models.config import ModelConfig, load_config
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.transformer import Layer, Transformer
 
-__all__ = ["WeightsError", "load_model", "random_model", "resolve_model"]
+__all__ = ["WeightsError", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
 
@@ -32,40 +32,16 @@ class WeightsError(ValueError):
     """The weights do not match the config; the message lists the names."""
 
 
-def resolve_model(path_or_id: str | Path) -> Path:
-    """Return the folder of a model; for a hub id, download the files that serving needs.
-
-    Raises:
-        FileNotFoundError: it is neither a folder nor a hub id that can be reached.
-    """
-    path = Path(path_or_id).expanduser()
-    if path.is_dir():
-        return path
-    name = str(path_or_id)
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise FileNotFoundError(f"{name} is neither a folder nor a hub id of the form owner/name")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise FileNotFoundError(
-            f"{name} is not a local folder and could not be downloaded from the hub: {error}"
-        ) from error
-
-
 def load_model(
-    path: str | Path,
+    folder: Path,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     max_model_len: int | None = None,
 ) -> Transformer:
-    """Load a model folder or hub id.
+    """Load a model folder.
 
     Args:
-        path: the folder or id.
+        folder: the folder.
         dtype: type of the weights; None takes the one of the config.
         device: where they go.
         max_model_len: positions that the model has to have; rotary embeddings can be computed for more than the config
@@ -75,7 +51,6 @@ def load_model(
         UnsupportedModelError: the transformer does not support the config.
         WeightsError: the files do not match the config.
     """
-    folder = resolve_model(path)
     config = load_config(folder)
     if max_model_len is not None and max_model_len > config.max_model_len:
         _log.warning(

@@ -1,0 +1,271 @@
+"""Let other processes use the engine of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline.engines.port import (
+    Engine,
+    EngineClosedError,
+    EngineFullError,
+    GenerateRequest,
+    MediaPrompt,
+    RefusedRequestError,
+    TokenChunk,
+)
+from plumbline.engines.remote.messages import (
+    Abort,
+    AbortNamed,
+    Checked,
+    CheckGrammar,
+    Chunks,
+    Connection,
+    Expand,
+    Expanded,
+    FrameError,
+    Generate,
+    Hello,
+    LoadAdapter,
+    Refused,
+    Statistics,
+    ToHost,
+    UnloadAdapter,
+    Unread,
+)
+
+__all__ = ["EngineHost"]
+
+_log = logging.getLogger("plumbline.engines")
+
+_STATISTICS_SECONDS = 0.2
+
+
+class EngineHost:
+    """Serve an engine, which has been started, on a Unix socket. All its users share the engine as one server would.
+
+    A connection that ends, however it ends, aborts what was generated for it and nothing else.
+
+    Args:
+        engine: the engine; the host neither starts nor stops it.
+        path: the socket to create. Whoever can open it can use the engine, so its folder has to be private.
+    """
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._adapters = _Adapters(engine)
+        self._path = path
+        self._server: asyncio.Server | None = None
+        self._users: set[asyncio.Task[None]] = set()
+        self._num_users = 0
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            OSError: the socket cannot be created.
+        """
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+
+    async def stop(self) -> None:
+        """End all connections and remove the socket. Idempotent."""
+        if self._server is None:
+            return
+        self._server.close()
+        for user in self._users:
+            user.cancel()
+        await asyncio.gather(*self._users, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+        self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._users.add(task)
+        self._num_users += 1
+        connection: Connection[ToHost] = Connection(reader, writer, ToHost)
+        user = _User(self._engine, self._adapters, connection, f"{self._num_users}.")
+        try:
+            await user.run()
+        except FrameError as error:
+            _log.error("an API server was disconnected from the engine: %s", error)
+        except asyncio.CancelledError:
+            pass  # The host stops.
+        finally:
+            self._users.discard(task)
+            connection.close()
+
+
+class _User:
+    """One connection: its streams are tasks that copy chunks of the engine into frames.
+
+    The chunks of one pass of the event loop, which a step of the engine delivers together, share a frame.
+    """
+
+    def __init__(
+        self, engine: Engine, adapters: _Adapters, connection: Connection[ToHost], prefix: str
+    ) -> None:
+        self._engine = engine
+        self._adapters = adapters
+        self._connection = connection
+        self._prefix = prefix
+        """Makes request ids of different connections differ."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._held: dict[int, asyncio.Event] = {}
+        """Streams whose reader is far behind; the event is set when it has caught up."""
+        self._ready: list[tuple[int, TokenChunk]] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    async def run(self) -> None:
+        """Answer messages until the connection ends."""
+        self._connection.send(Hello(self._engine.info))
+        statistics = asyncio.create_task(self._send_statistics())
+        try:
+            while messages := await self._connection.receive():
+                for message in messages:
+                    self._take(message)
+        finally:
+            tasks = [statistics, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take(self, message: ToHost) -> None:
+        match message:
+            case Generate(stream, request):
+                request = msgspec.structs.replace(request, request_id=self._prefix + request.request_id)
+                self._run(stream, self._generate(stream, request))
+            case CheckGrammar(stream, grammar):
+                self._run(stream, self._answer(stream, self._check(stream, grammar)))
+            case Expand(stream, prompt):
+                self._run(stream, self._answer(stream, self._expand(stream, prompt)))
+            case LoadAdapter(stream, name, folder):
+                self._run(stream, self._answer(stream, self._load(stream, name, folder)))
+            case UnloadAdapter(stream, name):
+                self._run(stream, self._answer(stream, self._unload(stream, name)))
+            case Abort(stream):
+                self._cancel(stream)
+            case AbortNamed(stream):
+                if self._cancel(stream):
+                    self._send_chunk(stream, TokenChunk(finish_reason="abort"))
+            case Unread(stream, True):
+                if stream in self._tasks:
+                    self._held.setdefault(stream, asyncio.Event())
+            case Unread(stream, False):
+                event = self._held.pop(stream, None)
+                if event is not None:
+                    event.set()
+
+    def _run(self, stream: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[stream] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._forget(stream))
+
+    def _cancel(self, stream: int) -> bool:
+        """Close the engine's iterator of a stream, which aborts the request; returns whether the stream was open."""
+        task = self._tasks.pop(stream, None)
+        return task is not None and task.cancel()
+
+    def _forget(self, stream: int) -> None:
+        self._tasks.pop(stream, None)
+        self._held.pop(stream, None)
+
+    def _send_chunk(self, stream: int, chunk: TokenChunk) -> None:
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._ready.append((stream, chunk))
+
+    async def _generate(self, stream: int, request: GenerateRequest) -> None:
+        try:
+            async with aclosing(self._engine.generate(request)) as chunks:
+                async for chunk in chunks:
+                    self._send_chunk(stream, chunk)
+                    # While this task waits, chunks wait in the engine, which pauses the request when they are many.
+                    while stream in self._held:
+                        await self._held[stream].wait()
+                    if not self._writable.is_set():
+                        await self._writable.wait()
+        except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
+            self._connection.send(_refused(stream, error))
+
+    async def _answer(self, stream: int, work: Coroutine[Any, Any, Checked | Expanded]) -> None:
+        """Send what `work` returns, or the error of the port that it raises."""
+        try:
+            self._connection.send(await work)
+        except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
+            self._connection.send(_refused(stream, error))
+
+    async def _check(self, stream: int, grammar: str) -> Checked:
+        await self._engine.check_grammar(grammar)
+        return Checked(stream)
+
+    async def _expand(self, stream: int, prompt: MediaPrompt) -> Expanded:
+        return Expanded(stream, list(await self._engine.expand(prompt)))
+
+    async def _load(self, stream: int, name: str, folder: str) -> Checked:
+        await self._adapters.load(name, Path(folder))
+        return Checked(stream)
+
+    async def _unload(self, stream: int, name: str) -> Checked:
+        await self._adapters.unload(name)
+        return Checked(stream)
+
+    def _flush(self) -> None:
+        self._connection.send(Chunks(self._ready))
+        self._ready = []
+        if self._connection.is_behind and self._writable.is_set():
+            self._writable.clear()
+            self._run(-1, self._drain())
+
+    async def _drain(self) -> None:
+        """Hold all streams until the other process has read what was sent."""
+        with contextlib.suppress(ConnectionError):
+            await self._connection.drained()
+        self._writable.set()
+
+    async def _send_statistics(self) -> None:
+        """Send the counters as long as the other process reads them."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                self._connection.send(Statistics(self._engine.stats()))
+                await self._connection.drained()
+                await asyncio.sleep(_STATISTICS_SECONDS)
+
+
+class _Adapters:
+    """Load each adapter once, however many users ask for it: each API server loads those of the command line."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loaded: dict[str, Path] = {}
+        self._changes = asyncio.Lock()
+
+    async def load(self, name: str, folder: Path) -> None:
+        """Load an adapter, unless it is loaded from this folder."""
+        async with self._changes:
+            if self._loaded.get(name) != folder:
+                await self._engine.load_adapter(name, folder)
+                self._loaded[name] = folder
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter for all users."""
+        async with self._changes:
+            self._loaded.pop(name, None)
+            await self._engine.unload_adapter(name)
+
+
+def _refused(stream: int, error: Exception) -> Refused:
+    match error:
+        case RefusedRequestError():
+            return Refused(stream, "refused", str(error), param=error.param)
+        case EngineFullError():
+            return Refused(stream, "full", str(error), retry_after=error.retry_after)
+        case _:
+            return Refused(stream, "closed", str(error))

@@ -1,0 +1,112 @@
+"""Load a model folder with transformers: as a model of images and text if its config says so, else of text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from plumbline.engines.transformers.vision import load_processor
+
+__all__ = ["LoadedModel", "TransformersError", "load_hf_model"]
+
+_QUANTISERS = {
+    "aqlm": "aqlm[gpu,cpu]",
+    "auto-round": "auto-round",
+    "awq": "gptqmodel",
+    "bitnet": "accelerate",
+    "bitsandbytes": "bitsandbytes accelerate",
+    "compressed-tensors": "compressed-tensors accelerate",
+    "eetq": "eetq accelerate",
+    "fbgemm_fp8": "fbgemm-gpu accelerate",
+    "fp8": "accelerate",
+    "gptq": "gptqmodel optimum",
+    "higgs": "flute-kernel fast_hadamard_transform",
+    "hqq": "hqq",
+    "mxfp4": "kernels accelerate",
+    "quanto": "optimum-quanto accelerate",
+    "quark": "amd-quark",
+    "spqr": "spqr_quant[gpu]",
+    "torchao": "torchao",
+    "vptq": "vptq",
+}
+"""The packages that transformers needs for checkpoints of a quantiser."""
+
+
+class TransformersError(ValueError):
+    """transformers cannot load the model; the message says what to do."""
+
+
+class LoadedModel(NamedTuple):
+    """A model, and its processor if it reads images."""
+
+    hf_model: Any
+    processor: Any | None
+
+
+def load_hf_model(
+    folder: Path, *, dtype: torch.dtype | None, device: torch.device | str, trust_remote_code: bool
+) -> LoadedModel:
+    """Load a model folder.
+
+    Args:
+        folder: the folder.
+        dtype: of the weights; None takes the one of the config.
+        device: where they go.
+        trust_remote_code: whether to run Python code of the folder.
+
+    Raises:
+        TransformersError: a package is missing, the folder has code and is not trusted, or transformers does not know
+            the model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+        reads_images = _reads_images(config)
+        quantiser = getattr(config, "quantization_config", None)
+        if quantiser is not None:
+            options["device_map"] = {"": device}  # Quantised weights cannot be moved later.
+        auto = AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
+        hf_model = auto.from_pretrained(folder, dtype=dtype if dtype is not None else "auto", **options)
+        if quantiser is None:
+            hf_model = hf_model.to(device)
+    except (ImportError, ValueError, OSError, RuntimeError) as error:
+        raise _explained(folder, error, trust_remote_code) from error
+    processor = None
+    if reads_images:
+        processor = load_processor(folder, config, trust_remote_code=trust_remote_code)
+    return LoadedModel(hf_model, processor)
+
+
+def _reads_images(config: Any) -> bool:
+    """Tell whether the weights are those of a model of images and text; some configs serve models of text as well."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as MAPPING
+
+    named = set(getattr(config, "architectures", None) or ())
+    if type(config) in MAPPING:
+        classes = MAPPING[type(config)]
+        known = classes if isinstance(classes, tuple) else (classes,)
+        return bool(named & {found.__name__ for found in known})
+    return "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
+
+
+def _explained(folder: Path, error: Exception, trusted: bool) -> TransformersError:
+    """Return an error that says what to install or which option to give."""
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    if config.get("auto_map") and not trusted and "trust_remote_code" in str(error):
+        return TransformersError(
+            "this model comes with Python code. If you trust it, give --trust-remote-code; the code then runs with all "
+            "rights of the server."
+        )
+    quantisation = config.get("quantization_config") or {}
+    method = quantisation.get("quant_method") or ("bitsandbytes" if "load_in_4bit" in quantisation else None)
+    if method in _QUANTISERS:
+        return TransformersError(
+            f"this model is quantised with {method}, and transformers cannot load it here: {error}\n"
+            f"It needs: pip install {_QUANTISERS[method]}"
+        )
+    return TransformersError(f"transformers cannot load this model: {error}")

@@ -1,0 +1,211 @@
+"""Read images with a model's own processor: the tokens that stand for them, and the inputs of the model."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections import OrderedDict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.images import decode_image
+from plumbline.engines.port import MediaItem, MediaPrompt, RefusedRequestError
+
+__all__ = ["ImageReader", "PromptInputs", "load_processor"]
+
+_log = logging.getLogger("plumbline.engines.transformers")
+
+_MAX_KEPT = 512 * 1024**2
+"""Bytes of processed images that are kept between the expansion of a prompt and its computation."""
+_PER_TOKEN = ("mm_token_type_ids", "token_type_ids")
+"""Outputs of processors that have a number for each token."""
+
+
+class PromptInputs(NamedTuple):
+    """What the model reads beside the token ids of a prompt with images."""
+
+    arguments: dict[str, Tensor]
+    """Of `forward`: pixels, their sizes, token types and positions."""
+    offset: int
+    """What the positions of later tokens differ by from their index: an image may have fewer positions than tokens."""
+
+
+class _Processed(NamedTuple):
+    """Images after the processor."""
+
+    expansions: list[list[int]]
+    """The tokens of each image."""
+    per_token: dict[str, list[list[int]]]
+    """A number for each of these tokens, by the name of the model's argument."""
+    features: dict[str, Tensor]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the features."""
+        return sum(tensor.nbytes for tensor in self.features.values())
+
+
+class ImageReader:
+    """Read the images of prompts for one model. Safe to use from several threads.
+
+    Args:
+        processor: the model's processor, with an image processor and a tokenizer.
+        hf_model: the model.
+    """
+
+    def __init__(self, processor: Any, hf_model: Any) -> None:
+        self._processor = processor
+        self._model = hf_model
+        self.placeholder = int(processor.tokenizer.convert_tokens_to_ids(processor.image_token))
+        """The token that a prompt has in the place of an image."""
+        self._arguments = inspect.signature(hf_model.forward).parameters.keys()
+        inner = getattr(hf_model, "model", None)
+        self._rope_index = getattr(inner, "get_rope_index", None)
+        if processor.tokenizer.pad_token is None:
+            processor.tokenizer.pad_token = processor.tokenizer.convert_ids_to_tokens(0)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[MediaItem, ...], _Processed] = OrderedDict()
+
+    @property
+    def has_own_positions(self) -> bool:
+        """Whether positions are not the indices of tokens, as with Qwen's rotary embedding of three dimensions."""
+        return self._rope_index is not None
+
+    def expand(self, prompt: MediaPrompt) -> list[int]:
+        """Return a prompt with the tokens of each image in the place of its placeholder.
+
+        Raises:
+            RefusedRequestError: the processor refused an image.
+        """
+        expansions = self._processed(prompt.items).expansions
+        return self._spliced(prompt, expansions, lambda token: token)
+
+    def inputs(self, prompt: MediaPrompt, token_ids: Tensor) -> PromptInputs:
+        """Return the inputs of a prompt.
+
+        Args:
+            prompt: the prompt.
+            token_ids: its expanded ids int64 [1, tokens].
+        """
+        processed = self._processed(prompt.items)
+        arguments = dict(processed.features)
+        for name, values in processed.per_token.items():
+            arguments[name] = torch.tensor([self._spliced(prompt, values, lambda _: 0)])
+        arguments = {name: value.to(token_ids.device) for name, value in arguments.items()}
+        if self._rope_index is None:
+            return PromptInputs(arguments, 0)
+        known = inspect.signature(self._rope_index).parameters
+        given = {name: value for name, value in arguments.items() if name in known}
+        positions, offsets = self._rope_index(token_ids, **given)
+        return PromptInputs({**arguments, "position_ids": positions}, int(offsets))
+
+    def _spliced(self, prompt: MediaPrompt, values: list[list[int]], other: Any) -> list[int]:
+        """Return a number for each token: those of an image in the place of its placeholder."""
+        images = iter(values)
+        found: list[int] = []
+        for token in prompt.token_ids:
+            if token == self.placeholder:
+                found += next(images)
+            else:
+                found.append(other(token))
+        return found
+
+    def _processed(self, items: tuple[MediaItem, ...]) -> _Processed:
+        with self._lock:
+            if items in self._kept:
+                self._kept.move_to_end(items)
+                return self._kept[items]
+            try:
+                found = self._process(items)
+            except (
+                Exception
+            ) as error:  # Processors raise errors of many kinds, such as for a side of one pixel.
+                _log.warning("an image was refused", exc_info=error)
+                raise RefusedRequestError(
+                    f"the model's image processor cannot process these images: {error}"
+                ) from error
+            self._kept[items] = found
+            while self._kept and sum(kept.size for kept in self._kept.values()) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+            return found
+
+    def _process(self, items: tuple[MediaItem, ...]) -> _Processed:
+        wants_types = "mm_token_type_ids" in self._arguments
+        # Each image is a text of its own, so that its tokens are known whatever stands between them.
+        output = self._processor(
+            images=[[decode_image(item.data)] for item in items],
+            text=[self._processor.image_token] * len(items),
+            add_special_tokens=False,
+            padding=True,
+            return_tensors="pt",
+            **({"return_mm_token_type_ids": True} if wants_types else {}),
+        )
+        real = output["attention_mask"].bool()
+
+        def rows(values: Tensor) -> list[list[int]]:
+            return [row[mask].tolist() for row, mask in zip(values, real, strict=True)]
+
+        taken = {name: value for name, value in output.items() if name in self._arguments}
+        dtype = self._model.dtype
+        return _Processed(
+            rows(output["input_ids"]),
+            {name: rows(taken[name]) for name in _PER_TOKEN if name in taken},
+            {
+                name: value.to(dtype) if value.is_floating_point() else value
+                for name, value in taken.items()
+                if name not in (*_PER_TOKEN, "input_ids", "attention_mask") and isinstance(value, Tensor)
+            },
+        )
+
+
+def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False) -> Any:
+    """Return the processor of a model folder, or None if the folder has none that reads images.
+
+    Processors for videos need torchvision. Where it is not installed, the rest of the processor is loaded without.
+    """
+    if find_spec("PIL") is None:
+        _log.warning("this model reads images, but Pillow is not installed (plumbline[images]): text only")
+        return None
+    from transformers import AutoProcessor
+
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        if find_spec("torchvision") is None:
+            found = _without_videos(folder, config, options)
+        else:
+            found = AutoProcessor.from_pretrained(folder, **options)
+    except Exception as error:  # A missing or strange file of the folder; the model can still read text.
+        _log.warning("the processor of this model cannot be loaded, so it reads text only: %s", error)
+        return None
+    if getattr(found, "image_token", None) is None or getattr(found, "image_processor", None) is None:
+        _log.warning("the processor of this model has no placeholder of images: text only")
+        return None
+    return found
+
+
+def _without_videos(folder: Path, config: Any, options: dict[str, Any]) -> Any:
+    from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+    known = PROCESSOR_MAPPING.get(type(config), None)
+    if known is None or "video_processor" not in known.get_attributes():
+        return AutoProcessor.from_pretrained(folder, **options)
+
+    def check(self: Any, name: str, argument: Any) -> Any:
+        # The class that a video processor has to have cannot be imported without torchvision.
+        return (
+            None if name == "video_processor" else known.check_argument_for_proper_class(self, name, argument)
+        )
+
+    made: Any = type(known.__name__, (known,), {"check_argument_for_proper_class": check})
+    loaders = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
+    arguments = [
+        None if name == "video_processor" else loaders[name].from_pretrained(folder, **options)
+        for name in known.get_attributes()
+    ]
+    return made.from_args_and_dict(arguments, known.get_processor_dict(folder)[0])

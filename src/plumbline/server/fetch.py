@@ -1,0 +1,132 @@
+"""Fetch files from the public internet, and never from a private network.
+
+A client that names a URL lets this server make a request. So every address of the host is checked, the connection goes
+to the checked address and not to what a second look-up returns, and redirects are checked in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+__all__ = ["FetchError", "Fetcher", "is_public"]
+
+_MAX_REDIRECTS = 3
+_MAX_PARALLEL = 8
+_PORTS = {"http": 80, "https": 443}
+_REFUSED_NETWORKS = tuple(
+    ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
+)
+"""IPv6 networks whose addresses contain an IPv4 address, which a gateway may connect to (NAT64, 6to4, Teredo)."""
+
+
+class FetchError(Exception):
+    """A file could not be fetched; the message is fit for the client."""
+
+
+def is_public(address: str, port: int) -> bool:
+    """Tell whether a URL may lead to this address: it is public, and the port is that of http or https."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        elif any(found in network for network in _REFUSED_NETWORKS):
+            return False
+    return found.is_global and not found.is_multicast and not found.is_reserved and port in _PORTS.values()
+
+
+class Fetcher:
+    """Fetch files with bounds on their size and time.
+
+    Args:
+        timeout: seconds for a file, with its redirects.
+        allowed: tells whether to connect to an address and port.
+    """
+
+    def __init__(self, timeout: float, allowed: Callable[[str, int], bool] = is_public) -> None:
+        self._timeout = timeout
+        self._allowed = allowed
+        self._places = asyncio.Semaphore(_MAX_PARALLEL)
+        # A name server that does not answer must not hold up other work in threads.
+        self._resolvers = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="resolve")
+        self._tls: ssl.SSLContext | None = None
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        """Return a file.
+
+        Args:
+            url: its http or https URL.
+            max_bytes: its largest size.
+
+        Raises:
+            FetchError: it is larger, its host has an address that is not allowed, or the host does not answer as it
+                should in time.
+        """
+        async with self._places:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    return await self._fetch(url, max_bytes)
+            except TimeoutError:
+                raise FetchError(f"did not arrive within {self._timeout:g} seconds") from None
+            except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, UnicodeError):
+                # The reason may describe the network of this server, so the client does not see it.
+                raise FetchError("could not be fetched") from None
+
+    async def _fetch(self, url: str, max_bytes: int) -> bytes:
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context)
+        place = httpx.URL(url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            found = await self._once(place, max_bytes)
+            if isinstance(found, bytes):
+                return found
+            place = found
+        raise FetchError(f"has more than {_MAX_REDIRECTS} redirects")
+
+    async def _once(self, url: httpx.URL, max_bytes: int) -> bytes | httpx.URL:
+        """Make one request; returns the body, or where it redirects to."""
+        if url.scheme not in _PORTS or not url.host or url.userinfo:
+            raise FetchError("leads to a URL that is not http or https, or has a password")
+        address = await self._address(url.host, url.port or _PORTS[url.scheme])
+        headers = {"host": url.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
+        client = httpx.AsyncClient(verify=self._tls or True, trust_env=False, timeout=self._timeout)
+        async with (
+            client,
+            client.stream(
+                "GET",
+                url.copy_with(host=address),
+                headers=headers,
+                extensions={"sni_hostname": url.raw_host.decode("ascii")},
+            ) as response,
+        ):
+            if response.has_redirect_location:
+                return url.join(response.headers["location"])
+            if response.status_code != 200:
+                raise FetchError(f"could not be fetched: its server answered {response.status_code}")
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise FetchError("could not be fetched: its server compresses it")
+            parts: list[bytes] = []
+            size = 0
+            async for part in response.aiter_raw():
+                size += len(part)
+                if size > max_bytes:
+                    raise FetchError(f"has more than {max_bytes} bytes")
+                parts.append(part)
+            return b"".join(parts)
+
+    async def _address(self, host: str, port: int) -> str:
+        """Return an address of a host, all of whose addresses are allowed."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            self._resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )
+        addresses = [str(entry[4][0]) for entry in found]
+        if not addresses or not all(self._allowed(address, port) for address in addresses):
+            raise FetchError("is at an address that this server does not connect to")
+        return addresses[0]

@@ -1,0 +1,53 @@
+"""Find the files of a model, on this machine or on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["resolve_gguf", "resolve_model"]
+
+
+def resolve_gguf(model: str) -> Path | None:
+    """Return the GGUF file that `--model` names: a path, or `OWNER/NAME:FILE.gguf` on the hub; None if it names none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    if not model.endswith(".gguf"):
+        return None
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path
+    repository, colon, name = model.partition(":")
+    if not colon or repository.count("/") != 1:
+        raise FileNotFoundError(f"{model} is neither a file nor a file on the hub, OWNER/NAME:FILE.gguf")
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, name))
+    except Exception as error:  # The library raises errors of many kinds.
+        raise FileNotFoundError(f"{model} could not be downloaded from the hub: {error}") from error
+
+
+def resolve_model(path_or_id: str | Path) -> Path:
+    """Return the folder of a model; for a hub id, download the files that serving needs.
+
+    Raises:
+        FileNotFoundError: it is neither a folder nor a hub id that can be reached.
+    """
+    path = Path(path_or_id).expanduser()
+    if path.is_dir():
+        return path
+    name = str(path_or_id)
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise FileNotFoundError(f"{name} is neither a folder nor a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise FileNotFoundError(
+            f"{name} is not a local folder and could not be downloaded from the hub: {error}"
+        ) from error

@@ -1,0 +1,131 @@
+"""Laws of LoRA adapters on vLLM: the tokens of a request are those of the model with its adapter merged into it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.asgi import Server, serving
+from support.engines import prompts
+from transformers import AutoModelForCausalLM
+
+from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.server.loading import load
+from plumbline.server.settings import Settings
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+STEPS = 20
+SCALE = 2.0
+PROMPTS = prompts(6)
+
+
+def write_adapter(folder: Path, seed: int, rank: int = 4) -> Path:
+    """Write a random adapter of the pocket model's attention."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": int(SCALE * rank), "bias": "none"}
+    config |= {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.0}
+    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
+    weights: dict[str, torch.Tensor] = {}
+    for name, module in AutoModelForCausalLM.from_pretrained(MODEL_DIR).named_modules():
+        if name.endswith(("q_proj", "v_proj")):
+            out, size = module.weight.shape
+            a, b = torch.randn(rank, size, generator=generator), torch.randn(out, rank, generator=generator)
+            weights[f"base_model.model.{name}.lora_A.weight"] = a * size**-0.5
+            weights[f"base_model.model.{name}.lora_B.weight"] = b * rank**-0.5
+    save_file(weights, folder / "adapter_model.safetensors")
+    return folder
+
+
+@torch.inference_mode()
+def merged_tokens(adapter: Path | None) -> list[list[int]]:
+    """The greedy tokens of each prompt, by transformers, with an adapter merged into the weights."""
+    from safetensors.torch import load_file
+
+    model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+    if adapter is not None:
+        weights = load_file(adapter / "adapter_model.safetensors")
+        for name, module in model.named_modules():
+            key = f"base_model.model.{name}"
+            if f"{key}.lora_A.weight" in weights:
+                module.weight += SCALE * weights[f"{key}.lora_B.weight"] @ weights[f"{key}.lora_A.weight"]
+    found = []
+    for prompt in PROMPTS:
+        output = model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=STEPS, eos_token_id=None, pad_token_id=0
+        )
+        found.append(output[0, len(prompt) :].tolist())
+    return found
+
+
+async def tokens(server: Server, model: str, prompt: list[int]) -> list[int]:
+    """The greedy tokens of a request."""
+    body: dict[str, Any] = {"model": model, "prompt": prompt, "temperature": 0, "max_tokens": STEPS}
+    answer = await server.post("/v1/completions", {**body, "ignore_eos": True, "return_token_ids": True})
+    assert answer.status == 200, answer.body
+    found: list[int] = answer.json["choices"][0]["token_ids"]
+    return found
+
+
+def test_tokens_are_those_of_merged_weights_in_any_batch(tmp_path: Path) -> None:
+    adapters = {name: write_adapter(tmp_path / name, seed) for seed, name in enumerate("abc")}
+    write_adapter(tmp_path / "wide", 9, rank=64)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "adapter_config.json").write_text('{"r": 4}', "utf-8")
+    expected = {"pocket": merged_tokens(None)} | {n: merged_tokens(adapters[n]) for n in adapters}
+    assert len({str(found) for found in expected.values()}) == 4, "each adapter changes the answers"
+    settings = Settings(
+        served_model_names=("pocket",),
+        engine="vllm",
+        engine_args=("enforce_eager=true",),
+        kv_cache_bytes=1 << 30,
+        dtype="float32",
+        device="cpu",
+        max_model_len=1024,
+        max_num_seqs=32,
+        loras=(("a", str(adapters["a"])),),
+        lora_dir=str(tmp_path),
+        max_loras=2,
+    )
+
+    async def change(server: Server, operation: str, **body: str) -> int:
+        return (await server.post(f"/v1/{operation}_lora_adapter", body)).status
+
+    async def compare(server: Server, *names: str) -> None:
+        asked = [(name, at) for at in range(len(PROMPTS)) for name in names]
+        answers = await asyncio.gather(*(tokens(server, name, PROMPTS[at]) for name, at in asked))
+        for (name, at), answer in zip(asked, answers, strict=True):
+            assert answer == expected[name][at], (name, at)
+
+    async def scenario() -> None:
+        async with serving(
+            load(settings), loras=settings.loras, lora_dir=settings.lora_dir, max_loras=2
+        ) as server:
+            await compare(server, "pocket")
+            await compare(server, "a")
+            # Requests of the model that run while the first adapters come are not touched by them.
+            running = asyncio.ensure_future(compare(server, "pocket", "a"))
+            assert await change(server, "load", lora_name="b", lora_path="b") == 200
+            await running
+            await compare(server, "pocket", "a", "b")
+            assert await change(server, "load", lora_name="c", lora_path="c") == 400, "there is room for two"
+            running = asyncio.ensure_future(compare(server, "b"))
+            await asyncio.sleep(0.05)
+            assert await change(server, "unload", lora_name="b") == 200
+            await running
+            for path in ("wide", "broken"):
+                assert await change(server, "load", lora_name="c", lora_path=path) == 400
+            # Another adapter under a name that was used: nothing is left of the first one.
+            expected["b"] = expected["c"]
+            assert await change(server, "load", lora_name="b", lora_path="c") == 200
+            await compare(server, "b", "pocket", "a")
+            assert (await server.get("/health")).status == 200
+
+    asyncio.run(scenario())
