@@ -15,6 +15,7 @@ from mutants.members import MEMBERS
 from mutants.mutations import Mutant
 from mutants.prompts import PROMPTS
 from mutants.response_clauses import RESPONSE_CLAUSES
+from mutants.response_members import RESPONSE_MEMBERS
 from mutants.responses import RESPONSES
 from mutants.state import STATE
 
@@ -34,4 +35,5 @@ MUTANTS: list[Mutant] = [
     *RESPONSE_CLAUSES,
     *EFFECTS,
     *MEMBERS,
+    *RESPONSE_MEMBERS,
 ]
