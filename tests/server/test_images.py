@@ -17,6 +17,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+
+pytest.importorskip("PIL", reason="Pillow is not installed")
+
 from hypothesis import given
 from hypothesis import strategies as st
 from support.asgi import Server, serving
@@ -26,8 +29,6 @@ from support.vision import data_url, picture
 from plumbline.engines.images import ImageError, decode_image
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading import ServedModel
-
-pytest.importorskip("PIL", reason="Pillow is not installed")
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TEMPLATE = """\
